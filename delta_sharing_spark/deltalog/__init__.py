@@ -1,0 +1,1 @@
+"""The Delta transaction log, replayed on pyarrow."""

@@ -1,0 +1,191 @@
+"""The error tree, and the redaction that keeps secrets out of it.
+
+::
+
+    DeltaSharingError
+    ├── ConfigError                 what the user wrote: wrong before anything is sent
+    │   ├── OptionError             an unknown option, or a value it cannot take
+    │   ├── AddressError            "profile#share.schema.table" that is not one
+    │   ├── ProfileError            a profile that is missing, malformed or too new
+    │   └── PredicateError          a ``where`` outside the exact language
+    ├── ServerError                 what the sharing server answered (status, error_code)
+    │   ├── UnauthenticatedError    401
+    │   ├── ForbiddenError          403
+    │   ├── NotFoundError           404
+    │   ├── RequestRefusedError     any other 4xx
+    │   ├── UnavailableError        429 or 5xx, after the retries
+    │   └── ResponseError           an answer that breaks the protocol, or is truncated
+    ├── NetworkError                no answer: unreachable, reset, timed out, TLS
+    ├── TableError                  the table is not what a reader can read
+    │   ├── UnsupportedFeatureError a feature, type or provider we do not read, by its name
+    │   ├── SchemaError             an unknown column, a type that does not fit
+    │   ├── LogError                a Delta log that is incomplete or corrupt
+    │   ├── VersionError            a version or timestamp the table does not have
+    │   └── TableChangedError       the table is no longer the one that was loaded
+    ├── AccessModeError             no way to the data that both sides know
+    ├── CredentialError             a storage credential that is empty, of a wrong kind, or late
+    ├── FileError                   one data file or deletion vector
+    │   ├── CorruptFileError        its bytes are not what the plan or the format says
+    │   ├── NullInRequiredError     a NULL in a column declared NOT NULL
+    │   └── FileGoneError           the server or the storage no longer has it
+    └── StreamError                 an offset or a change a stream cannot go on from
+
+Every error crosses process borders (executor to driver), so all of them pickle: a message, and
+details as plain attributes. The last line of a message says what to do next.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+
+class DeltaSharingError(Exception):
+    """The root of every error this package raises on purpose.
+
+    Args:
+        message: What failed, on which table or file, why, and what to do next. It is redacted here,
+            so that no error can carry a secret whoever built its text.
+        **details: Plain values kept as attributes (``status``, ``file``, ``column``...).
+    """
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(redact(message))
+        self.__dict__.update(details)
+
+
+class ConfigError(DeltaSharingError):
+    """What the user wrote is wrong; nothing was sent."""
+
+
+class OptionError(ConfigError):
+    """An unknown option, or a value that an option cannot take."""
+
+
+class AddressError(ConfigError):
+    """An address that is not ``<profile>#<share>.<schema>.<table>``."""
+
+
+class ProfileError(ConfigError):
+    """A profile that is missing, unreadable, malformed or too new."""
+
+
+class PredicateError(ConfigError):
+    """A ``where`` that is outside the language that is evaluated exactly."""
+
+
+class ServerError(DeltaSharingError):
+    """The sharing server answered, and the answer is an error. Attributes: ``status``, ``error_code``."""
+
+    status: int | None = None
+    error_code: str | None = None
+
+
+class UnauthenticatedError(ServerError):
+    """401: the token is wrong or has expired."""
+
+
+class ForbiddenError(ServerError):
+    """403: the token is valid and may not do this."""
+
+
+class NotFoundError(ServerError):
+    """404: no such share, schema, table or endpoint."""
+
+
+class RequestRefusedError(ServerError):
+    """A 4xx that repeating will not change."""
+
+
+class UnavailableError(ServerError):
+    """429 or 5xx that outlasted the retries."""
+
+
+class ResponseError(ServerError):
+    """An answer that breaks the protocol: malformed, truncated, inconsistent between pages."""
+
+
+class NetworkError(DeltaSharingError):
+    """No answer at all: unreachable, reset, timed out, or a TLS failure."""
+
+
+class TableError(DeltaSharingError):
+    """The table, as shared, is not one that can be read right."""
+
+
+class UnsupportedFeatureError(TableError):
+    """A reader feature, a type or a provider that we do not read. Attribute: ``features``."""
+
+    features: tuple[str, ...] = ()
+
+
+class SchemaError(TableError):
+    """An unknown column, or a type that does not fit where it stands."""
+
+
+class LogError(TableError):
+    """A Delta log with a hole, a corrupt or missing part."""
+
+
+class VersionError(TableError):
+    """A version or timestamp that the table does not have, or does not share."""
+
+
+class TableChangedError(TableError):
+    """The table is not the one that was loaded: reload the DataFrame."""
+
+
+class AccessModeError(DeltaSharingError):
+    """The server and this client have no access mode in common."""
+
+
+class CredentialError(DeltaSharingError):
+    """A storage credential that is empty, ambiguous, of a wrong kind, or refused."""
+
+
+class FileError(DeltaSharingError):
+    """One data file or deletion vector cannot be read. Attribute: ``file``."""
+
+    file: str | None = None
+
+
+class CorruptFileError(FileError):
+    """The bytes are not what the plan, a checksum or the format says."""
+
+
+class NullInRequiredError(FileError):
+    """A NULL in a column that the table declares NOT NULL. Attribute: ``column``."""
+
+    column: str | None = None
+
+
+class FileGoneError(FileError):
+    """The server or the storage no longer has a planned file: reload the DataFrame."""
+
+
+class StreamError(DeltaSharingError):
+    """An offset, a version or a schema change that a stream cannot go on from."""
+
+
+_URL_QUERY = re.compile(r"(?P<base>[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>?#]*)\?[^\s\"'<>]*")
+_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s\"'<>@]*:[^/\s\"'<>@]*@")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
+_SECRET_FIELD = re.compile(
+    r"(?i)(?P<key>[\"']?\b(?:bearer_?token|access_?token|refresh_?token|client_?secret|secret_?access_?key|session_?token|"
+    r"access_?key_?id|sas_?token|oauth_?token|password|private_?key|client_?assertion|assertion)\b[\"']?\s*[:=]\s*)"
+    r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&}\"']+)"
+)
+_SIGNATURE = re.compile(r"(?i)\b(?P<key>sig|signature|x-amz-(?:signature|credential|security-token)|x-goog-signature)=[^\s&\"']+")
+
+
+def redact(text: str) -> str:
+    """Return ``text`` without URL queries, user info, bearer tokens and named secrets.
+
+    >>> redact("GET https://host/f.parquet?X-Amz-Signature=abc failed")
+    'GET https://host/f.parquet?[redacted] failed'
+    """
+    text = _URL_QUERY.sub(r"\g<base>?[redacted]", text)
+    text = _USERINFO.sub(r"\g<scheme>[redacted]@", text)
+    text = _BEARER.sub(r"\1 [redacted]", text)
+    text = _SECRET_FIELD.sub(r"\g<key>[redacted]", text)
+    return _SIGNATURE.sub(r"\g<key>=[redacted]", text)

@@ -1,0 +1,1 @@
+"""The exact language of where: parsed, hinted, skipped by, evaluated."""

@@ -1,0 +1,1 @@
+"""Plans, splits and the one way from files to Arrow batches."""

@@ -1,0 +1,1 @@
+"""The sharing server's REST side: profiles, authentication, transport, endpoints, wire records."""

@@ -1,0 +1,1 @@
+"""Bytes: filesystems by scheme, and coalesced byte ranges over HTTP or fsspec."""

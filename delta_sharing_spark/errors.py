@@ -175,7 +175,9 @@ _SECRET_FIELD = re.compile(
     r"access_?key_?id|sas_?token|oauth_?token|password|private_?key|client_?assertion|assertion)\b[\"']?\s*[:=]\s*)"
     r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&}\"']+)"
 )
-_SIGNATURE = re.compile(r"(?i)\b(?P<key>sig|signature|x-amz-(?:signature|credential|security-token)|x-goog-signature)=[^\s&\"']+")
+_SIGNATURE = re.compile(
+    r"(?i)\b(?P<key>sig|signature|x-amz-(?:signature|credential|security-token)|x-goog-signature)=[^\s&\"']+"
+)
 
 
 def redact(text: str) -> str:

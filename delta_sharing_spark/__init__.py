@@ -1,0 +1,1 @@
+"""delta-sharing-spark: read Delta Sharing tables from PySpark with nothing but ``pip install``."""

@@ -1,0 +1,138 @@
+"""What a load will read, as frozen data: file tasks, deletion vectors, the read specification, splits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from delta_sharing_spark.schema.types import Struct
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.predicates.tree import Expression
+    from delta_sharing_spark.storage.ranges import ByteSource
+
+#: Columns that a change data feed adds after the table's own.
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVector:
+    """A descriptor of deleted rows (Delta protocol, "Deletion Vector Descriptor Schema").
+
+    ``storage`` is ``"i"`` (``path`` is the Z85 payload), ``"u"`` (relative, resolved by the log's root) or
+    ``"p"`` (``path`` is absolute: a storage path or a presigned URL). ``offset`` and ``size`` are bytes;
+    ``size`` counts the payload only. ``unique_id`` names it in errors, caches and renewals, never its URL.
+    """
+
+    storage: str
+    path: str = field(repr=False)
+    offset: int | None
+    size: int
+    cardinality: int
+    unique_id: str
+    file_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileTask:
+    """One data file to read, whichever access mode planned it.
+
+    Attributes:
+        id: The server's file id (url mode) or the decoded path in the log (dir mode): names the file in
+            errors and matches it when the plan is renewed.
+        location: A presigned URL or an absolute storage path with scheme. Secret in url mode.
+        size: Bytes of the whole file, as planned.
+        partition_values: Partition column (physical name) to serialized value; None and ``""`` are NULL.
+        rows: Physical rows if the statistics tell, deleted ones included.
+        deletion_vector: Rows to leave out, or None.
+        invert_deletion_vector: Keep only the rows the vector names (a change feed's deleted rows).
+        excluded: With a change feed's vector pair: rows of this second vector are left out as well.
+        change_type, commit_version, commit_timestamp: Constants of a change data feed (the timestamp in
+            milliseconds since the epoch); ``change_type`` None on a feed means the file's own column.
+        expires_at: Seconds since the epoch when ``location`` stops working, if known.
+        stats: The statistics' JSON, kept only until pruning is done.
+    """
+
+    id: str
+    location: str = field(repr=False)
+    size: int
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    rows: int | None = None
+    deletion_vector: DeletionVector | None = None
+    invert_deletion_vector: bool = False
+    excluded: DeletionVector | None = None
+    change_type: str | None = None
+    commit_version: int | None = None
+    commit_timestamp: int | None = None
+    expires_at: float | None = None
+    stats: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpec:
+    """How a file's bytes become rows: the same for every file of a load, and free of secrets.
+
+    Attributes:
+        table: ``share.schema.table``, for errors.
+        schema: The rows' schema, projected, in output order, with Delta's metadata (column mapping).
+            Change columns of a feed stand in it where they are wanted.
+        full_schema: The columns of the table that ``predicate`` needs beyond ``schema`` plus those of ``schema``.
+        partition_columns: Logical names of the table's partition columns.
+        mapping: Column mapping mode: ``"none"``, ``"name"`` or ``"id"``.
+        predicate: Applied exactly to every batch; None keeps all rows.
+        limit: At most so many rows of one split; the face above cuts over splits.
+        change_feed: Whether the rows carry change columns.
+        time_zone: The zone that zone-less partition timestamps are read in.
+        commit_timestamp_long: ``_commit_timestamp`` as the protocol's milliseconds (LONG) instead of TIMESTAMP.
+    """
+
+    table: str
+    schema: Struct
+    full_schema: Struct
+    partition_columns: tuple[str, ...] = ()
+    mapping: str = "none"
+    predicate: Expression | None = None
+    limit: int | None = None
+    change_feed: bool = False
+    time_zone: str = "UTC"
+    commit_timestamp_long: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """The row groups of one file whose first byte lies in ``[start, end)``; ``end`` None is the file's end."""
+
+    task: FileTask
+    start: int = 0
+    end: int | None = None
+
+
+class Access(Protocol):
+    """How an executor gets at the bytes of a split's files, and asks for fresh ones. Picklable."""
+
+    def open(self, task: FileTask) -> ByteSource:
+        """A data file's bytes by range; renewed behind the caller's back when its URL or credential ends.
+
+        Raises:
+            FileGoneError, CredentialError, NetworkError, TableChangedError
+        """
+
+    def read_vector(self, task: FileTask, vector: DeletionVector) -> bytes:
+        """The framed bytes (size, payload, CRC) of a vector that lies in a file (storage ``u`` or ``p``).
+
+        With ``offset`` given: from there, ``size`` + 8 bytes; without: the whole file after its version byte.
+        """
+
+    def close(self) -> None:
+        """Give back connections and threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What one task reads, with all it needs: slices, specification, access."""
+
+    index: int
+    spec: ReadSpec
+    slices: tuple[FileSlice, ...]
+    access: Access = field(repr=False)

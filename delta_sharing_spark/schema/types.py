@@ -1,0 +1,265 @@
+"""Delta data types as values, parsed from a table's ``schemaString`` (Delta protocol, "Schema Serialization Format")."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from delta_sharing_spark.errors import ResponseError, SchemaError, UnsupportedFeatureError
+
+COLUMN_MAPPING_NAME = "delta.columnMapping.physicalName"
+COLUMN_MAPPING_ID = "delta.columnMapping.id"
+
+#: Primitive type names of the Delta protocol that this reader knows, decimals aside.
+PRIMITIVES = frozenset(
+    {
+        "string",
+        "long",
+        "integer",
+        "short",
+        "byte",
+        "float",
+        "double",
+        "boolean",
+        "binary",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+        "void",
+        "variant",
+    }
+)
+_ALIASES = {"int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte", "null": "void"}
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """A type without parameters, by its name in the Delta protocol (``"long"``, ``"timestamp_ntz"``)."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Decimal:
+    """``decimal(precision, scale)``, 1 to 38 digits."""
+
+    precision: int
+    scale: int
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision},{self.scale})"
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """``array<element>``."""
+
+    element: DataType
+    contains_null: bool = True
+
+    def __str__(self) -> str:
+        return f"array<{self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """``map<key, value>``; keys are never null."""
+
+    key: DataType
+    value: DataType
+    value_contains_null: bool = True
+
+    def __str__(self) -> str:
+        return f"map<{self.key},{self.value}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column or a struct's field, by its logical name. ``metadata`` is the raw Delta metadata."""
+
+    name: str
+    type: DataType
+    nullable: bool = True
+    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def physical_name(self) -> str:
+        """The name in Parquet files, statistics and partition keys when columns are mapped; else the name."""
+        name = self.metadata.get(COLUMN_MAPPING_NAME)
+        return name if isinstance(name, str) else self.name
+
+    @property
+    def field_id(self) -> int | None:
+        """The Parquet ``field_id`` under column mapping, or None."""
+        number = self.metadata.get(COLUMN_MAPPING_ID)
+        return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+    @property
+    def comment(self) -> str | None:
+        comment = self.metadata.get("comment")
+        return comment if isinstance(comment, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """``struct<...>``, and a table's schema."""
+
+    fields: tuple[Field, ...]
+
+    def __str__(self) -> str:
+        return "struct<" + ",".join(f"{f.name}:{f.type}" for f in self.fields) + ">"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self.fields)
+
+    def find(self, name: str) -> Field | None:
+        """The field of that name, compared as Spark does: exactly first, then without case; None if absent.
+
+        Raises:
+            SchemaError: The name fits several fields that differ by case only.
+        """
+        exact = [f for f in self.fields if f.name == name]
+        found = exact or [f for f in self.fields if f.name.lower() == name.lower()]
+        if len(found) > 1:
+            raise SchemaError(
+                f"column {name!r} is ambiguous: {', '.join(repr(f.name) for f in found)}; write one of them exactly"
+            )
+        return found[0] if found else None
+
+
+DataType = Primitive | Decimal | Array | Map | Struct
+
+
+def parse_schema(schema_string: str, table: str = "the table") -> Struct:
+    """Parse a ``schemaString``.
+
+    Args:
+        schema_string: The JSON text of the table's metadata.
+        table: How errors name the table.
+
+    Raises:
+        ResponseError: The text is not JSON, or not a struct of well-formed fields.
+        UnsupportedFeatureError: A type that this reader does not know, by its name and column.
+    """
+    try:
+        tree = json.loads(schema_string)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ResponseError(
+            f"the schema of {table} is not valid JSON ({error}); ask the provider of the share to check the table's metadata"
+        ) from error
+    parsed = parse_type(tree, table, "")
+    if not isinstance(parsed, Struct):
+        raise ResponseError(
+            f"the schema of {table} is a {parsed}, not a struct; ask the provider to check the table's metadata"
+        )
+    return parsed
+
+
+def parse_type(tree: Any, table: str, path: str) -> DataType:
+    """Parse one type of a schema's JSON; ``path`` is the column it belongs to, for errors."""
+    if isinstance(tree, str):
+        return _parse_primitive(tree, table, path)
+    if not isinstance(tree, dict):
+        raise ResponseError(
+            f"column {path!r} of {table} has no readable type: {tree!r}; ask the provider to check the schema"
+        )
+    kind = tree.get("type")
+    if kind == "struct" and isinstance(tree.get("fields"), list):
+        return Struct(tuple(_parse_field(f, table, path) for f in tree["fields"]))
+    if kind == "array" and "elementType" in tree:
+        element = parse_type(tree["elementType"], table, f"{path}.element")
+        return Array(element, bool(tree.get("containsNull", True)))
+    if kind == "map" and "keyType" in tree and "valueType" in tree:
+        return Map(
+            parse_type(tree["keyType"], table, f"{path}.key"),
+            parse_type(tree["valueType"], table, f"{path}.value"),
+            bool(tree.get("valueContainsNull", True)),
+        )
+    if kind == "udt":
+        raise _unknown_type("udt", table, path)
+    raise ResponseError(
+        f"column {path!r} of {table} has a malformed type; ask the provider to check the table's schema"
+    )
+
+
+def _parse_field(tree: Any, table: str, path: str) -> Field:
+    if not isinstance(tree, dict) or not isinstance(tree.get("name"), str) or "type" not in tree:
+        raise ResponseError(
+            f"a field of {path or 'the schema'!r} of {table} lacks its name or type; ask the provider to check the schema"
+        )
+    name = tree["name"]
+    metadata = tree.get("metadata")
+    return Field(
+        name,
+        parse_type(tree["type"], table, f"{path}.{name}" if path else name),
+        bool(tree.get("nullable", True)),
+        metadata if isinstance(metadata, dict) else {},
+    )
+
+
+def _parse_primitive(name: str, table: str, path: str) -> DataType:
+    lowered = name.lower()
+    lowered = _ALIASES.get(lowered, lowered)
+    if lowered in PRIMITIVES:
+        return Primitive(lowered)
+    if lowered == "decimal":
+        return Decimal(10, 0)
+    match = _DECIMAL.fullmatch(lowered)
+    if match:
+        precision, scale = int(match[1]), int(match[2])
+        if 1 <= precision <= 38 and 0 <= scale <= precision:
+            return Decimal(precision, scale)
+    if lowered.startswith(("char(", "varchar(")):
+        return Primitive("string")
+    raise _unknown_type(name, table, path)
+
+
+def _unknown_type(name: str, table: str, path: str) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        f"column {path!r} of {table} has the type {name!r}, which this reader cannot read; "
+        f"leave the column out with the option 'columns', or upgrade delta-sharing-spark",
+        features=(name,),
+    )
+
+
+def schema_to_json(schema: Struct) -> dict[str, Any]:
+    """The schema as Delta and Spark write it (a JSON-ready dict), metadata included."""
+    tree = _type_to_json(schema)
+    assert isinstance(tree, dict)
+    return tree
+
+
+def _type_to_json(data_type: DataType) -> str | dict[str, Any]:
+    match data_type:
+        case Struct(fields):
+            return {
+                "type": "struct",
+                "fields": [
+                    {
+                        "name": f.name,
+                        "type": _type_to_json(f.type),
+                        "nullable": f.nullable,
+                        "metadata": dict(f.metadata),
+                    }
+                    for f in fields
+                ],
+            }
+        case Array(element, contains_null):
+            return {"type": "array", "elementType": _type_to_json(element), "containsNull": contains_null}
+        case Map(key, value, value_contains_null):
+            return {
+                "type": "map",
+                "keyType": _type_to_json(key),
+                "valueType": _type_to_json(value),
+                "valueContainsNull": value_contains_null,
+            }
+        case _:
+            return str(data_type)

@@ -1,0 +1,57 @@
+"""Delta types to the exact Arrow schema that Spark compares the first batch with.
+
+The rules mirror PySpark's ``to_arrow_schema(schema, timezone="UTC")``, nullability included; a test holds them
+together. They stand here again because executors must not depend on a Spark version's private function.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from delta_sharing_spark.schema.types import Array, DataType, Decimal, Map, Primitive, Struct
+
+_PRIMITIVES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "void": pa.null(),
+    # Spark wants value before metadata, whatever order the files have (Parquet says metadata first).
+    "variant": pa.struct(
+        [
+            pa.field("value", pa.binary(), nullable=False),
+            pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"}),
+        ]
+    ),
+}
+
+
+def arrow_type(data_type: DataType) -> pa.DataType:
+    """The Arrow type of a Delta type, as Spark expects it from a data source."""
+    match data_type:
+        case Primitive(name):
+            return _PRIMITIVES[name]
+        case Decimal(precision, scale):
+            return pa.decimal128(precision, scale)
+        case Array(element, contains_null):
+            return pa.list_(pa.field("element", arrow_type(element), nullable=contains_null))
+        case Map(key, value, value_contains_null):
+            return pa.map_(
+                pa.field("key", arrow_type(key), nullable=False),
+                pa.field("value", arrow_type(value), nullable=value_contains_null),
+            )
+        case Struct(fields):
+            return pa.struct([pa.field(f.name, arrow_type(f.type), nullable=f.nullable) for f in fields])
+
+
+def arrow_schema(schema: Struct) -> pa.Schema:
+    """The Arrow schema of a table's (projected) schema; field order and nullability are the schema's."""
+    return pa.schema([pa.field(f.name, arrow_type(f.type), nullable=f.nullable) for f in schema.fields])

@@ -1,0 +1,151 @@
+"""Partition values: from their serialized strings (Delta protocol, "Partition Value Serialization") to Arrow scalars."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import re
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from delta_sharing_spark.errors import CorruptFileError
+from delta_sharing_spark.schema.arrow import arrow_type
+from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
+
+_INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_DATE = re.compile(r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})")
+_TIMESTAMP = re.compile(
+    r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
+    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?)?"
+    r"\s*(Z|z|UTC|GMT|[+-]\d{1,2}(?::?\d{2}(?::?\d{2})?)?)?"
+)
+
+
+def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "UTC") -> Any:
+    """The Python value of one serialized partition value; None for NULL.
+
+    Integers for integer types; ``decimal.Decimal``; ``datetime.date``; for ``timestamp`` and ``timestamp_ntz``
+    microseconds since the epoch (an int: years beyond ``datetime`` exist). An empty string is NULL for every type.
+
+    Args:
+        text: The string of the log or of the server's answer.
+        data_type: The column's Delta type.
+        time_zone: The zone of a timestamp that names none.
+
+    Raises:
+        ValueError: The text is not a value of that type.
+    """
+    if text is None or text == "":
+        return None
+    if isinstance(data_type, Decimal):
+        return _decimal(text, data_type)
+    if not isinstance(data_type, Primitive):
+        raise ValueError(f"a {data_type} cannot be a partition column")
+    name = data_type.name
+    if name == "string":
+        return text
+    if name in _INTEGER_BITS:
+        return _integer(text, _INTEGER_BITS[name])
+    if name in ("float", "double"):
+        return float(text)
+    if name == "boolean":
+        lowered = text.lower()
+        if lowered not in ("true", "false"):
+            raise ValueError(f"{text!r} is not a boolean")
+        return lowered == "true"
+    if name == "date":
+        return _date(text)
+    if name == "timestamp":
+        return timestamp_micros(text, time_zone)
+    if name == "timestamp_ntz":
+        return timestamp_micros(text, None)
+    if name == "binary":
+        # Writers put each byte as the character of that number; other characters stand for their UTF-8 bytes.
+        return text.encode("latin-1") if all(ord(c) < 256 for c in text) else text.encode("utf-8")
+    raise ValueError(f"a {data_type} cannot be a partition column")
+
+
+def partition_scalar(
+    text: str | None, data_type: DataType, *, column: str, file: str, time_zone: str = "UTC"
+) -> pa.Scalar:
+    """The Arrow scalar (of Spark's type) of one serialized partition value.
+
+    Raises:
+        CorruptFileError: The text is not a value of that type; names file and column.
+    """
+    target = arrow_type(data_type)
+    try:
+        value = partition_value(text, data_type, time_zone=time_zone)
+        return pa.scalar(value, type=target)
+    except (ValueError, OverflowError, ArithmeticError, pa.ArrowInvalid) as error:
+        raise CorruptFileError(
+            f"file {file}: the partition value {text!r} of column {column!r} is not a {data_type} ({error}); "
+            f"ask the provider to check the table's log",
+            file=file,
+            column=column,
+        ) from None
+
+
+def timestamp_micros(text: str, time_zone: str | None) -> int:
+    """Microseconds since the epoch of ``yyyy-MM-dd HH:mm:ss[.ffffff]`` or an ISO-8601 timestamp.
+
+    Args:
+        text: With or without a zone.
+        time_zone: The zone of a text that names none; None takes the local fields as they are and ignores a zone (NTZ).
+
+    Raises:
+        ValueError: Not a timestamp.
+    """
+    match = _TIMESTAMP.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a timestamp")
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
+    clock = datetime.datetime(int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0))
+    micros = int((fraction or "0").ljust(9, "0")[:6])
+    delta = clock - datetime.datetime(1970, 1, 1)
+    total = (delta.days * 86_400 + delta.seconds) * 1_000_000 + micros
+    if time_zone is None:
+        return total
+    if zone is not None:
+        return total - _offset_seconds(zone) * 1_000_000
+    if time_zone == "UTC":
+        return total
+    offset = clock.replace(tzinfo=ZoneInfo(time_zone)).utcoffset()
+    assert offset is not None
+    return total - int(offset.total_seconds()) * 1_000_000
+
+
+def _offset_seconds(zone: str) -> int:
+    if zone in ("Z", "z", "UTC", "GMT"):
+        return 0
+    sign = -1 if zone[0] == "-" else 1
+    if ":" in zone:
+        parts = [int(p) for p in zone[1:].split(":")]
+    else:
+        digits = zone[1:]
+        parts = [int(digits[:2])] + [int(digits[i : i + 2]) for i in range(2, len(digits), 2)]
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    return sign * (hours * 3600 + minutes * 60 + seconds)
+
+
+def _integer(text: str, bits: int) -> int:
+    number = int(text)
+    if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+        raise ValueError(f"{text!r} does not fit {bits} bits")
+    return number
+
+
+def _decimal(text: str, target: Decimal) -> decimal.Decimal:
+    with decimal.localcontext() as context:
+        context.prec = 76
+        context.traps[decimal.Inexact] = True
+        return decimal.Decimal(text).quantize(decimal.Decimal(1).scaleb(-target.scale))
+
+
+def _date(text: str) -> datetime.date:
+    match = _DATE.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a date")
+    return datetime.date(int(match[1]), int(match[2]), int(match[3]))

@@ -62,8 +62,7 @@ def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "
     if name == "timestamp_ntz":
         return timestamp_micros(text, None)
     if name == "binary":
-        # Writers put each byte as the character of that number; other characters stand for their UTF-8 bytes.
-        return text.encode("latin-1") if all(ord(c) < 256 for c in text) else text.encode("utf-8")
+        return text.encode("utf-8")  # what Delta on Spark and the kernels do with the "escaped binary" of the protocol
     raise ValueError(f"a {data_type} cannot be a partition column")
 
 

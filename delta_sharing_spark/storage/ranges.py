@@ -1,0 +1,64 @@
+"""Byte ranges: the source every reader reads from, and how ranges are joined and cut into requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+
+class Range(NamedTuple):
+    """Bytes ``[start, end)`` of a file."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+class ByteSource(Protocol):
+    """A file's bytes by range, whatever the storage. Safe to call from several threads.
+
+    Attributes:
+        name: How errors name the file; never a URL with its query.
+        size: Bytes of the whole file, as planned.
+    """
+
+    name: str
+    size: int
+
+    def read(self, start: int, length: int) -> memoryview:
+        """Exactly ``length`` bytes from ``start``.
+
+        Raises:
+            FileGoneError: The storage no longer has the file.
+            CorruptFileError: The file is not the one that was planned (size, ETag).
+            CredentialError: Access was refused and could not be renewed.
+            NetworkError: The retries are used up.
+        """
+
+    def close(self) -> None:
+        """Give back what the source holds."""
+
+
+def coalesce(ranges: Iterable[Range], gap: int) -> list[Range]:
+    """Join ranges that overlap or lie at most ``gap`` bytes apart; the result is sorted and disjoint.
+
+    >>> coalesce([Range(0, 10), Range(12, 20), Range(100, 110)], gap=4)
+    [Range(start=0, end=20), Range(start=100, end=110)]
+    """
+    joined: list[Range] = []
+    for piece in sorted(r for r in ranges if r.end > r.start):
+        if joined and piece.start - joined[-1].end <= gap:
+            joined[-1] = Range(joined[-1].start, max(joined[-1].end, piece.end))
+        else:
+            joined.append(piece)
+    return joined
+
+
+def cut(whole: Range, limit: int) -> list[Range]:
+    """``whole`` as consecutive pieces of nearly equal size, at most ``limit`` bytes each."""
+    count = max(1, -(-whole.length // limit))
+    step = -(-whole.length // count)
+    return [Range(at, min(at + step, whole.end)) for at in range(whole.start, whole.end, step)] or [whole]

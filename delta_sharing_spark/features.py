@@ -1,0 +1,205 @@
+"""The one registry of Delta table features: what each asks of a reader, and whether this reader does it.
+
+It drives the gate (:func:`check_protocol`) that every table passes whichever way it came, the
+``readerfeatures`` capability sent to sharing servers, and a page of the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
+
+#: Reader versions of the Delta protocol: 1 asks nothing, 2 column mapping, 3 lists its features by name.
+FEATURES_READER_VERSION = 3
+_COLUMN_MAPPING_READER_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One name that may stand in a protocol's ``readerFeatures``.
+
+    Attributes:
+        name: As written in the log, case included.
+        duty: What the feature asks of a reader.
+        supported: Whether this reader does it, in both access modes.
+        how: How a supported feature shows to the user, or what to do where it is refused.
+    """
+
+    name: str
+    duty: str
+    supported: bool
+    how: str
+
+
+_COLUMN_MAPPING = Feature(
+    "columnMapping",
+    "Find columns, statistics and partition values by physical name or field id.",
+    True,
+    "Modes `name` and `id`, nested columns, renamed and dropped columns; reader version 2 as well.",
+)
+_WIDENING = "Cast values of older files to the column's present type; fail on an unknown type change."
+_VARIANT = "Accept the type `variant`."
+_SHREDDING = "Put shredded variant values together again."
+_PROVIDER = "Ask the provider to share a copy without the feature, or a materialized view."
+
+_READER_FEATURES = (
+    _COLUMN_MAPPING,
+    Feature("deletionVectors", "Leave out the rows that a file's deletion vector marks.", True, "Every storage kind."),
+    Feature("timestampNtz", "Read `timestamp_ntz` and never shift its zone.", True, "Spark's TIMESTAMP_NTZ."),
+    Feature("timestampWithoutTimezone", "The former name of `timestampNtz`.", True, "Spark's TIMESTAMP_NTZ."),
+    Feature("typeWidening", _WIDENING, True, "Every change the protocol allows, nested ones too."),
+    Feature("typeWidening-preview", _WIDENING, True, "As `typeWidening`."),
+    Feature("v2Checkpoint", "Read V2 checkpoints and their sidecars.", True, "JSON and Parquet."),
+    Feature("vacuumProtocolCheck", "None: an acknowledgement.", True, "Nothing to do."),
+    Feature("variantType", _VARIANT, True, "Spark's VARIANT."),
+    Feature("variantType-preview", _VARIANT, True, "As `variantType`."),
+    Feature("variantShredding", _SHREDDING, True, "Spark's VARIANT."),
+    Feature("variantShredding-preview", _SHREDDING, True, "As `variantShredding`."),
+    Feature(
+        "catalogManaged",
+        "Ask the table's catalog which commits count; the log alone does not tell.",
+        False,
+        "Ask the provider to share it by url, where the server resolves the commits.",
+    ),
+    Feature(
+        "catalogOwned-preview",
+        "The preview of `catalogManaged`.",
+        False,
+        "Ask the provider to share it by url, where the server resolves the commits.",
+    ),
+    Feature("geospatial", "Read `geometry` and `geography`.", False, _PROVIDER),
+    Feature("geospatial-dev", "The preview of `geospatial`.", False, _PROVIDER),
+    Feature("adaptiveMetadata", "Read a metadata tree in place of checkpoints.", False, _PROVIDER),
+    Feature("adaptiveMetadata-preview", "The preview of `adaptiveMetadata`.", False, _PROVIDER),
+    Feature("redirectReaderWriter-preview", "Follow the table to where it has moved.", False, _PROVIDER),
+    Feature("timestampNanos", "Read timestamps in nanoseconds.", False, _PROVIDER),
+    Feature("intervalTypes", "Read interval types.", False, _PROVIDER),
+)
+
+#: Every reader feature that has a name, by its name.
+FEATURES: dict[str, Feature] = {feature.name: feature for feature in _READER_FEATURES}
+
+#: Features that bind writers only. They stand in ``writerFeatures``; a reader ignores them.
+WRITER_FEATURES = (
+    "allowColumnDefaults",
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "checkpointProtection",
+    "clustering",
+    "collations",
+    "collations-preview",
+    "coordinatedCommits-preview",
+    "domainMetadata",
+    "generatedColumns",
+    "icebergCompatV1",
+    "icebergCompatV2",
+    "icebergCompatV3",
+    "icebergWriterCompatV1",
+    "icebergWriterCompatV3",
+    "identityColumns",
+    "inCommitTimestamp",
+    "invariants",
+    "materializePartitionColumns",
+    "redirectWriterOnly-preview",
+    "rowTracking",
+)
+
+
+def check_protocol(min_reader_version: int, reader_features: Iterable[str] | None, *, table: str) -> None:
+    """Refuse a table that asks for more than this reader does (Delta protocol, "Protocol Evolution").
+
+    Args:
+        min_reader_version: ``minReaderVersion`` of the protocol action.
+        reader_features: ``readerFeatures``; None where the protocol has none.
+        table: How errors name the table.
+
+    Raises:
+        UnsupportedFeatureError: A version or a feature that this reader does not know or does not do, by its name.
+        LogError: The protocol contradicts itself.
+    """
+    features = None if reader_features is None else tuple(reader_features)
+    if min_reader_version > FEATURES_READER_VERSION:
+        raise UnsupportedFeatureError(
+            f"{table} asks for Delta reader version {min_reader_version}; this reader knows versions 1 to "
+            f"{FEATURES_READER_VERSION}; upgrade delta-sharing-spark, or ask the provider for a table of a lower version",
+            features=(f"minReaderVersion={min_reader_version}",),
+        )
+    if min_reader_version < 1:
+        raise LogError(
+            f"the protocol of {table} is invalid: minReaderVersion is {min_reader_version}, and versions start at 1; "
+            f"ask the provider to repair the table"
+        )
+    if min_reader_version < FEATURES_READER_VERSION:
+        if features is not None:
+            raise LogError(
+                f"the protocol of {table} is invalid: it lists readerFeatures ({', '.join(features) or 'none'}) with "
+                f"minReaderVersion {min_reader_version}, and they are allowed with version {FEATURES_READER_VERSION} "
+                f"only; ask the provider to repair the table"
+            )
+        return
+    if features is None:
+        raise LogError(
+            f"the protocol of {table} is invalid: minReaderVersion is {FEATURES_READER_VERSION} and readerFeatures is "
+            f"missing; ask the provider to repair the table"
+        )
+    refused = [name for name in features if name not in FEATURES or not FEATURES[name].supported]
+    if refused:
+        raise UnsupportedFeatureError(
+            f"{table} uses table features that this reader does not support: {'; '.join(map(_refusal, refused))}",
+            features=tuple(refused),
+        )
+
+
+def _refusal(name: str) -> str:
+    feature = FEATURES.get(name)
+    if feature is None:
+        return (
+            f"{name!r} (unknown to this version; upgrade delta-sharing-spark, or ask the provider to drop the feature)"
+        )
+    return f"{name!r} ({feature.duty} {feature.how})"
+
+
+def allows_column_mapping(min_reader_version: int, reader_features: Iterable[str] | None) -> bool:
+    """Whether ``delta.columnMapping.mode`` counts under this protocol; without, a reader must ignore it."""
+    if min_reader_version == _COLUMN_MAPPING_READER_VERSION:
+        return True
+    return min_reader_version >= FEATURES_READER_VERSION and _COLUMN_MAPPING.name in set(reader_features or ())
+
+
+def reader_features_header() -> str:
+    """The value of ``readerfeatures`` in the header ``delta-sharing-capabilities``: lower-case names, by commas.
+
+    Sharing protocol, "Delta Sharing Capabilities Header". Features of the log alone are named too: servers
+    compare the list with the table's protocol as it stands.
+    """
+    return ",".join(sorted(feature.name.lower() for feature in FEATURES.values() if feature.supported))
+
+
+def features_page() -> str:
+    """The documentation page of table features, as Markdown."""
+    lines = [
+        "# Delta table features",
+        "",
+        "<!-- Made from delta_sharing_spark/features.py; edit that. -->",
+        "",
+        "A table says in its protocol what a reader must understand. Reader versions 1 and 2 (column mapping) are read;",
+        "version 3 lists features by name. A feature that is listed and not supported, or not known, is refused by its",
+        "name before any row is read, in both access modes.",
+        "",
+        "| Reader feature | What a reader must do | State | How |",
+        "|---|---|---|---|",
+    ]
+    for feature in sorted(FEATURES.values(), key=lambda f: (not f.supported, f.name.lower())):
+        state = "read" if feature.supported else "refused"
+        lines.append(f"| `{feature.name}` | {feature.duty} | {state} | {feature.how} |")
+    lines += [
+        "",
+        "## Writer features",
+        "",
+        "These bind writers only, and never stop a read: " + ", ".join(f"`{name}`" for name in WRITER_FEATURES) + ".",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,251 @@
+"""Where a log's files lie and what they are called: the store a log is read from, URIs, the file name grammar."""
+
+from __future__ import annotations
+
+import io
+import os
+import posixpath
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
+
+from delta_sharing_spark.errors import LogError
+
+LOG_DIR = "_delta_log"
+SIDECAR_DIR = f"{LOG_DIR}/_sidecars"
+LAST_CHECKPOINT = f"{LOG_DIR}/_last_checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One listed file: its bare name, bytes, and modification time in milliseconds since the epoch."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+class LogStore(Protocol):
+    """The storage a table's log is read from. Methods are called from several threads at once.
+
+    ``root`` is the table's absolute location with its scheme and no trailing slash. Paths are decoded (never
+    URIs with ``%``): absolute with a scheme, or relative to ``root``.
+    """
+
+    @property
+    def root(self) -> str: ...
+
+    def read(self, path: str) -> bytes:
+        """A whole file.
+
+        Raises:
+            FileNotFoundError: It does not exist.
+            PermissionError: The storage refuses; with a credential that cannot list, that may mean absent.
+        """
+
+    def open(self, path: str) -> BinaryIO:
+        """A seekable file for reading by range; ``BytesIO(self.read(path))`` will do. Raises as :meth:`read`."""
+
+    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
+        """Files of a directory whose name is ``start_name`` or sorts after it, sorted; ``[]`` if there is none.
+
+        None: listing is not permitted, the log is then read by GET alone.
+        """
+
+    def size(self, path: str) -> int | None:
+        """A file's bytes, None where the storage does not tell. Raises as :meth:`read`."""
+
+    def modified(self, path: str) -> int | None:
+        """A file's modification time in milliseconds, None where the storage does not tell. Raises as :meth:`read`."""
+
+
+class LocalLogStore:
+    """A table on the local file system: ``file:`` URIs and plain paths."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        text = os.fspath(root)
+        directory = local_path(text) if text.startswith("file:") else os.path.abspath(text)
+        self.root = "file://" + directory.rstrip("/")
+
+    def _path(self, path: str) -> Path:
+        return Path(local_path(join(self.root, path)))
+
+    def read(self, path: str) -> bytes:
+        return self._path(path).read_bytes()
+
+    def open(self, path: str) -> BinaryIO:
+        return self._path(path).open("rb")
+
+    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
+        entries = []
+        try:
+            with os.scandir(self._path(relative_dir)) as found:
+                for entry in found:
+                    if entry.name >= start_name and entry.is_file():
+                        stat = entry.stat()
+                        entries.append(LogEntry(entry.name, stat.st_size, stat.st_mtime_ns // 1_000_000))
+        except FileNotFoundError:
+            return []
+        except PermissionError:
+            return None
+        return sorted(entries, key=lambda e: e.name)
+
+    def size(self, path: str) -> int | None:
+        return self._path(path).stat().st_size
+
+    def modified(self, path: str) -> int | None:
+        return self._path(path).stat().st_mtime_ns // 1_000_000
+
+
+class MemoryLogStore:
+    """A log held in memory, for tests and tools: relative path to bytes. ``listing=False`` plays GET-only storage."""
+
+    def __init__(self, files: dict[str, bytes], root: str = "s3://bucket/table", *, listing: bool = True) -> None:
+        self.files, self.root, self.listing = files, root, listing
+
+    def read(self, path: str) -> bytes:
+        try:
+            return self.files[path.removeprefix(self.root + "/")]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def open(self, path: str) -> BinaryIO:
+        return io.BytesIO(self.read(path))
+
+    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
+        if not self.listing:
+            return None
+        prefix = relative_dir + "/"
+        names = sorted(p[len(prefix) :] for p in self.files if p.startswith(prefix) and "/" not in p[len(prefix) :])
+        return [LogEntry(n, len(self.files[prefix + n]), 0) for n in names if n >= start_name]
+
+    def size(self, path: str) -> int | None:
+        return len(self.read(path))
+
+    def modified(self, path: str) -> int | None:
+        self.read(path)
+        return 0
+
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+def decode_uri(uri: str) -> str:
+    """A path of the log (a URI, RFC 2396) as the storage knows it: percent-decoded once, UTF-8."""
+    return unquote(uri, errors="surrogateescape") if "%" in uri else uri
+
+
+def is_absolute(path: str) -> bool:
+    """Whether a path names its place by itself: with a scheme, or from the storage's root."""
+    return path.startswith("/") or _SCHEME.match(path) is not None
+
+
+def join(root: str, path: str) -> str:
+    """The absolute location of a decoded path of a table at ``root``.
+
+    A bare absolute path gets the root's scheme and bucket; ``file:/x`` becomes ``file:///x``; ``.`` and ``..`` are
+    resolved, so that a later check by prefix cannot be walked around.
+    """
+    if is_absolute(path):
+        return qualify(root, path)
+    return f"{root}/{path}" if not _has_dots(path) else qualify(root, f"{_split_root(root)[1]}/{path}")
+
+
+def qualify(root: str, path: str) -> str:
+    """The one way to write an absolute path: ``file:/x``, ``file:///x`` and ``/x`` become ``file:///x``."""
+    if path.startswith("/"):
+        authority, rest = _split_root(root)[0], path
+    elif path.startswith("file:"):
+        authority, rest = "file://", local_path(path)
+    else:
+        authority, rest = _split_root(path)
+    return authority + (posixpath.normpath("/" + rest.lstrip("/")) if _has_dots(rest) else "/" + rest.lstrip("/"))
+
+
+def _has_dots(path: str) -> bool:
+    return "./" in path or path.endswith("/..") or path in {".", ".."}
+
+
+def _split_root(location: str) -> tuple[str, str]:
+    """``s3://bucket/a/b`` as (``s3://bucket``, ``/a/b``)."""
+    scheme, found, rest = location.partition("://")
+    if not found:
+        return "", location
+    bucket, slash, key = rest.partition("/")
+    return f"{scheme}://{bucket}", slash + key
+
+
+def local_path(uri: str) -> str:
+    """The local path of ``file:/x``, ``file:///x`` or ``file://localhost/x``; ``uri`` is not percent-encoded."""
+    rest = uri.removeprefix("file:")
+    if rest.startswith("//"):
+        host, _, path = rest[2:].partition("/")
+        if host not in {"", "localhost"}:
+            raise LogError(f"{uri!r} names a file on another host; only local file: paths are read")
+        return "/" + path
+    return rest
+
+
+def uri_to_root(uri: str) -> str:
+    """A table location as servers and users write it (a URI without encoding, perhaps with a trailing slash)."""
+    return uri.rstrip("/") if urlsplit(uri).scheme else "file://" + os.path.abspath(url2pathname(uri)).rstrip("/")
+
+
+# The file name grammar of `_delta_log/` (Delta protocol, "Delta Table Specification").
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_COMPACTED = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.([0-9A-Za-z-]+))?\.(parquet|json)")
+
+
+@dataclass(frozen=True, slots=True)
+class LogName:
+    """A parsed name of a log file.
+
+    Attributes:
+        kind: ``"commit"``, ``"compacted"``, ``"classic"``, ``"multipart"`` or ``"v2"`` (a checkpoint with a uuid).
+        version: The version; of a compaction the first.
+        last: The last version of a compaction.
+        part, parts: Of a multi-part checkpoint, counted from 1.
+    """
+
+    kind: str
+    version: int
+    last: int = 0
+    part: int = 0
+    parts: int = 0
+
+
+def parse_name(name: str) -> LogName | None:
+    """What a file of ``_delta_log/`` is, or None for one that a reader ignores."""
+    if match := _COMMIT.fullmatch(name):
+        return LogName("commit", int(match[1]))
+    if match := _CHECKPOINT.fullmatch(name):
+        version, parquet = int(match[1]), match[5] == "parquet"
+        if match[2] is not None:
+            return LogName("multipart", version, part=int(match[2]), parts=int(match[3])) if parquet else None
+        if match[4] is not None:
+            return LogName("v2", version)
+        return LogName("classic", version) if parquet else None
+    if match := _COMPACTED.fullmatch(name):
+        return LogName("compacted", int(match[1]), last=int(match[2]))
+    return None
+
+
+def commit_name(version: int) -> str:
+    return f"{version:020d}.json"
+
+
+def checkpoint_names(version: int, parts: int = 0) -> list[str]:
+    """The file names of a classic checkpoint, or of one of ``parts`` parts."""
+    if not parts:
+        return [f"{version:020d}.checkpoint.parquet"]
+    return [f"{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1)]
+
+
+def in_log(name: str) -> str:
+    """A log file's path relative to the table's root."""
+    return f"{LOG_DIR}/{name}"

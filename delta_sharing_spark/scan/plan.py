@@ -84,6 +84,8 @@ class ReadSpec:
         limit: At most so many rows of one split; the face above cuts over splits.
         change_feed: Whether the rows carry change columns.
         time_zone: The zone that zone-less partition timestamps are read in.
+        projected: Whether ``full_schema`` leaves columns of the table out (decides how small files are fetched).
+        fetch_ahead: Bytes a task may hold fetched and not yet decoded.
         commit_timestamp_long: ``_commit_timestamp`` as the protocol's milliseconds (LONG) instead of TIMESTAMP.
     """
 
@@ -97,6 +99,8 @@ class ReadSpec:
     change_feed: bool = False
     time_zone: str = "UTC"
     commit_timestamp_long: bool = False
+    projected: bool = False
+    fetch_ahead: int = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,83 @@
+"""Lossless casts of leaves: type widening (Delta protocol, "Type Widening") and what Parquet writers vary in."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
+
+
+def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether every value of ``source`` has its equal in ``target`` (timestamps: at microsecond precision)."""
+    if pa.types.is_dictionary(source):
+        return source.value_type.equals(target) or can_cast(source.value_type, target)
+    if pa.types.is_null(target) or pa.types.is_null(source):
+        return pa.types.is_null(source)
+    if pa.types.is_integer(source):
+        return _integer_fits(source, target)
+    if pa.types.is_floating(source):
+        return pa.types.is_floating(target) and source.bit_width <= target.bit_width
+    if pa.types.is_decimal(source):
+        return (
+            pa.types.is_decimal(target)
+            and target.scale >= source.scale
+            and target.precision - target.scale >= source.precision - source.scale
+        )
+    if pa.types.is_timestamp(source):
+        return pa.types.is_timestamp(target)
+    if pa.types.is_date(source):
+        return pa.types.is_date(target) or (pa.types.is_timestamp(target) and target.tz is None)
+    return _bytes_fit(source, target)
+
+
+def _integer_fits(source: pa.DataType, target: pa.DataType) -> bool:
+    unsigned = pa.types.is_unsigned_integer(source)
+    if pa.types.is_integer(target) and not pa.types.is_unsigned_integer(target):
+        return target.bit_width > source.bit_width or (target.bit_width == source.bit_width and not unsigned)
+    if pa.types.is_float64(target):
+        return source.bit_width <= 32
+    if pa.types.is_decimal(target):
+        return target.precision - target.scale >= _INTEGER_DIGITS[source.bit_width]
+    return False
+
+
+def _bytes_fit(source: pa.DataType, target: pa.DataType) -> bool:
+    text = pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source)
+    raw = (
+        pa.types.is_binary(source)
+        or pa.types.is_large_binary(source)
+        or pa.types.is_fixed_size_binary(source)
+        or pa.types.is_binary_view(source)
+    )
+    return (text or raw) and (pa.types.is_string(target) or pa.types.is_binary(target))
+
+
+def cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """``array`` as ``target``; call only where ``can_cast`` holds.
+
+    Raises:
+        pyarrow.ArrowInvalid: A value does not fit (a timestamp beyond the range of microseconds, bytes that are not UTF-8).
+    """
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+        if array.type.equals(target):
+            return array
+    if pa.types.is_timestamp(target) and pa.types.is_timestamp(array.type):
+        return _cast_timestamp(array, target)
+    if pa.types.is_fixed_size_binary(array.type) and pa.types.is_string(target):
+        array = array.cast(pa.binary())
+    if pa.types.is_integer(array.type) and pa.types.is_decimal(target):
+        # Arrow casts an integer only to a decimal that has room for all its digits.
+        wide = pa.decimal128(38, 0) if target.precision == 38 or target.scale == 0 else pa.decimal256(60, target.scale)
+        return array.cast(wide).cast(target)
+    return array.cast(target)
+
+
+def _cast_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
+    unit = array.type.unit
+    if unit == "ns":
+        # Floor, as Spark does: Arrow truncates toward zero, which is another microsecond before 1970.
+        array = pc.floor_temporal(array.cast(pa.timestamp("ns")), unit="microsecond")
+    # A zone is only a label here: both sides count from the epoch.
+    return array.cast(pa.timestamp(unit)).cast(pa.timestamp("us")).cast(pa.int64()).view(target)

@@ -1,0 +1,188 @@
+"""Bytes ahead of the decoder: planned ranges are fetched by a few threads, with a bound on what is in flight.
+
+Two shapes of the same thing, both looking like a file to pyarrow. ``BufferedRanges`` holds all needed ranges of a row
+group that fits the budget, fetched concurrently. ``WindowedRanges`` slides over the column chunks of a row group that
+does not: a window being read and one ahead for each column, so memory follows the number of columns and not the file.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+
+from delta_sharing_spark.storage.ranges import ByteSource, Range, coalesce, cut
+
+#: Gaps of at most this are read over rather than asked for separately.
+GAP = 256 << 10
+#: One request asks for at most this, so that several connections share a large range.
+PIECE = 8 << 20
+
+
+class Ranges(Protocol):
+    """Bytes of one file that are being fetched."""
+
+    def read(self, start: int, length: int) -> memoryview: ...
+
+    def close(self) -> None: ...
+
+
+class BufferedRanges:
+    """All of ``ranges``, being fetched from the moment this is made."""
+
+    def __init__(self, source: ByteSource, ranges: Sequence[Range], pool: ThreadPoolExecutor) -> None:
+        self._source = source
+        self._pieces = [piece for whole in coalesce(ranges, GAP) for piece in cut(whole, PIECE)]
+        self._starts = [p.start for p in self._pieces]
+        self._futures: list[Future[memoryview]] = [pool.submit(source.read, p.start, p.length) for p in self._pieces]
+
+    @property
+    def size(self) -> int:
+        """Bytes that are or will be held."""
+        return sum(p.length for p in self._pieces)
+
+    def read(self, start: int, length: int) -> memoryview:
+        """Bytes of the planned ranges without a request of their own; others are read directly."""
+        first = bisect.bisect_right(self._starts, start) - 1
+        if first < 0 or start >= self._pieces[first].end:
+            return self._source.read(start, length)
+        end = start + length
+        if end <= self._pieces[first].end:
+            at = start - self._pieces[first].start
+            return self._futures[first].result()[at : at + length]
+        return self._join(first, start, end)
+
+    def _join(self, first: int, start: int, end: int) -> memoryview:
+        joined = memoryview(np.empty(end - start, dtype=np.uint8))
+        at, index = start, first
+        while at < end:
+            if index < len(self._pieces) and self._pieces[index].start <= at:
+                piece = self._pieces[index]
+                stop = min(end, piece.end)
+                joined[at - start : stop - start] = self._futures[index].result()[at - piece.start : stop - piece.start]
+                index += 1
+            else:
+                stop = min(end, self._starts[index]) if index < len(self._pieces) else end
+                joined[at - start : stop - start] = self._source.read(at, stop - at)
+            at = stop
+        return joined
+
+    def close(self) -> None:
+        for future in self._futures:
+            future.cancel()
+        self._futures = []
+        self._pieces = []
+        self._starts = []
+
+
+class _Window:
+    """One column chunk: the window under the reader, and the next one under way."""
+
+    __slots__ = ("ahead", "chunk", "data", "held")
+
+    def __init__(self, chunk: Range) -> None:
+        self.chunk = chunk
+        self.held = Range(chunk.start, chunk.start)
+        self.data: memoryview | None = None
+        self.ahead: tuple[Range, Future[memoryview]] | None = None
+
+
+class WindowedRanges:
+    """Windows of ``window`` bytes over each of ``chunks``, one ahead each."""
+
+    def __init__(self, source: ByteSource, chunks: Sequence[Range], window: int, pool: ThreadPoolExecutor) -> None:
+        self._source = source
+        self._window = window
+        self._pool = pool
+        self._windows = [_Window(c) for c in sorted(chunks)]
+        self._starts = [w.chunk.start for w in self._windows]
+        for w in self._windows:
+            self._fetch_ahead(w, w.chunk.start)
+
+    def read(self, start: int, length: int) -> memoryview:
+        """Bytes of one chunk, from its windows; others are read directly."""
+        index = bisect.bisect_right(self._starts, start) - 1
+        if index < 0 or start + length > self._windows[index].chunk.end:
+            return self._source.read(start, length)
+        window = self._windows[index]
+        end = start + length
+        if window.data is not None and window.held.start <= start and end <= window.held.end:
+            return window.data[start - window.held.start : end - window.held.start]
+        return self._across(window, start, end)
+
+    def _across(self, window: _Window, start: int, end: int) -> memoryview:
+        """A read that begins in or after the held window and goes beyond it."""
+        out = memoryview(np.empty(end - start, dtype=np.uint8))
+        at = start
+        while at < end:
+            if window.data is not None and window.held.start <= at < window.held.end:
+                stop = min(end, window.held.end)
+                out[at - start : stop - start] = window.data[at - window.held.start : stop - window.held.start]
+                at = stop
+            else:
+                self._advance(window, at)
+        return out
+
+    def _advance(self, window: _Window, at: int) -> None:
+        ahead, window.ahead = window.ahead, None
+        if ahead is not None and ahead[0].start <= at < ahead[0].end:
+            window.data, window.held = ahead[1].result(), ahead[0]
+        else:
+            if ahead is not None:
+                ahead[1].cancel()
+            held = Range(at, min(at + self._window, window.chunk.end))
+            window.data, window.held = self._source.read(held.start, held.length), held
+        self._fetch_ahead(window, window.held.end)
+
+    def _fetch_ahead(self, window: _Window, start: int) -> None:
+        end = min(start + self._window, window.chunk.end)
+        if start < end:
+            window.ahead = Range(start, end), self._pool.submit(self._source.read, start, end - start)
+
+    def close(self) -> None:
+        for window in self._windows:
+            if window.ahead is not None:
+                window.ahead[1].cancel()
+        self._windows = []
+        self._starts = []
+
+
+class RangeFile:
+    """Fetched ranges as the seekable file that pyarrow reads from."""
+
+    def __init__(self, ranges: Ranges, size: int) -> None:
+        self._ranges = ranges
+        self._size = size
+        self._at = 0
+        self.closed = False
+
+    def read(self, length: int = -1) -> memoryview:
+        length = self._size - self._at if length is None or length < 0 else min(length, self._size - self._at)
+        data = self._ranges.read(self._at, length) if length > 0 else memoryview(b"")
+        self._at += length
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0 if whence == 0 else self._at if whence == 1 else self._size)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        """pyarrow calls it on close; nothing is written."""
+
+    def close(self) -> None:
+        self.closed = True

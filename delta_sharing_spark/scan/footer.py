@@ -1,0 +1,92 @@
+"""A Parquet file's footer, and which row groups a slice of the file owns."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_sharing_spark.errors import CorruptFileError, redact
+from delta_sharing_spark.storage.ranges import ByteSource, Range
+
+#: Bytes of the first request for a footer; most footers fit, a larger one costs a second request.
+TAIL = 64 << 10
+_MAGIC = b"PAR1"
+
+
+@dataclass(slots=True)
+class Footer:
+    """A parsed footer.
+
+    ``starts`` and ``first_rows`` hold one entry a row group: the offset of its first byte, and its first row's
+    position in the file. ``whole`` holds the file's bytes where they were small enough to be read at once.
+    """
+
+    metadata: Any
+    schema: pa.Schema
+    starts: list[int]
+    first_rows: list[int]
+    whole: memoryview | None
+
+    def owned(self, start: int, end: int | None) -> list[int]:
+        """Row groups whose first byte lies in ``[start, end)``: over the slices of a file each is owned exactly once."""
+        return [i for i, at in enumerate(self.starts) if at >= start and (end is None or at < end)]
+
+    def chunks(self, row_group: int, leaves: list[int]) -> list[Range]:
+        """Byte ranges of the column chunks of ``leaves``."""
+        group = self.metadata.row_group(row_group)
+        return [_chunk(group.column(leaf)) for leaf in leaves]
+
+
+def read_footer(source: ByteSource, table: str, whole_below: int) -> Footer:
+    """Fetch and parse a file's footer; a file of at most ``whole_below`` bytes is fetched whole instead.
+
+    Raises:
+        CorruptFileError: Not a Parquet file, or its footer is damaged; names the file.
+    """
+    if source.size < 12:
+        raise _not_parquet(source, table, f"it has only {source.size} bytes")
+    length = source.size if source.size <= whole_below else min(TAIL, source.size)
+    tail = source.read(source.size - length, length)
+    if bytes(tail[-4:]) != _MAGIC:
+        if bytes(tail[-4:]) == b"PARE":
+            raise _not_parquet(source, table, "its footer is encrypted")
+        raise _not_parquet(source, table, "it does not end in PAR1")
+    need = struct.unpack("<I", tail[-8:-4])[0] + 8
+    if need > source.size:
+        raise _not_parquet(source, table, f"its footer claims {need} bytes of {source.size}")
+    if need > length:
+        tail = source.read(source.size - need, need)
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(tail[-need:])))
+        schema = metadata.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _not_parquet(source, table, redact(str(error))) from None
+    return Footer(metadata, schema, *_layout(metadata), tail if length == source.size else None)
+
+
+def _layout(metadata: Any) -> tuple[list[int], list[int]]:
+    starts, first_rows, rows = [], [], 0
+    for i in range(metadata.num_row_groups):
+        group = metadata.row_group(i)
+        starts.append(_chunk(group.column(0)).start if group.num_columns else 0)
+        first_rows.append(rows)
+        rows += group.num_rows
+    return starts, first_rows
+
+
+def _chunk(column: Any) -> Range:
+    dictionary, data = column.dictionary_page_offset, column.data_page_offset
+    # Some writers leave a dictionary offset of 0, or put it after the data pages.
+    start = min(dictionary, data) if dictionary is not None and dictionary > 0 else data
+    return Range(start, start + column.total_compressed_size)
+
+
+def _not_parquet(source: ByteSource, table: str, why: str) -> CorruptFileError:
+    return CorruptFileError(
+        f"file {source.name} of {table} is not a readable Parquet file: {why}; ask the provider to check it",
+        file=source.name,
+    )

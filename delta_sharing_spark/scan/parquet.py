@@ -1,0 +1,129 @@
+"""Row groups of one file to record batches of its wanted leaves, in order, with bytes fetched ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_sharing_spark.errors import CorruptFileError, redact
+from delta_sharing_spark.scan.fetch import BufferedRanges, RangeFile, Ranges, WindowedRanges
+from delta_sharing_spark.scan.footer import Footer
+from delta_sharing_spark.storage.ranges import ByteSource, Range
+
+_MIN_WINDOW, _MAX_WINDOW = 32 << 10, 4 << 20
+_BATCH_BYTES = 8 << 20
+_MIN_ROWS, _MAX_ROWS = 64, 32768
+
+
+@dataclass(slots=True)
+class RowGroup:
+    """A row group to read: its bytes (once fetching has begun), and the position of its first row in the file."""
+
+    source: ByteSource
+    footer: Footer
+    index: int
+    leaves: list[int]
+    cost: int
+    window: int | None
+    ranges: Ranges | None = None
+
+    @property
+    def first_row(self) -> int:
+        return self.footer.first_rows[self.index]
+
+    @property
+    def rows(self) -> int:
+        return int(self.footer.metadata.row_group(self.index).num_rows)
+
+    def fetch(self, pool: ThreadPoolExecutor) -> None:
+        """Start fetching what will be read."""
+        chunks = self.footer.chunks(self.index, self.leaves)
+        if self.footer.whole is not None:
+            self.ranges = _Held(self.footer.whole)
+        elif self.window is not None:
+            self.ranges = WindowedRanges(self.source, chunks, self.window, pool)
+        else:
+            self.ranges = BufferedRanges(self.source, chunks, pool)
+
+    def close(self) -> None:
+        if self.ranges is not None:
+            self.ranges.close()
+            self.ranges = None
+
+
+class _Held:
+    """A small file, fetched whole with its footer."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def read(self, start: int, length: int) -> memoryview:
+        return self._data[start : start + length]
+
+    def close(self) -> None:
+        self._data = memoryview(b"")
+
+
+def plan_row_group(source: ByteSource, footer: Footer, index: int, leaves: list[int], budget: int) -> RowGroup:
+    """A row group whose needed bytes are held at once if they fit ``budget`` bytes, else read through windows."""
+    chunks: list[Range] = footer.chunks(index, leaves)
+    total = sum(c.length for c in chunks)
+    if footer.whole is not None:
+        return RowGroup(source, footer, index, leaves, 0, None)
+    if total <= budget:
+        return RowGroup(source, footer, index, leaves, total, None)
+    window = max(_MIN_WINDOW, min(_MAX_WINDOW, budget // (2 * len(chunks))))
+    return RowGroup(source, footer, index, leaves, budget, window)
+
+
+def read_row_group(group: RowGroup, table: str) -> Iterator[pa.RecordBatch]:
+    """Decode a row group whose fetching has begun.
+
+    Raises:
+        CorruptFileError: The bytes are not what the footer promises (a page checksum among others); names the file.
+    """
+    if not group.leaves:
+        yield from _bare_rows(group.rows)
+        return
+    assert group.ranges is not None
+    file = RangeFile(group.ranges, group.source.size)
+    try:
+        # buffer_size makes pyarrow read pages as they come instead of whole column chunks; held bytes need no buffer.
+        parquet = pq.ParquetFile(
+            file,
+            metadata=group.footer.metadata,
+            pre_buffer=False,
+            buffer_size=0 if group.window is None else min(group.window, 1 << 20),
+            coerce_int96_timestamp_unit="us",
+            page_checksum_verification=True,
+        )
+        batches = parquet.reader.iter_batches(
+            _batch_rows(group), row_groups=[group.index], column_indices=group.leaves, use_threads=False
+        )
+        yield from batches
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptFileError(
+            f"file {group.source.name} of {table}: row group {group.index} cannot be decoded ({redact(str(error))}); "
+            f"the file is damaged or was replaced: reload the table, and ask the provider if it goes on",
+            file=group.source.name,
+        ) from None
+
+
+def _batch_rows(group: RowGroup) -> int:
+    """Rows a batch, so that a batch of wide rows stays within a few megabytes."""
+    metadata = group.footer.metadata.row_group(group.index)
+    width = sum(metadata.column(leaf).total_uncompressed_size for leaf in group.leaves) / max(1, group.rows)
+    # A leaf costs at least a few bytes a row decoded, however well it is encoded.
+    width = max(width, 4.0 * len(group.leaves))
+    return max(_MIN_ROWS, min(_MAX_ROWS, int(_BATCH_BYTES / max(width, 1.0))))
+
+
+def _bare_rows(rows: int) -> Iterator[pa.RecordBatch]:
+    """Batches without columns, where no column of the file is wanted but its rows count."""
+    for start in range(0, rows, _MAX_ROWS):
+        count = min(_MAX_ROWS, rows - start)
+        yield pa.RecordBatch.from_struct_array(pa.nulls(count, pa.struct([])))

@@ -1,0 +1,187 @@
+"""A split to record batches: files in order, deleted rows out, columns conformed, filtered exactly, cut at the limit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from delta_sharing_spark.scan.deleted import Kept, read_kept
+from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.scan.parquet import RowGroup, plan_row_group, read_row_group
+from delta_sharing_spark.scan.plan import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    FileSlice,
+    FileTask,
+    ReadSpec,
+    Split,
+)
+from delta_sharing_spark.scan.transform import Columns, Context, conform, plan_columns, wanted_leaves
+from delta_sharing_spark.schema.partition_values import partition_scalar
+from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.storage.ranges import ByteSource
+
+#: Requests under way at once, and slices opened ahead of the one being decoded.
+CONNECTIONS = 8
+#: Files of at most this many bytes are one GET when all their columns are wanted, or a projection of some.
+WHOLE_FILE, WHOLE_FILE_PROJECTED = 4 << 20, 256 << 10
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A slice whose footer and deletion vectors are at hand."""
+
+    task: FileTask
+    source: ByteSource
+    footer: Footer
+    wanted: Struct
+    constants: Mapping[str, pa.Scalar]
+    context: Context
+    groups: list[RowGroup]
+    kept: Kept | None
+    columns: Columns | None = field(default=None)
+
+
+def read_split(split: Split) -> Iterator[pa.RecordBatch]:
+    """The rows of one split, as batches of exactly the schema of ``split.spec.schema``.
+
+    Batches come in the order of files and row groups, so that a repeated task repeats its rows. Closing the iterator
+    early cancels what is being fetched.
+
+    Raises:
+        FileError: A file is gone, damaged, or has a NULL where none may be.
+        SchemaError: A file's column cannot become the declared one.
+        NetworkError, CredentialError, TableChangedError: From the split's access.
+    """
+    reader = _SplitReader(split)
+    try:
+        yield from reader.batches()
+    finally:
+        reader.close()
+
+
+class _SplitReader:
+    """The pipeline of one split: slices opened ahead, row groups fetched ahead, one decoded at a time."""
+
+    def __init__(self, split: Split) -> None:
+        self._split = split
+        self._spec: ReadSpec = split.spec
+        self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-fetch")
+        self._waiting: Iterator[FileSlice] = iter(split.slices)
+        self._opening: deque[Future[_Opened]] = deque()
+        self._fetching: deque[tuple[_Opened, RowGroup]] = deque()
+        self._in_flight = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        remaining = self._spec.limit
+        if remaining is not None and remaining <= 0:
+            return
+        self._fill()
+        while self._fetching:
+            opened, group = self._fetching.popleft()
+            for batch in self._decode(opened, group):
+                if remaining is not None:
+                    batch = batch.slice(0, remaining)
+                    remaining -= batch.num_rows
+                if batch.num_rows:
+                    yield batch
+                if remaining == 0:
+                    return
+            group.close()
+            self._in_flight -= group.cost
+            self._fill()
+
+    def close(self) -> None:
+        for _, group in self._fetching:
+            group.close()
+        self._fetching.clear()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._split.access.close()
+
+    def _fill(self) -> None:
+        """Begin fetching row groups, in order, until the budget is used or the next footer is still on its way."""
+        while True:
+            while len(self._opening) < CONNECTIONS and (following := next(self._waiting, None)) is not None:
+                self._opening.append(self._pool.submit(self._open, following))
+            if not self._opening or (self._fetching and not self._opening[0].done()):
+                return
+            opened = self._opening[0].result()
+            while opened.groups:
+                group = opened.groups[0]
+                if self._fetching and self._in_flight + group.cost > self._spec.fetch_ahead:
+                    return
+                group.fetch(self._pool)
+                self._in_flight += group.cost
+                self._fetching.append((opened, opened.groups.pop(0)))
+            self._opening.popleft()
+
+    def _open(self, part: FileSlice) -> _Opened:
+        spec, task = self._spec, part.task
+        context = Context(spec.table, task.id, spec.mapping)
+        constants = _constants(task, spec)
+        wanted = spec.full_schema
+        from_file = Struct(tuple(f for f in wanted.fields if f.name not in constants))
+        source = self._split.access.open(task)
+        footer = read_footer(source, spec.table, WHOLE_FILE_PROJECTED if spec.projected else WHOLE_FILE)
+        leaves = wanted_leaves(footer.schema, from_file, context)
+        groups = [
+            plan_row_group(source, footer, i, leaves, spec.fetch_ahead // 2) for i in footer.owned(part.start, part.end)
+        ]
+        kept = read_kept(task, self._split.access) if groups else None
+        return _Opened(task, source, footer, wanted, constants, context, groups, kept)
+
+    def _decode(self, opened: _Opened, group: RowGroup) -> Iterator[pa.RecordBatch]:
+        row = group.first_row
+        for batch in read_row_group(group, self._spec.table):
+            count = batch.num_rows
+            if opened.kept is not None:
+                batch = opened.kept.filter(batch, row)
+            row += count
+            if batch.num_rows == 0:
+                continue
+            if opened.columns is None:
+                opened.columns = plan_columns(batch.schema, opened.wanted, opened.constants, opened.context)
+            yield self._filtered(conform(batch, opened.columns, opened.wanted, opened.context))
+
+    def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        spec = self._spec
+        if spec.predicate is None:
+            return batch
+        from delta_sharing_spark.predicates.evaluate import evaluate
+
+        batch = batch.filter(evaluate(spec.predicate, batch))
+        if spec.full_schema == spec.schema:
+            return batch
+        context = Context(spec.table, "", "none")
+        return conform(batch, plan_columns(batch.schema, spec.schema, {}, context), spec.schema, context)
+
+
+def _constants(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:
+    """Columns of ``spec`` that a file has the same value of in every row, by logical name."""
+    constants: dict[str, pa.Scalar] = {}
+    for column in spec.full_schema.fields:
+        if column.name in spec.partition_columns:
+            key = column.physical_name if spec.mapping != "none" else column.name
+            text = task.partition_values.get(key, task.partition_values.get(column.name))
+            constants[column.name] = partition_scalar(
+                text, column.type, column=column.name, file=task.id, time_zone=spec.time_zone
+            )
+        elif spec.change_feed and column.name == CHANGE_TYPE and task.change_type is not None:
+            constants[column.name] = pa.scalar(task.change_type, pa.string())
+        elif spec.change_feed and column.name == COMMIT_VERSION:
+            constants[column.name] = pa.scalar(task.commit_version, pa.int64())
+        elif spec.change_feed and column.name == COMMIT_TIMESTAMP:
+            constants[column.name] = _commit_timestamp(task, spec)
+    return constants
+
+
+def _commit_timestamp(task: FileTask, spec: ReadSpec) -> pa.Scalar:
+    millis = task.commit_timestamp
+    if spec.commit_timestamp_long:
+        return pa.scalar(millis, pa.int64())
+    return pa.scalar(None if millis is None else millis * 1000, pa.timestamp("us", tz="UTC"))

@@ -1,0 +1,395 @@
+"""From a file's columns to exactly Spark's: matched, cast, filled in, and checked for NULLs that may not be.
+
+A transform is data: ``plan`` compares what a file has with what is wanted and returns nodes; ``apply`` runs them on
+each batch. Matching follows the Delta protocol, "Column Mapping": by physical name, or by Parquet field id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
+from delta_sharing_spark.scan.casts import can_cast, cast_leaf
+from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
+from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
+
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The array is already of the wanted type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The file lacks the column: NULLs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same value in every row: a partition value, or a change feed's commit."""
+
+    value: pa.Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A leaf of another, convertible type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A variant's struct, to value and metadata in Spark's order; shredded ones are put together again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """A list's elements."""
+
+    element: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """A map's keys and values."""
+
+    key: Node
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """A struct's fields: for each wanted one, the source's index (None: missing) and its node."""
+
+    fields: tuple[tuple[int | None, Node], ...]
+
+
+Node = Keep | Missing | Constant | Cast | Variant | Elements | Entries | Children
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What errors name, and how columns are matched (``mapping``: ``"none"``, ``"name"``, ``"id"``)."""
+
+    table: str
+    file: str
+    mapping: str
+
+
+def find_source(wanted: Field, sources: list[pa.Field], context: Context) -> int | None:
+    """The index of the file's field that holds ``wanted``; None if the file lacks it.
+
+    Raises:
+        CorruptFileError: Several fields fit (they differ by case only).
+    """
+    if context.mapping == "id" and wanted.field_id is not None:
+        ids = str(wanted.field_id).encode()
+        return next((i for i, s in enumerate(sources) if (s.metadata or {}).get(_FIELD_ID) == ids), None)
+    name = wanted.physical_name if context.mapping != "none" else wanted.name
+    exact = next((i for i, s in enumerate(sources) if s.name == name), None)
+    if exact is not None or context.mapping != "none":
+        return exact
+    lowered = name.lower()
+    close = [i for i, s in enumerate(sources) if s.name.lower() == lowered]
+    if len(close) > 1:
+        raise CorruptFileError(
+            f"file {context.file} of {context.table} has several columns named {name!r} that differ by case only; "
+            f"leave the column out with the option 'columns', or ask the provider to rewrite the file",
+            file=context.file,
+            column=name,
+        )
+    return close[0] if close else None
+
+
+def plan(source: pa.DataType, wanted: DataType, path: str, context: Context) -> Node:
+    """How an array of ``source`` becomes one of ``wanted``; ``path`` names the column in errors.
+
+    Raises:
+        SchemaError: There is no lossless way; names file, column and both types.
+    """
+    match wanted:
+        case Primitive("variant"):
+            if pa.types.is_struct(source):
+                return Variant()
+        case Primitive() | Decimal():
+            target = arrow_type(wanted)
+            if source.equals(target):
+                return Keep()
+            if can_cast(source, target):
+                return Cast()
+        case Struct(fields):
+            if pa.types.is_struct(source):
+                children = _plan_children([source.field(i) for i in range(source.num_fields)], fields, path, context)
+                return _simplified(Children(children), source, wanted)
+        case Array(element, _):
+            if _is_list(source):
+                node = Elements(plan(source.value_type, element, f"{path}.element", context))
+                return _simplified(node, source, wanted)
+        case Map(key, value, _):
+            if pa.types.is_map(source):
+                entries = Entries(
+                    plan(source.key_type, key, f"{path}.key", context),
+                    plan(source.item_type, value, f"{path}.value", context),
+                )
+                return _simplified(entries, source, wanted)
+    raise SchemaError(
+        f"file {context.file} of {context.table}: column {path!r} is stored as {source}, which cannot become {wanted} without loss; "
+        f"ask the provider to check the file, or leave the column out with the option 'columns'",
+        file=context.file,
+        column=path,
+    )
+
+
+def _plan_children(
+    sources: list[pa.Field], fields: tuple[Field, ...], path: str, context: Context
+) -> tuple[tuple[int | None, Node], ...]:
+    children: list[tuple[int | None, Node]] = []
+    for field in fields:
+        at = find_source(field, sources, context)
+        node = (
+            Missing()
+            if at is None
+            else plan(sources[at].type, field.type, f"{path}.{field.name}" if path else field.name, context)
+        )
+        children.append((at, node))
+    return tuple(children)
+
+
+def _simplified(node: Node, source: pa.DataType, wanted: DataType) -> Node:
+    """``Keep`` where source and target agree to the last nested nullability, and nothing inside may be NULL by error."""
+    return Keep() if source.equals(arrow_type(wanted)) and not _has_required(wanted) else node
+
+
+def _has_required(wanted: DataType) -> bool:
+    match wanted:
+        case Struct(fields):
+            return any(not f.nullable or _has_required(f.type) for f in fields)
+        case Array(element, contains_null):
+            return not contains_null or _has_required(element)
+        case Map(key, value, value_contains_null):
+            return not value_contains_null or _has_required(key) or _has_required(value)
+        case _:
+            return False
+
+
+def apply(node: Node, array: pa.Array, wanted: DataType, path: str, context: Context) -> pa.Array:
+    """``array`` as exactly ``wanted``'s Arrow type.
+
+    Raises:
+        CorruptFileError: A value does not fit the wanted type.
+        NullInRequiredError: A nested field declared NOT NULL holds a NULL.
+    """
+    match node, wanted:
+        case Keep(), _:
+            return array
+        case Missing(), _:
+            return pa.nulls(len(array), arrow_type(wanted))
+        case Cast(), _:
+            return _cast(array, wanted, path, context)
+        case Variant(), _:
+            from delta_sharing_spark.scan.variant import assemble_variant
+
+            return assemble_variant(array, arrow_type(wanted), path=path, file=context.file)
+        case Children(children), Struct(fields):
+            return _apply_struct(children, array, fields, path, context)
+        case Elements(element), Array(element_type, contains_null):
+            return _apply_list(element, array, element_type, contains_null, path, context)
+        case Entries(key, value), Map():
+            return _apply_map(key, value, array, wanted, path, context)
+    raise AssertionError(f"{node} does not belong to {wanted}")
+
+
+def require_values(array: pa.Array, parent: pa.Array | None, path: str, context: Context) -> None:
+    """Refuse a NULL in a NOT NULL column (Spark would answer ``IS NULL`` with no rows).
+
+    Raises:
+        NullInRequiredError: Names file and column.
+    """
+    if array.null_count == 0:
+        return
+    if parent is not None and parent.null_count:
+        import pyarrow.compute as pc
+
+        if not pc.any(pc.and_(array.is_null(), parent.is_valid())).as_py():
+            return
+    raise NullInRequiredError(
+        f"file {context.file} of {context.table} has a NULL in column {path!r}, which the table declares NOT NULL; "
+        f"ask the provider to repair the file, or leave the column out with the option 'columns'",
+        file=context.file,
+        column=path,
+    )
+
+
+def _cast(array: pa.Array, wanted: DataType, path: str, context: Context) -> pa.Array:
+    try:
+        return cast_leaf(array, arrow_type(wanted))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise CorruptFileError(
+            f"file {context.file} of {context.table}: a value of column {path!r} does not fit {wanted} ({error}); "
+            f"ask the provider to check the file",
+            file=context.file,
+            column=path,
+        ) from None
+
+
+def _apply_struct(
+    children: tuple[tuple[int | None, Node], ...],
+    array: pa.Array,
+    fields: tuple[Field, ...],
+    path: str,
+    context: Context,
+) -> pa.Array:
+    built: list[pa.Array] = []
+    for (at, node), field in zip(children, fields, strict=True):
+        inner = f"{path}.{field.name}"
+        child = apply(node, array if at is None else array.field(at), field.type, inner, context)
+        if not field.nullable:
+            require_values(child, array, inner, context)
+        built.append(child)
+    arrow_fields = [pa.field(f.name, arrow_type(f.type), nullable=f.nullable) for f in fields]
+    if not built:
+        return pa.nulls(len(array), pa.struct([]))
+    return _struct(built, arrow_fields, array)
+
+
+def _struct(children: list[pa.Array], fields: list[pa.Field], like: pa.Array) -> pa.Array:
+    mask = like.is_null() if like.null_count else None
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+
+def _apply_list(
+    node: Node, array: pa.Array, element: DataType, contains_null: bool, path: str, context: Context
+) -> pa.Array:
+    if not pa.types.is_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field))
+    array = _at_zero(array)
+    first, last = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
+    values = apply(node, array.values, element, f"{path}.element", context)
+    if not contains_null:
+        require_values(values.slice(first, last - first), None, f"{path}.element", context)
+    target = pa.list_(pa.field("element", arrow_type(element), nullable=contains_null))
+    return pa.Array.from_buffers(target, len(array), array.buffers()[:2], array.null_count, 0, [values])
+
+
+def _apply_map(key: Node, value: Node, array: pa.Array, wanted: Map, path: str, context: Context) -> pa.Array:
+    array = _at_zero(array)
+    keys = apply(key, array.keys, wanted.key, f"{path}.key", context)
+    items = apply(value, array.items, wanted.value, f"{path}.value", context)
+    require_values(keys, None, f"{path}.key", context)
+    if not wanted.value_contains_null:
+        require_values(items, None, f"{path}.value", context)
+    target = arrow_type(wanted)
+    entries = pa.StructArray.from_arrays([keys, items], fields=[target.key_field, target.item_field])
+    return pa.Array.from_buffers(target, len(array), array.buffers()[:2], array.null_count, 0, [entries])
+
+
+def _at_zero(array: pa.Array) -> pa.Array:
+    """The array without an offset into its parent's buffers, which ``from_buffers`` would have to repeat."""
+    return array if array.offset == 0 else pa.concat_arrays([array])
+
+
+Columns = tuple[tuple[int | None, Node], ...]
+
+
+def plan_columns(source: pa.Schema, wanted: Struct, constants: Mapping[str, pa.Scalar], context: Context) -> Columns:
+    """For each wanted column, the index of the file's column (None: not from the file) and its node.
+
+    Args:
+        source: What the decoder yields.
+        wanted: The rows' columns.
+        constants: Values by column name that override whatever the file has (the log is authoritative).
+        context: For matching and errors.
+
+    Raises:
+        SchemaError: A column is stored in a type that cannot become the wanted one.
+    """
+    sources = [source.field(i) for i in range(len(source))]
+    columns: list[tuple[int | None, Node]] = []
+    for field in wanted.fields:
+        if field.name in constants:
+            columns.append((None, Constant(constants[field.name])))
+        else:
+            columns.extend(_plan_children(sources, (field,), "", context))
+    return tuple(columns)
+
+
+def conform(batch: pa.RecordBatch, columns: Columns, wanted: Struct, context: Context) -> pa.RecordBatch:
+    """One batch as exactly the Arrow schema of ``wanted``.
+
+    Raises:
+        CorruptFileError: A value does not fit its type.
+        NullInRequiredError: A NULL in a column declared NOT NULL.
+    """
+    rows = batch.num_rows
+    if not columns:
+        return pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([])))
+    arrays: list[pa.Array] = []
+    for (at, node), field in zip(columns, wanted.fields, strict=True):
+        if at is not None:
+            array = apply(node, batch.column(at), field.type, field.name, context)
+        elif isinstance(node, Constant) and node.value.is_valid:
+            array = pa.repeat(node.value, rows)
+        else:
+            array = pa.nulls(rows, arrow_type(field.type))
+        if not field.nullable:
+            require_values(array, None, field.name, context)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(wanted))
+
+
+def wanted_leaves(source: pa.Schema, wanted: Struct, context: Context) -> list[int]:
+    """Indices of the Parquet leaf columns to read for ``wanted``, ascending.
+
+    Where a struct is wanted but the file has none of its wanted fields, its first leaf is read all the same: only a
+    leaf tells which structs are NULL.
+    """
+    leaves: list[int] = []
+    _collect([source.field(i) for i in range(len(source))], wanted.fields, 0, leaves, context)
+    return sorted(set(leaves))
+
+
+def _collect(
+    sources: list[pa.Field], fields: tuple[Field, ...], first: int, leaves: list[int], context: Context
+) -> None:
+    starts = [first]
+    for s in sources:
+        starts.append(starts[-1] + leaf_count(s.type))
+    for field in fields:
+        at = find_source(field, sources, context)
+        if at is not None:
+            _collect_type(sources[at].type, field.type, starts[at], leaves, context)
+
+
+def _collect_type(source: pa.DataType, wanted: DataType, first: int, leaves: list[int], context: Context) -> None:
+    before = len(leaves)
+    match wanted:
+        case Struct(fields) if pa.types.is_struct(source):
+            _collect([source.field(i) for i in range(source.num_fields)], fields, first, leaves, context)
+        case Array(element, _) if _is_list(source):
+            _collect_type(source.value_type, element, first, leaves, context)
+        case Map(key, value, _) if pa.types.is_map(source):
+            _collect_type(source.key_type, key, first, leaves, context)
+            _collect_type(source.item_type, value, first + leaf_count(source.key_type), leaves, context)
+        case _:
+            leaves.extend(range(first, first + leaf_count(source)))
+    if len(leaves) == before:
+        leaves.append(first)
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    return pa.types.is_list(data_type) or pa.types.is_large_list(data_type) or pa.types.is_fixed_size_list(data_type)
+
+
+def leaf_count(data_type: pa.DataType) -> int:
+    """Parquet leaf columns under an Arrow type."""
+    if pa.types.is_struct(data_type):
+        return sum(leaf_count(data_type.field(i).type) for i in range(data_type.num_fields))
+    if _is_list(data_type):
+        return leaf_count(data_type.value_type)
+    if pa.types.is_map(data_type):
+        return leaf_count(data_type.key_type) + leaf_count(data_type.item_type)
+    return 1

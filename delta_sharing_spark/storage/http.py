@@ -174,12 +174,16 @@ class HttpSource:
                 return response
             url = urljoin(url, response.headers["location"])
             response.close()
-        raise FileError(f"file {self.name}: more than {_MAX_REDIRECTS} redirects; ask the provider to check it", file=self.name)
+        raise FileError(
+            f"file {self.name}: more than {_MAX_REDIRECTS} redirects; ask the provider to check it", file=self.name
+        )
 
     def _admit(self, url: str) -> None:
         parts = urlsplit(url)
         host = (parts.hostname or "").lower()
-        if parts.scheme == "https" or (parts.scheme == "http" and (host in _LOOPBACK or host in self._policy.allowed_hosts)):
+        if parts.scheme == "https" or (
+            parts.scheme == "http" and (host in _LOOPBACK or host in self._policy.allowed_hosts)
+        ):
             return
         raise ConfigError(
             f"file {self.name}: its URL is {parts.scheme}://{host}, which is not encrypted; "
@@ -215,7 +219,9 @@ class HttpSource:
                 raise self._changed("its ETag changed between two ranges")
 
     def _changed(self, why: str) -> CorruptFileError:
-        return CorruptFileError(f"file {self.name} is not the one that was planned: {why}; reload the table", file=self.name)
+        return CorruptFileError(
+            f"file {self.name} is not the one that was planned: {why}; reload the table", file=self.name
+        )
 
     def _raise_for(self, response: requests.Response) -> None:
         status = response.status_code
@@ -231,7 +237,10 @@ class HttpSource:
                 f"file {self.name}: the storage no longer has it (HTTP {status}); the table was probably rewritten or vacuumed: reload it",
                 file=self.name,
             )
-        raise FileError(f"file {self.name}: the storage answered HTTP {status}; reload the table, and ask the provider if it goes on", file=self.name)
+        raise FileError(
+            f"file {self.name}: the storage answered HTTP {status}; reload the table, and ask the provider if it goes on",
+            file=self.name,
+        )
 
 
 class _Refused(Exception):

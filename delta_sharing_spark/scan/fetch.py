@@ -56,7 +56,7 @@ class BufferedRanges:
         return self._join(first, start, end)
 
     def _join(self, first: int, start: int, end: int) -> memoryview:
-        joined = memoryview(np.empty(end - start, dtype=np.uint8))
+        joined = np.empty(end - start, dtype=np.uint8).data
         at, index = start, first
         while at < end:
             if index < len(self._pieces) and self._pieces[index].start <= at:
@@ -115,7 +115,7 @@ class WindowedRanges:
 
     def _across(self, window: _Window, start: int, end: int) -> memoryview:
         """A read that begins in or after the held window and goes beyond it."""
-        out = memoryview(np.empty(end - start, dtype=np.uint8))
+        out = np.empty(end - start, dtype=np.uint8).data
         at = start
         while at < end:
             if window.data is not None and window.held.start <= at < window.held.end:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.deleted import Kept, read_kept
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.parquet import RowGroup, plan_row_group, read_row_group
@@ -23,7 +24,7 @@ from delta_sharing_spark.scan.plan import (
 )
 from delta_sharing_spark.scan.transform import Columns, Context, conform, plan_columns, wanted_leaves
 from delta_sharing_spark.schema.partition_values import partition_scalar
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
 
 #: Requests under way at once, and slices opened ahead of the one being decoded.
@@ -166,8 +167,7 @@ def _constants(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:
     constants: dict[str, pa.Scalar] = {}
     for column in spec.full_schema.fields:
         if column.name in spec.partition_columns:
-            key = column.physical_name if spec.mapping != "none" else column.name
-            text = task.partition_values.get(key, task.partition_values.get(column.name))
+            text = _partition_text(task, column)
             constants[column.name] = partition_scalar(
                 text, column.type, column=column.name, file=task.id, time_zone=spec.time_zone
             )
@@ -178,6 +178,26 @@ def _constants(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:
         elif spec.change_feed and column.name == COMMIT_TIMESTAMP:
             constants[column.name] = _commit_timestamp(task, spec)
     return constants
+
+
+def _partition_text(task: FileTask, column: Field) -> str | None:
+    """The serialized value; servers key it by the physical name (delta format, the log) or by the logical one.
+
+    Raises:
+        CorruptFileError: The file has no value for the column at all.
+    """
+    for name in (column.physical_name, column.name):
+        if name in task.partition_values:
+            return task.partition_values[name]
+    lowered = column.physical_name.lower()
+    close = [v for k, v in task.partition_values.items() if k.lower() == lowered]
+    if len(close) == 1:
+        return close[0]
+    raise CorruptFileError(
+        f"file {task.id} has no value for the partition column {column.name!r}; ask the provider to check the table's log",
+        file=task.id,
+        column=column.name,
+    )
 
 
 def _commit_timestamp(task: FileTask, spec: ReadSpec) -> pa.Scalar:

@@ -89,7 +89,7 @@ def find_source(wanted: Field, sources: list[pa.Field], context: Context) -> int
     if context.mapping == "id" and wanted.field_id is not None:
         ids = str(wanted.field_id).encode()
         return next((i for i, s in enumerate(sources) if (s.metadata or {}).get(_FIELD_ID) == ids), None)
-    name = wanted.physical_name if context.mapping != "none" else wanted.name
+    name = wanted.physical_name
     exact = next((i for i, s in enumerate(sources) if s.name == name), None)
     if exact is not None or context.mapping != "none":
         return exact

@@ -105,7 +105,7 @@ class HttpSource:
                 f"the file is truncated or damaged: ask the provider to check it",
                 file=self.name,
             )
-        buffer = memoryview(np.empty(length, dtype=np.uint8))
+        buffer = np.empty(length, dtype=np.uint8).data
         if length == 0:
             return buffer
         done, failures, renewals = 0, 0, 0

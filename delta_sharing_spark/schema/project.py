@@ -1,0 +1,122 @@
+"""Which columns a load reads: by option, by a user's schema, and by what a predicate needs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from delta_sharing_spark.errors import SchemaError
+from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Array, DataType, Field, Map, Struct
+
+
+def select(schema: Struct, columns: Iterable[str], table: str) -> Struct:
+    """The named columns of ``schema``, in the order named; ``a.b`` is field ``b`` of struct ``a``.
+
+    A name that is a column as a whole (dots included) wins over a path. Fields of one struct are gathered in it.
+
+    Raises:
+        SchemaError: An unknown or repeated column; names the nearest known one.
+    """
+    chosen: dict[str, tuple[Field, list[str]]] = {}
+    for column in columns:
+        field = schema.find(column)
+        rest = ""
+        if field is None and "." in column:
+            head, _, rest = column.partition(".")
+            field = schema.find(head)
+        if field is None:
+            raise unknown_column(column, schema, table)
+        known = chosen.get(field.name)
+        if known is not None and (not rest or not known[1]):
+            raise SchemaError(f"column {column!r} is named twice; name each column of {table} once")
+        if known is None:
+            chosen[field.name] = (field, [rest] if rest else [])
+        else:
+            known[1].append(rest)
+    return Struct(tuple(_narrowed(field, rests, table) for field, rests in chosen.values()))
+
+
+def _narrowed(field: Field, rests: list[str], table: str) -> Field:
+    if not rests:
+        return field
+    if not isinstance(field.type, Struct):
+        raise SchemaError(
+            f"column {field.name!r} of {table} is a {field.type}, it has no field {rests[0]!r}; name the column alone"
+        )
+    return Field(field.name, select(field.type, rests, table), field.nullable, field.metadata)
+
+
+def merge(first: Struct, second: Struct) -> Struct:
+    """Fields of both, structs merged field by field; ``first``'s order, then what ``second`` adds."""
+    fields = list(first.fields)
+    for extra in second.fields:
+        at = next((i for i, f in enumerate(fields) if f.name == extra.name), None)
+        if at is None:
+            fields.append(extra)
+        elif isinstance(fields[at].type, Struct) and isinstance(extra.type, Struct):
+            known = fields[at]
+            inner = known.type
+            assert isinstance(inner, Struct)
+            fields[at] = Field(known.name, merge(inner, extra.type), known.nullable, known.metadata)
+    return Struct(tuple(fields))
+
+
+def requested(table_schema: Struct, wanted: Struct, table: str) -> Struct:
+    """A user's schema, resolved against the table's: its names, order and nullability, the table's metadata.
+
+    Raises:
+        SchemaError: An unknown column, or a type that is not the table's.
+    """
+    return _requested(table_schema, wanted, table, "")
+
+
+def _requested(known: Struct, wanted: Struct, table: str, path: str) -> Struct:
+    fields = []
+    for want in wanted.fields:
+        column = f"{path}.{want.name}" if path else want.name
+        have = known.find(want.name)
+        if have is None:
+            raise unknown_column(want.name, known, table, path)
+        fields.append(
+            Field(
+                want.name,
+                _requested_type(have.type, want.type, table, column),
+                want.nullable,
+                {**have.metadata, **_named(have)},
+            )
+        )
+    return Struct(tuple(fields))
+
+
+def _named(have: Field) -> dict[str, str]:
+    """Pin the table's spelling, which files and partition keys have, under the user's."""
+    return {COLUMN_MAPPING_NAME: have.physical_name}
+
+
+def _requested_type(have: DataType, want: DataType, table: str, path: str) -> DataType:
+    match have, want:
+        case Struct(), Struct():
+            return _requested(have, want, table, path)
+        case Array(), Array():
+            return Array(_requested_type(have.element, want.element, table, f"{path}.element"), want.contains_null)
+        case Map(), Map():
+            return Map(
+                _requested_type(have.key, want.key, table, f"{path}.key"),
+                _requested_type(have.value, want.value, table, f"{path}.value"),
+                want.value_contains_null,
+            )
+    if have != want:
+        raise SchemaError(
+            f"column {path!r} of {table} is a {have}, the given schema says {want}; "
+            f"write its own type in the schema and cast the column after the load"
+        )
+    return want
+
+
+def unknown_column(name: str, schema: Struct, table: str, path: str = "") -> SchemaError:
+    """The error of a column that is not there, with the nearest that is."""
+    lowered = {n.lower(): n for n in schema.names}
+    near = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
+    where = f"struct {path!r} of {table}" if path else table
+    hint = f"did you mean {lowered[near[0]]!r}?" if near else f"it has {', '.join(schema.names[:20])}"
+    return SchemaError(f"{where} has no column {name!r}; {hint}", column=name)

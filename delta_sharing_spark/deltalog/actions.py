@@ -1,0 +1,176 @@
+"""Protocol and metadata actions, and the Arrow types that file actions are read into (Delta protocol, "Actions")."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from delta_sharing_spark import features
+from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
+from delta_sharing_spark.schema.types import Struct, parse_schema
+
+IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
+CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
+MAPPING_MODE = "delta.columnMapping.mode"
+
+VECTOR_TYPE = pa.struct(
+    [
+        ("storageType", pa.string()),
+        ("pathOrInlineDv", pa.string()),
+        ("offset", pa.int32()),
+        ("sizeInBytes", pa.int32()),
+        ("cardinality", pa.int64()),
+    ]
+)
+
+
+def file_action_schema(partition_columns: Collection[str]) -> pa.Schema:
+    """The columns of JSON commits that a snapshot needs; partition values as a struct of their (physical) names."""
+    partitions = pa.struct([(name, pa.string()) for name in sorted(set(partition_columns))])
+    add = pa.struct(
+        [
+            ("path", pa.string()),
+            ("partitionValues", partitions),
+            ("size", pa.int64()),
+            ("modificationTime", pa.int64()),
+            ("stats", pa.string()),
+            ("deletionVector", VECTOR_TYPE),
+        ]
+    )
+    remove = pa.struct([("path", pa.string()), ("deletionVector", VECTOR_TYPE)])
+    return pa.schema([("add", add), ("remove", remove)])
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """The ``protocol`` action; ``reader_features`` is None where the action has none."""
+
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: tuple[str, ...] | None = None
+    writer_features: tuple[str, ...] | None = None
+
+    def check(self, table: str) -> None:
+        """Refuse what this reader does not do; see :func:`delta_sharing_spark.features.check_protocol`."""
+        features.check_protocol(self.min_reader_version, self.reader_features, table=table)
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The ``metaData`` action."""
+
+    id: str
+    schema_string: str
+    partition_columns: tuple[str, ...] = ()
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+    description: str | None = None
+    provider: str = "parquet"
+    created_time: int | None = None
+
+    def check(self, table: str) -> None:
+        """Refuse a table whose files are not Parquet.
+
+        Raises:
+            UnsupportedFeatureError
+        """
+        if self.provider.lower() != "parquet":
+            raise UnsupportedFeatureError(
+                f"the files of {table} are {self.provider!r}, and this reader reads 'parquet' only; "
+                f"ask the provider to share a Delta table of Parquet files",
+                features=(self.provider,),
+            )
+
+    def schema(self, table: str) -> Struct:
+        """The parsed schema; raises as :func:`delta_sharing_spark.schema.types.parse_schema`."""
+        return parse_schema(self.schema_string, table)
+
+    def enabled(self, key: str) -> bool:
+        """Whether a boolean table property is on."""
+        return self.configuration.get(key, "").lower() == "true"
+
+    def mapping(self, protocol: Protocol, table: str) -> str:
+        """The column mapping mode: ``"none"``, ``"name"`` or ``"id"``; ``"none"`` unless the protocol allows more.
+
+        Raises:
+            LogError: An unknown mode.
+        """
+        mode = self.configuration.get(MAPPING_MODE, "none").lower()
+        if not features.allows_column_mapping(protocol.min_reader_version, protocol.reader_features):
+            return "none"
+        if mode not in {"none", "name", "id"}:
+            raise LogError(f"{table} has the column mapping mode {mode!r}; known are 'none', 'name' and 'id'")
+        return mode
+
+    def physical_partition_columns(self, mapping: str, table: str) -> dict[str, str]:
+        """Logical to physical names of the partition columns, in the table's order.
+
+        Raises:
+            LogError: A partition column that the schema does not have.
+        """
+        if not self.partition_columns:
+            return {}
+        schema = self.schema(table)
+        names = {}
+        for name in self.partition_columns:
+            found = schema.find(name)
+            if found is None:
+                raise LogError(
+                    f"{table} is partitioned by {name!r}, which its schema does not have; its log is corrupt"
+                )
+            names[name] = found.physical_name if mapping != "none" else found.name
+        return names
+
+
+def protocol_from(tree: Mapping[str, Any], where: str) -> Protocol:
+    """A ``protocol`` action from JSON or a checkpoint's row; ``where`` names the file.
+
+    Raises:
+        LogError: It is malformed.
+    """
+    try:
+        return Protocol(
+            int(tree["minReaderVersion"]),
+            int(tree.get("minWriterVersion") or 0),
+            _names(tree.get("readerFeatures")),
+            _names(tree.get("writerFeatures")),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise LogError(
+            f"the protocol action in {where} is malformed ({error!r}); the table's log is corrupt"
+        ) from error
+
+
+def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
+    """A ``metaData`` action from JSON or a checkpoint's row (maps may be lists of pairs). Raises as above."""
+    try:
+        provider = (tree.get("format") or {}).get("provider") or "parquet"
+        configuration = tree.get("configuration") or {}
+        schema_string = tree["schemaString"]
+        if not isinstance(schema_string, str):
+            raise TypeError("schemaString is not text")
+        return Metadata(
+            id=str(tree["id"]),
+            schema_string=schema_string,
+            partition_columns=tuple(str(name) for name in tree.get("partitionColumns") or ()),
+            configuration={str(k): str(v) for k, v in dict(configuration).items() if v is not None},
+            name=tree.get("name"),
+            description=tree.get("description"),
+            provider=str(provider),
+            created_time=tree.get("createdTime"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LogError(
+            f"the metaData action in {where} is malformed ({error!r}); the table's log is corrupt"
+        ) from error
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise TypeError("features are not a list")
+    return tuple(str(name) for name in value)

@@ -1,0 +1,246 @@
+"""A batch of live files as columns, and the file tasks made from those that survive pruning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_sharing_spark.deltalog.deletion_vector import vector_from_descriptor
+from delta_sharing_spark.deltalog.paths import decode_uri, join
+from delta_sharing_spark.deltalog.stats import stats_to_json
+from delta_sharing_spark.errors import LogError
+from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+
+_NUM_RECORDS = r'^\s*\{\s*"numRecords"\s*:\s*(?P<rows>\d{1,18})\s*[,}]'
+
+
+@dataclass(frozen=True, slots=True)
+class AddBatch:
+    """Columns over the same live files (``add`` actions), of equal length.
+
+    Attributes:
+        root: The table's location.
+        paths: Decoded paths, relative to the root or absolute (string).
+        sizes: Bytes of each file (int64).
+        partition_values: Physical name of each partition column to its serialized values (string; null and ``""``
+            are NULL), for the partition columns of the snapshot.
+        modified: ``modificationTime`` in milliseconds (int64, nullable).
+        stats: Statistics as JSON (string, nullable); None if they were not asked for or lie in ``stats_parsed``.
+        stats_parsed: Statistics as a checkpoint keeps them in columns (struct); None if there are none.
+        vectors: Deletion vector descriptors (struct, nullable); None if no file of the batch has one.
+    """
+
+    root: str = field(repr=False)
+    paths: pa.StringArray = field(repr=False)
+    sizes: pa.Int64Array = field(repr=False)
+    partition_values: Mapping[str, pa.StringArray] = field(repr=False)
+    modified: pa.Int64Array = field(repr=False)
+    stats: pa.StringArray | None = field(repr=False, default=None)
+    stats_parsed: pa.StructArray | None = field(repr=False, default=None)
+    vectors: pa.StructArray | None = field(repr=False, default=None)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.paths)
+
+    def filter(self, keep: npt.NDArray[np.bool_] | pa.BooleanArray) -> AddBatch:
+        """The files whose place in ``keep`` is true (null is false)."""
+        mask = keep if isinstance(keep, pa.Array) else pa.array(keep, pa.bool_())
+        if mask.true_count == self.num_rows:
+            return self
+
+        def cut(column: Any) -> Any:
+            return None if column is None else column.filter(mask)
+
+        return replace(
+            self,
+            paths=cut(self.paths),
+            sizes=cut(self.sizes),
+            partition_values={name: cut(column) for name, column in self.partition_values.items()},
+            modified=cut(self.modified),
+            stats=cut(self.stats),
+            stats_parsed=cut(self.stats_parsed),
+            vectors=cut(self.vectors),
+        )
+
+    def num_records(self) -> pa.Int64Array:
+        """Physical rows of each file as its statistics tell (int64, nullable), deleted rows included."""
+        if self.stats_parsed is not None and self.stats_parsed.type.get_field_index("numRecords") >= 0:
+            return pc.cast(pc.struct_field(self.stats_parsed, "numRecords"), pa.int64())
+        if self.stats is None:
+            return pa.nulls(self.num_rows, pa.int64())
+        found = pc.cast(pc.struct_field(pc.extract_regex(self.stats, _NUM_RECORDS), "rows"), pa.int64())
+        odd = np.flatnonzero(np.asarray(found.is_null()) & np.asarray(self.stats.is_valid()))
+        if not len(odd):
+            return found
+        rows = found.to_pylist()
+        for index in odd.tolist():
+            rows[index] = rows_in_stats(self.stats[index].as_py())
+        return pa.array(rows, pa.int64())
+
+    def stats_json(self, index: int) -> str | None:
+        """One file's statistics as JSON, made from ``stats_parsed`` where the log has only that."""
+        if self.stats is not None:
+            text: str | None = self.stats[index].as_py()
+            return text
+        return None if self.stats_parsed is None else stats_to_json(self.stats_parsed.slice(index, 1))[0]
+
+    def vector(self, index: int) -> DeletionVector | None:
+        """One file's deletion vector, located.
+
+        Raises:
+            LogError: A malformed descriptor.
+        """
+        if self.vectors is None:
+            return None
+        tree = self.vectors[index].as_py()
+        return None if tree is None else vector_from(tree, self.root, self.paths[index].as_py())
+
+    def tasks(self, *, keep_stats: bool = False) -> Iterator[FileTask]:
+        """A task for each file, in order; with their statistics as JSON only if asked.
+
+        Raises:
+            LogError: A malformed deletion vector, or a negative size.
+        """
+        root = self.root
+        paths = self.paths.to_pylist()
+        sizes = self.sizes.to_pylist()
+        if None in sizes or (sizes and min(sizes) < 0):
+            raise LogError(f"the log of {root} has a file without a size, or with a negative one; it is corrupt")
+        rows = self.num_records().to_pylist()
+        partitions = self._partition_dicts()
+        absolute = {i for i, path in enumerate(paths) if _is_odd(path)}
+        marked = {} if self.vectors is None else dict(self._vectors())
+        stats: list[str | None] = [None] * len(paths)
+        if keep_stats:
+            stats = self._all_stats()
+        for index, path in enumerate(paths):
+            yield FileTask(
+                id=path,
+                location=join(root, path) if index in absolute else f"{root}/{path}",
+                size=sizes[index],
+                partition_values=partitions[index],
+                rows=rows[index],
+                deletion_vector=marked.get(index),
+                stats=stats[index],
+            )
+
+    def _all_stats(self) -> list[str | None]:
+        if self.stats is not None:
+            texts: list[str | None] = self.stats.to_pylist()
+            return texts
+        return [None] * self.num_rows if self.stats_parsed is None else stats_to_json(self.stats_parsed)
+
+    def _vectors(self) -> Iterator[tuple[int, DeletionVector]]:
+        assert self.vectors is not None
+        for index in np.flatnonzero(np.asarray(self.vectors.is_valid())).tolist():
+            vector = self.vector(index)
+            assert vector is not None
+            yield index, vector
+
+    def _partition_dicts(self) -> list[dict[str, str | None]]:
+        """Partition values per file; files of one partition share one dictionary."""
+        names = tuple(self.partition_values)
+        if not names:
+            nothing: dict[str, str | None] = {}
+            return [nothing] * self.num_rows
+        seen: dict[tuple[str | None, ...], dict[str, str | None]] = {}
+        out = []
+        for values in zip(*(column.to_pylist() for column in self.partition_values.values()), strict=True):
+            found = seen.get(values)
+            if found is None:
+                found = seen[values] = dict(zip(names, values, strict=True))
+            out.append(found)
+        return out
+
+
+def _is_odd(path: str) -> bool:
+    """Whether joining with the root takes more than a slash."""
+    return ":" in path or path.startswith("/") or "./" in path or path.endswith("..")
+
+
+def vector_from(tree: Mapping[str, Any], root: str, file: str) -> DeletionVector:
+    """A located vector from a descriptor's JSON object."""
+    return vector_from_descriptor(
+        tree.get("storageType"),
+        tree.get("pathOrInlineDv"),
+        tree.get("offset"),
+        tree.get("sizeInBytes"),
+        tree.get("cardinality"),
+        root=root,
+        file=file,
+    )
+
+
+def rows_in_stats(stats: str | None) -> int | None:
+    """``numRecords`` of a file's statistics, or None: statistics are optional, and broken ones tell nothing."""
+    if stats is None:
+        return None
+    try:
+        rows = json.loads(stats).get("numRecords")
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return rows if isinstance(rows, int) and rows >= 0 else None
+
+
+def from_struct(add: pa.StructArray, root: str, partition_columns: Collection[str], *, stats: bool = True) -> AddBatch:
+    """A batch from valid ``add`` structs, of a checkpoint (partition values are a map) or of commits (a struct)."""
+    names = {f.name for f in add.type}
+
+    def column(name: str, kind: pa.DataType) -> Any:
+        if name not in names:
+            return pa.nulls(len(add), kind)
+        found = add.field(name)
+        return found if found.type == kind else pc.cast(found, kind)
+
+    values = add.field("partitionValues") if "partitionValues" in names else None
+    partitions = {name: _partition_column(values, name, len(add)) for name in partition_columns}
+    return AddBatch(
+        root=root,
+        paths=decode_paths(column("path", pa.string())),
+        sizes=column("size", pa.int64()),
+        partition_values=partitions,
+        modified=column("modificationTime", pa.int64()),
+        stats=column("stats", pa.string()) if stats and "stats" in names else None,
+        stats_parsed=add.field("stats_parsed") if "stats_parsed" in names else None,
+        vectors=normalize_vectors(add.field("deletionVector")) if "deletionVector" in names else None,
+    )
+
+
+def decode_paths(paths: pa.StringArray) -> pa.StringArray:
+    """Percent-decode the paths that need it."""
+    encoded = np.flatnonzero(np.asarray(pc.match_substring(paths, "%").fill_null(False)))
+    if not len(encoded):
+        return paths
+    texts = paths.to_pylist()
+    for index in encoded.tolist():
+        texts[index] = decode_uri(texts[index])
+    return pa.array(texts, pa.string())
+
+
+def _partition_column(values: pa.Array | None, name: str, length: int) -> pa.StringArray:
+    if values is None:
+        return pa.nulls(length, pa.string())
+    if pa.types.is_map(values.type):
+        return pc.cast(pc.map_lookup(values, name, "first"), pa.string())
+    index = values.type.get_field_index(name)
+    return pa.nulls(length, pa.string()) if index < 0 else values.field(index)
+
+
+def normalize_vectors(vectors: pa.StructArray) -> pa.StructArray | None:
+    """Vectors with those fields null where the whole is; None if there is none."""
+    if not len(vectors) or vectors.null_count == len(vectors):
+        return None
+    present = vectors.field("storageType").is_valid()
+    if present.true_count == 0:
+        return None
+    if present.true_count == len(vectors) or vectors.null_count:
+        return vectors
+    return pc.if_else(present, vectors, pa.scalar(None, vectors.type))

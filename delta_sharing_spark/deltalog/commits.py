@@ -1,0 +1,166 @@
+"""Commit files to Arrow columns: parsed by Arrow's JSON reader where their lines fit, line by line where not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from delta_sharing_spark.deltalog.actions import VECTOR_TYPE, file_action_schema
+from delta_sharing_spark.errors import LogError
+
+_MIN_BLOCK = 1 << 20
+#: Below this many bytes the start-up of Arrow's reader costs more than Python's.
+_SMALL = 1 << 12
+
+
+def find_actions(data: bytes, kind: str, where: str) -> Iterator[dict[str, Any]]:
+    """The actions of one kind (``protocol``, ``metaData``, ``commitInfo``...) in a commit, in order, as JSON objects.
+
+    Only lines that hold the quoted name are parsed, so this is cheap on large commits.
+
+    Raises:
+        LogError: Such a line is not JSON.
+    """
+    needle = f'"{kind}"'.encode()
+    position = data.find(needle)
+    while position >= 0:
+        start = data.rfind(b"\n", 0, position) + 1
+        end = data.find(b"\n", position)
+        end = len(data) if end < 0 else end
+        tree = parse_line(data[start:end], where)
+        action = tree.get(kind)
+        if isinstance(action, dict):
+            yield action
+        position = data.find(needle, end)
+
+
+def parse_line(line: bytes, where: str) -> dict[str, Any]:
+    """One line of a commit.
+
+    Raises:
+        LogError: It is not a JSON object.
+    """
+    try:
+        tree = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(where, str(error)) from error
+    if not isinstance(tree, dict):
+        raise _corrupt(where, "a line is not an object")
+    return tree
+
+
+def parse_lines(data: bytes, where: str) -> Iterator[dict[str, Any]]:
+    """Every action of a commit, in order. Raises as :func:`parse_line`."""
+    for line in data.split(b"\n"):
+        if line.strip():
+            yield parse_line(line, where)
+
+
+def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collection[str]) -> pa.Table:
+    """Adds and removes of commits, in the commits' order.
+
+    Args:
+        files: Names and contents, oldest first.
+        partition_columns: Physical names of the partition columns to read.
+
+    Returns:
+        A table of :func:`file_action_schema`; rows of other actions are null in both columns.
+
+    Raises:
+        LogError: A line that is not JSON, or an action whose fields have the wrong types.
+    """
+    schema = file_action_schema(partition_columns)
+    data = b"\n".join(content for _, content in files if content)
+    if len(data) > _SMALL:
+        try:
+            return _read_arrow(data, schema)
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            pass  # a line that Arrow's reader does not take; Python's tells which file, or takes it
+    tables = [_read_python(content, schema, name) for name, content in files]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _read_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
+    import pyarrow.json as arrow_json
+
+    options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    block = max(_MIN_BLOCK, _longest_line(data) + 2)
+    return arrow_json.read_json(
+        pa.BufferReader(data), read_options=arrow_json.ReadOptions(block_size=block), parse_options=options
+    )
+
+
+def _longest_line(data: bytes) -> int:
+    """At least the longest line's bytes; exact enough to size blocks, without splitting everything."""
+    longest, position, step = 0, 0, _MIN_BLOCK
+    while position < len(data):
+        end = data.rfind(b"\n", position, position + step)
+        if end < 0:
+            end = data.find(b"\n", position + step)
+            end = len(data) if end < 0 else end
+            longest = max(longest, end - position)
+        position = end + 1
+    return longest
+
+
+def _read_python(data: bytes, schema: pa.Schema, where: str) -> pa.Table:
+    adds: list[dict[str, Any] | None] = []
+    removes: list[dict[str, Any] | None] = []
+    partitions = [field.name for field in schema.field("add").type.field("partitionValues").type]
+    for tree in parse_lines(data, where):
+        add, remove = tree.get("add"), tree.get("remove")
+        if add is None and remove is None:
+            continue
+        try:
+            adds.append(None if add is None else _add(add, partitions))
+            removes.append(
+                None
+                if remove is None
+                else {"path": _text(remove["path"]), "deletionVector": _vector(remove.get("deletionVector"))}
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _corrupt(where, f"a malformed add or remove ({error!r})") from error
+    try:
+        return pa.table(
+            [pa.array(adds, schema.field("add").type), pa.array(removes, schema.field("remove").type)], schema=schema
+        )
+    except (pa.ArrowException, OverflowError) as error:
+        raise _corrupt(where, str(error)) from error
+
+
+def _add(add: dict[str, Any], partitions: list[str]) -> dict[str, Any]:
+    values = add.get("partitionValues") or {}
+    stats = add.get("stats")
+    return {
+        "path": _text(add["path"]),
+        "partitionValues": {name: _text_or_none(values.get(name)) for name in partitions},
+        "size": int(add["size"]),
+        "modificationTime": None if add.get("modificationTime") is None else int(add["modificationTime"]),
+        "stats": stats if stats is None or isinstance(stats, str) else json.dumps(stats),
+        "deletionVector": _vector(add.get("deletionVector")),
+    }
+
+
+def _vector(vector: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if vector is None else {field.name: vector.get(field.name) for field in VECTOR_TYPE}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _corrupt(where: str, why: str) -> LogError:
+    return LogError(
+        f"the commit {where} is corrupt: {why}; if the table is being written, try again, else ask the provider to "
+        f"repair its log",
+        file=where,
+    )

@@ -1,0 +1,233 @@
+"""A version of a table from its log: protocol, metadata and live files (Delta protocol, "Action Reconciliation")."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from delta_sharing_spark.deltalog import history
+from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_from, protocol_from
+from delta_sharing_spark.deltalog.adds import AddBatch
+from delta_sharing_spark.deltalog.checkpoint import Checkpoint
+from delta_sharing_spark.deltalog.commits import find_actions
+from delta_sharing_spark.deltalog.paths import LogStore
+from delta_sharing_spark.deltalog.segment import Segment, find_segment, read_all
+from delta_sharing_spark.deltalog.tail import CommitTail
+from delta_sharing_spark.errors import LogError, VersionError
+from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.schema.types import Struct
+
+logger = logging.getLogger(__name__)
+
+#: Bytes of commits that are parsed together.
+_GROUP_BYTES = 16 << 20
+
+Prune = Callable[[AddBatch], "npt.NDArray[np.bool_] | pa.BooleanArray"]
+
+
+class Snapshot:
+    """One version of a table.
+
+    Attributes:
+        root: The table's location.
+        table: How errors name it.
+        version: The version.
+        protocol, metadata: In effect at the version; the protocol has passed the gate.
+        mapping: Column mapping mode: ``"none"``, ``"name"`` or ``"id"``.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        segment: Segment,
+        protocol: Protocol,
+        metadata: Metadata,
+        checkpoint: Checkpoint | None,
+        tail: CommitTail,
+        table: str,
+    ) -> None:
+        self.root, self.table, self.version = store.root, table, segment.version
+        self.protocol, self.metadata = protocol, metadata
+        self.mapping = metadata.mapping(protocol, table)
+        self._store, self._segment, self._checkpoint, self._tail = store, segment, checkpoint, tail
+        self._schema: Struct | None = None
+        self._timestamp: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Snapshot({self.table!r}, version={self.version})"
+
+    @property
+    def schema(self) -> Struct:
+        """The table's schema; raises as :func:`delta_sharing_spark.schema.types.parse_schema`."""
+        if self._schema is None:
+            self._schema = self.metadata.schema(self.table)
+        return self._schema
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """Logical names, in the table's order."""
+        return self.metadata.partition_columns
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When the version was committed, milliseconds since the epoch: in-commit, or the commit file's time.
+
+        Raises:
+            LogError: The commit file is needed for it and is gone.
+        """
+        if self._timestamp is None:
+            self._timestamp = history.commit_timestamp(self._store, self.version, self.metadata, self.table)
+        return self._timestamp
+
+    def adds(self, *, stats: bool = True, stats_columns: Collection[str] | None = None) -> Iterator[AddBatch]:
+        """The live files in batches, read from the checkpoint as they are asked for; may be called again.
+
+        Args:
+            stats: Whether to read statistics (``AddBatch.num_records`` needs them).
+            stats_columns: Physical names of the top-level columns whose statistics are wanted, where the log keeps
+                them in columns; None for all.
+
+        Raises:
+            LogError: A checkpoint part or a sidecar that is missing or corrupt.
+        """
+        names = tuple(self.metadata.physical_partition_columns(self.mapping, self.table).values())
+        yield from self._tail.adds(names, stats=stats)
+        if self._checkpoint is not None:
+            for batch in self._checkpoint.adds(names, stats=stats, stats_columns=stats_columns):
+                kept = self._tail.survivors(batch)
+                if kept.num_rows:
+                    yield kept
+
+    def tasks(
+        self, prune: Prune | None = None, *, stats_columns: Collection[str] | None = None, keep_stats: bool = False
+    ) -> Iterator[FileTask]:
+        """A task for every live file that ``prune`` keeps.
+
+        Args:
+            prune: From a batch to a mask of its length, true for files to read; files are dropped before any object
+                is built for them.
+            stats_columns: As in :meth:`adds`.
+            keep_stats: Whether tasks carry their statistics.
+        """
+        for batch in self.adds(stats_columns=stats_columns):
+            kept = batch if prune is None else batch.filter(prune(batch))
+            yield from kept.tasks(keep_stats=keep_stats)
+
+
+def load_snapshot(
+    store: LogStore, *, version: int | None = None, timestamp_ms: int | None = None, table: str = "the table"
+) -> Snapshot:
+    """A version of a table: the newest, the one asked for, or the last at or before a timestamp.
+
+    Args:
+        store: Where the table lies.
+        version: The version.
+        timestamp_ms: Milliseconds since the epoch; not together with ``version``.
+        table: How errors name the table.
+
+    Raises:
+        LogError: No log, a hole, or a corrupt or missing file, by its name.
+        VersionError: The version or timestamp is not in the log.
+        UnsupportedFeatureError: The table asks for more than this reader does.
+        CredentialError: The storage refuses to read the log.
+    """
+    if version is not None and timestamp_ms is not None:
+        raise VersionError(f"a version and a timestamp of {table} were both asked for; give one of them")
+    if version is not None and version < 0:
+        raise VersionError(f"version {version} of {table} cannot exist; versions start at 0")
+    if timestamp_ms is not None:
+        version = history.version_at(store, timestamp_ms, table=table)
+    try:
+        return _load(store, find_segment(store, version, table), table)
+    except _Vanished as vanished:
+        logger.info("%s of %s went while its log was read; reading it once more", vanished.path, table)
+    try:
+        return _load(store, find_segment(store, version, table), table)
+    except _Vanished as vanished:
+        raise LogError(
+            f"{vanished.path} of {table} was listed and is not there: the log is being cleaned up while it is read; "
+            f"try again, or ask for a later version",
+            file=vanished.path,
+        ) from None
+
+
+class _Vanished(Exception):
+    """A listed commit that could not be read."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def _load(store: LogStore, segment: Segment, table: str) -> Snapshot:
+    checkpoint = None if segment.checkpoint is None else Checkpoint(store, segment.checkpoint, table)
+    protocol = None if checkpoint is None else checkpoint.protocol
+    metadata = None if checkpoint is None else checkpoint.metadata
+    tail = CommitTail(store.root, suppresses=checkpoint is not None)
+    partitions: set[str] = set()
+
+    def note(found: Metadata) -> None:
+        partitions.update(found.partition_columns)
+        partitions.update(_physical(found, table))
+
+    if metadata is not None:
+        note(metadata)
+    for group in _groups(store, segment):
+        for path, data in group:
+            for tree in find_actions(data, "protocol", path):
+                protocol = protocol_from(tree, path)
+            for tree in find_actions(data, "metaData", path):
+                metadata = metadata_from(tree, path)
+                note(metadata)
+        tail.append(group, partitions)
+    if protocol is None or metadata is None:
+        missing = "protocol" if protocol is None else "metaData"
+        raise LogError(
+            f"the log of {table} has no {missing} action up to version {segment.version}; ask the provider to repair it"
+        )
+    protocol.check(table)
+    metadata.check(table)
+    tail.finish()
+    return Snapshot(store, segment, protocol, metadata, checkpoint, tail, table)
+
+
+def _physical(metadata: Metadata, table: str) -> Collection[str]:
+    """Physical partition names, whatever the protocol turns out to be."""
+    if not metadata.partition_columns:
+        return ()
+    mode = metadata.configuration.get("delta.columnMapping.mode", "none")
+    return () if mode == "none" else metadata.physical_partition_columns("name", table).values()
+
+
+def _groups(store: LogStore, segment: Segment) -> Iterator[list[tuple[str, bytes]]]:
+    """The segment's commits, oldest first, in groups of a bounded number of bytes."""
+    group: list[tuple[str, bytes]] = []
+    size = 0
+    for path, data in _contents(store, segment):
+        if group and size + len(data) > _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append((path, data))
+        size += len(data)
+    if group:
+        yield group
+
+
+def _contents(store: LogStore, segment: Segment) -> Iterator[tuple[str, bytes]]:
+    held: dict[str, bytes] = {c.path: c.data for c in segment.commits if c.data is not None}
+
+    def read(path: str) -> Any:
+        if path in held:
+            return held[path]
+        try:
+            return store.read(path)
+        except FileNotFoundError:
+            raise _Vanished(path) from None
+
+    paths = [commit.path for commit in segment.commits]
+    yield from zip(paths, read_all(store, paths, read), strict=True)

@@ -1,0 +1,82 @@
+"""Azure Blob Storage through adlfs, with one shared access signature and nothing of the machine's own identity."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.request import getproxies, proxy_bypass
+
+from adlfs import AzureBlobFileSystem
+from azure.storage.blob.aio import BlobServiceClient
+
+from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.secrets import AzureSas
+
+
+class _SasFileSystem(AzureBlobFileSystem):  # type: ignore[misc]
+    """adlfs with a client of our making.
+
+    adlfs takes a connection string of the environment before a SAS, turns an empty SAS into a default identity,
+    and gives no way to bound the SDK's retries (80 s for an unreachable host); so the client is made here.
+    """
+
+    protocol = ()
+
+    def __init__(self, location: Location, secret: AzureSas, settings: StorageSettings) -> None:
+        self._client_arguments = _client_arguments(location, secret, settings)
+        # A SAS given here keeps adlfs from looking for other credentials; the client below is what is used.
+        super().__init__(
+            account_name=location.account,
+            sas_token=secret.sas,
+            anon=False,
+            skip_instance_cache=True,
+            use_listings_cache=False,
+            assume_container_exists=True,
+            max_concurrency=1,
+        )
+        self.account_key = self.connection_string = self.credential = None
+        self.client_id = self.client_secret = self.tenant_id = None
+
+    def do_connect(self) -> None:
+        self.service_client = BlobServiceClient(**self._client_arguments)
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        # Paths come here as container/blob; adlfs would lose what follows a "#" in a name.
+        return path if isinstance(path, list) else path.lstrip("/")
+
+
+def _client_arguments(location: Location, secret: AzureSas, settings: StorageSettings) -> dict[str, Any]:
+    url = settings.endpoint or f"https://{location.blob_host}"
+    arguments: dict[str, Any] = {
+        "account_url": url,
+        "credential": secret.sas,
+        "retry_total": 0,
+        "connection_timeout": settings.connect_timeout,
+        "read_timeout": settings.read_timeout,
+        # The environment's settings would bring ~/.netrc along, another identity; its proxies are passed on below.
+        "use_env_settings": False,
+        "max_single_get_size": 64 << 20,
+        "max_chunk_get_size": 16 << 20,
+    }
+    host = location.blob_host
+    if not settings.endpoint and not proxy_bypass(host):
+        arguments["proxies"] = getproxies()
+    if settings.ca_bundle:
+        arguments["connection_verify"] = settings.ca_bundle
+    return arguments
+
+
+def build(location: Location, secret: AzureSas, settings: StorageSettings) -> Any:
+    """A file system for one account, paths being ``container/blob`` whatever the location's scheme."""
+    return _SasFileSystem(location, secret, settings)
+
+
+async def list_blobs(fs: Any, container: str, prefix: str) -> list[Any]:
+    """The blobs right under a prefix: ``(name, size, modified)``. The blob endpoint has no start-after."""
+    found = []
+    async with fs.service_client.get_container_client(container) as client:
+        async for blob in client.walk_blobs(name_starts_with=prefix, delimiter="/"):
+            if hasattr(blob, "size"):
+                found.append((blob.name, blob.size, blob.last_modified))
+    return found

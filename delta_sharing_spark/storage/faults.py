@@ -1,0 +1,172 @@
+"""What a storage library's exception means: absent, refused, worth another try, or none of these.
+
+The libraries' own texts are not passed on: they may hold URLs with a SAS, and Azure's do not even pickle.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from delta_sharing_spark.errors import DeltaSharingError, FileError, NetworkError
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+#: Error codes of S3 that mean "not with this credential" though their status is 400.
+_REFUSED_CODES = frozenset(
+    {
+        "AccessDenied",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "RequestExpired",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+    }
+)
+_REGION_CODES = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"})
+_TRANSIENT_CODES = frozenset({"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable"})
+
+
+class TransientFault(Exception):
+    """A failure that another try may mend. Never leaves this package."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """How storage is reached, none of it secret.
+
+    Attributes:
+        region: AWS region; None finds it (S3 names the right one when asked in the wrong one).
+        endpoint: Instead of the cloud's own (MinIO, Azurite, an emulator): a URL with its scheme.
+        ca_bundle: A file of certificate authorities.
+        connect_timeout, read_timeout: Seconds of one request.
+        retry_seconds: How long transient failures are repeated.
+        sleep, clock: Injectable, so that tests need not wait.
+    """
+
+    region: str | None = None
+    endpoint: str | None = None
+    ca_bundle: str | None = None
+    connect_timeout: float = 3.0
+    read_timeout: float = 60.0
+    retry_seconds: float = 120.0
+    first_wait: float = 0.2
+    longest_wait: float = 10.0
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+
+
+def retried(action: Callable[[], T], settings: StorageSettings, *, what: str, host: str) -> T:
+    """Run ``action``, with its storage exceptions told apart; transient ones are repeated with jitter.
+
+    Raises:
+        FileNotFoundError: The object does not exist.
+        PermissionError: The storage refuses this credential, or this object.
+        NetworkError: The retries are used up.
+        FileError: Anything else the storage answered.
+    """
+    import tenacity
+
+    def attempt() -> T:
+        try:
+            return action()
+        except DeltaSharingError:
+            raise
+        # Three storage libraries raise from six families of exceptions; all are told apart in one place.
+        except Exception as error:
+            raise _told_apart(error, what) from None
+
+    policy = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(TransientFault),
+        wait=tenacity.wait_random_exponential(multiplier=settings.first_wait, max=settings.longest_wait),
+        stop=lambda state: (state.seconds_since_start or 0.0) + state.upcoming_sleep > settings.retry_seconds,
+        sleep=settings.sleep,
+        reraise=True,
+    )
+    try:
+        return policy(attempt)
+    except TransientFault as fault:
+        raise NetworkError(
+            f"{what}: the storage at {host} could not be reached ({fault}); "
+            f"check the network from this machine to {host}, or use accessMode=url if the server offers it",
+            host=host,
+        ) from None
+
+
+def _told_apart(error: Exception, what: str) -> Exception:
+    status, code = _status(error), _code(error)
+    label = " ".join(str(part) for part in (type(error).__name__, status, code) if part)
+    if code in _REGION_CODES:
+        return FileError(f"{what}: the bucket is in another region ({code}); set the option storageRegion", file=what)
+    if code in _TRANSIENT_CODES or (status is not None and (status >= 500 or status in (408, 425, 429))):
+        return TransientFault(label)
+    if status in (401, 403) or code in _REFUSED_CODES or isinstance(error, PermissionError) or _forbidden(error):
+        return PermissionError(label)
+    if isinstance(error, FileNotFoundError) or status in (404, 410):
+        return FileNotFoundError(what)
+    if status is None and _is_network(error):
+        return TransientFault(label)
+    return FileError(
+        f"{what}: the storage answered {label}; reload the table, and ask the provider if it goes on", file=what
+    )
+
+
+def _status(error: BaseException | None) -> int | None:
+    """The HTTP status behind an exception of botocore, azure-core, gcsfs or aiohttp."""
+    if error is None:
+        return None
+    for name in ("status_code", "status", "code"):
+        value = getattr(error, name, None)
+        if isinstance(value, int) and 100 <= value < 600:
+            return value
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return found if isinstance(found, int) else None
+    return _status(error.__cause__)
+
+
+def _code(error: BaseException | None) -> str | None:
+    """S3's or Azure's error code."""
+    if error is None:
+        return None
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        code = response.get("Error", {}).get("Code")
+        return code if isinstance(code, str) and not code.isdigit() else None
+    code = getattr(error, "error_code", None)
+    if code is not None:
+        return str(getattr(code, "value", code))
+    return _code(error.__cause__)
+
+
+def _forbidden(error: Exception) -> bool:
+    # gcsfs has no class and no status for 403: only this text.
+    return isinstance(error, OSError) and str(error).startswith("Forbidden")
+
+
+def _is_network(error: BaseException) -> bool:
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    for cls in type(error).__mro__:
+        package = cls.__module__.partition(".")[0]
+        if package in ("aiohttp", "requests", "urllib3") and cls.__name__ in (
+            "ClientError",
+            "RequestException",
+            "HTTPError",
+        ):
+            return True
+        if package == "botocore" and cls.__name__ in ("HTTPClientError", "ConnectionError", "IncompleteReadError"):
+            return True
+        if package == "azure" and cls.__name__ in ("ServiceRequestError", "ServiceResponseError"):
+            return True
+        if cls.__name__ == "FSTimeoutError" or cls.__module__ == "socket":
+            return True
+    return False

@@ -1,0 +1,175 @@
+"""A location and its secret, bound to storage through fsspec: whole objects, byte ranges, listings."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from delta_sharing_spark.errors import AccessModeError, CredentialError
+from delta_sharing_spark.storage.faults import StorageSettings, retried
+from delta_sharing_spark.storage.locations import EXTRAS, Location
+from delta_sharing_spark.storage.secrets import Secret
+
+_MODULES = {"aws": "s3", "azure": "azure", "gcp": "gcs"}
+
+
+class Listed(NamedTuple):
+    """One object under a prefix: its name below it, bytes, and modification time in milliseconds."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+def missing_extra(location: Location) -> str | None:
+    """The extra to install before ``location`` can be read, or None if nothing is missing."""
+    extra = EXTRAS.get(location.kind)
+    if extra is None:
+        return None
+    return None if importlib.util.find_spec(extra[1]) else extra[0]
+
+
+class Storage:
+    """One location's objects, read with one secret. Safe to call from several threads.
+
+    Paths are ``Location``s; ``what`` names the object in errors. Exceptions are told apart by
+    ``faults.retried``: FileNotFoundError, PermissionError, NetworkError, FileError.
+    """
+
+    def __init__(self, location: Location, secret: Secret, settings: StorageSettings) -> None:
+        self.location = location
+        self.settings = settings
+        self.host = _host(location, settings)
+        self._fs = _filesystem(location, secret, settings)
+
+    @property
+    def fs(self) -> Any:
+        """The fsspec file system itself."""
+        return self._fs
+
+    def get(self, at: Location, start: int | None = None, end: int | None = None, *, what: str = "") -> bytes:
+        """A whole object, or its bytes ``[start, end)``; one request."""
+
+        def action() -> bytes:
+            data: bytes = self._fs.cat_file(at.path, start=start, end=end)
+            return data
+
+        return retried(action, self.settings, what=what or str(at), host=self.host)
+
+    def info(self, at: Location, *, what: str = "") -> Listed:
+        """Size and modification time of one object that exists; one request."""
+
+        def action() -> Listed:
+            found = self._fs.info(at.path)
+            when = found.get("LastModified") or found.get("last_modified") or found.get("updated") or found.get("mtime")
+            return Listed(at.key.rpartition("/")[2], int(found["size"]), _milliseconds(when))
+
+        return retried(action, self.settings, what=what or str(at), host=self.host)
+
+    def list_from(self, directory: Location, start_name: str, *, what: str = "") -> list[Listed]:
+        """The objects right in ``directory`` whose name is ``start_name`` or sorts after it, sorted by name."""
+        prefix = directory.key + "/"
+        listed = []
+        for key, size, modified in self._pages(directory, prefix, start_name, what or str(directory)):
+            name = key[len(prefix) :]
+            if name and name >= start_name:
+                listed.append(Listed(name, int(size), _milliseconds(modified)))
+        return sorted(listed)
+
+    def _pages(self, directory: Location, prefix: str, start_name: str, what: str) -> Iterator[Any]:
+        kind, container = directory.kind, directory.container
+        if kind == "local":
+            yield from self._local_entries(directory, prefix)
+            return
+        module = _module(directory)
+        if kind == "azure":
+            from fsspec.asyn import sync
+
+            yield from retried(
+                lambda: sync(self._fs.loop, module.list_blobs, self._fs, container, prefix),
+                self.settings,
+                what=what,
+                host=self.host,
+            )
+            return
+        # S3 lists what comes after a key: the last key before start_name is start_name without its last character.
+        start = prefix + (start_name[:-1] if kind == "aws" else start_name)
+        token: str | None = None
+        while True:
+            page, token = retried(
+                lambda at=token: module.list_page(self._fs, container, prefix, start, at),  # type: ignore[misc]
+                self.settings,
+                what=what,
+                host=self.host,
+            )
+            yield from page
+            if token is None:
+                return
+
+    def _local_entries(self, directory: Location, prefix: str) -> Iterator[Any]:
+        try:
+            with os.scandir(directory.path) as entries:
+                for entry in entries:
+                    if entry.is_file():
+                        stat = entry.stat()
+                        yield prefix + entry.name, stat.st_size, stat.st_mtime
+        except FileNotFoundError:
+            return
+
+
+def _filesystem(location: Location, secret: Secret, settings: StorageSettings) -> Any:
+    if secret.kind != location.kind:
+        raise CredentialError(
+            f"location {location} takes a credential of kind {location.kind}, but one of kind {secret.kind} was given; "
+            f"ask the provider to check the sharing server"
+        )
+    secret.check()
+    if location.kind == "local":
+        from fsspec.implementations.local import LocalFileSystem
+
+        return LocalFileSystem(skip_instance_cache=True, use_listings_cache=False)
+    return _module(location).build(location, secret, settings)
+
+
+def _module(location: Location) -> Any:
+    extra, package = EXTRAS[location.kind]
+    try:
+        return importlib.import_module(f"delta_sharing_spark.storage.{_MODULES[location.kind]}")
+    except ImportError as error:
+        raise AccessModeError(
+            f"location {location} needs the extra {extra!r} ({package}; {error.name or 'an import'} is missing); "
+            f"run pip install 'delta-sharing-spark[{extra}]', on the executors as well, or use accessMode=url",
+            extra=extra,
+        ) from None
+
+
+def _host(location: Location, settings: StorageSettings) -> str:
+    if settings.endpoint:
+        return settings.endpoint
+    return {"aws": "S3", "gcp": "storage.googleapis.com", "local": "this machine"}.get(
+        location.kind, location.blob_host if location.host else ""
+    )
+
+
+def _milliseconds(when: object) -> int:
+    if isinstance(when, datetime):
+        return int(when.timestamp() * 1000)
+    if isinstance(when, int | float):
+        return int(when * 1000)
+    if isinstance(when, str):
+        return int(datetime.fromisoformat(_six_digits(when)).timestamp() * 1000)
+    return 0
+
+
+def _six_digits(text: str) -> str:
+    # Python 3.10 reads neither a Z nor a fraction that is not 3 or 6 digits long.
+    text = text.replace("Z", "+00:00")
+    head, dot, rest = text.partition(".")
+    if not dot:
+        return text
+    digits = len(rest) - len(rest.lstrip("0123456789"))
+    return f"{head}.{rest[:digits][:6]:0<6}{rest[digits:]}"

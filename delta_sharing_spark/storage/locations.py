@@ -1,0 +1,152 @@
+"""Storage locations: which cloud a scheme belongs to, and which location lies within which."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from delta_sharing_spark.errors import AccessModeError, CredentialError
+
+Kind = Literal["aws", "azure", "gcp", "local"]
+
+#: Scheme to the kind of credential it takes.
+SCHEMES: dict[str, Kind] = {
+    "s3": "aws",
+    "s3a": "aws",
+    "abfss": "azure",
+    "abfs": "azure",
+    "wasbs": "azure",
+    "gs": "gcp",
+    "file": "local",
+}
+
+#: Kind to the extra of this package that reads it, and the module that extra brings.
+EXTRAS: dict[Kind, tuple[str, str]] = {"aws": ("s3", "s3fs"), "azure": ("azure", "adlfs"), "gcp": ("gcs", "gcsfs")}
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
+_CONTAINER = re.compile(r"\$root|\$web|[A-Za-z0-9](?:[A-Za-z0-9-]{1,61})[A-Za-z0-9]")
+_HOST = re.compile(
+    r"(?P<account>[a-z0-9][a-z0-9-]{0,62})\.(?P<service>dfs|blob)\.(?P<cloud>[a-z0-9][a-z0-9.-]*[a-z0-9])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A storage location, taken apart. The key is what the storage knows, never percent-encoded.
+
+    Attributes:
+        scheme: As written, in lower case (``s3``, ``s3a``, ``abfss``, ``abfs``, ``wasbs``, ``gs``, ``file``).
+        kind: The kind of credential it takes.
+        container: Bucket or container; empty for ``file``.
+        host: Azure's account host (``account.dfs.core.windows.net``); empty elsewhere.
+        key: Without leading or trailing slash.
+    """
+
+    scheme: str
+    kind: Kind
+    container: str
+    host: str
+    key: str
+
+    @property
+    def path(self) -> str:
+        """What fsspec's file systems call it: ``bucket/key``, or an absolute local path."""
+        if self.kind == "local":
+            return "/" + self.key
+        return f"{self.container}/{self.key}" if self.key else self.container
+
+    @property
+    def account(self) -> str:
+        """Azure's account name, the first label of the host; empty elsewhere."""
+        return self.host.partition(".")[0]
+
+    @property
+    def blob_host(self) -> str:
+        """The host that serves an Azure account's blobs, whichever endpoint the location names."""
+        account, _, rest = self.host.partition(".")
+        return f"{account}.blob.{rest.partition('.')[2]}"
+
+    @property
+    def realm(self) -> tuple[str, str, str]:
+        """What two locations must share before their keys can be compared; s3 is s3a, abfss is wasbs."""
+        return self.kind, self.blob_host if self.host else "", self.container
+
+    def covers(self, other: Location) -> bool:
+        """Whether ``other`` is this location or lies under it, by whole path segments."""
+        if self.realm != other.realm:
+            return False
+        return not self.key or other.key == self.key or other.key.startswith(self.key + "/")
+
+    def __str__(self) -> str:
+        if self.kind == "local":
+            return "file:///" + self.key
+        authority = f"{self.container}@{self.host}" if self.host else self.container
+        return f"{self.scheme}://{authority}/{self.key}".rstrip("/")
+
+
+def scheme_of(location: str) -> str:
+    """The scheme in lower case; a bare absolute path is ``file``; empty if there is none."""
+    if location.startswith("/"):
+        return "file"
+    match = _SCHEME.match(location)
+    return match[1].lower() if match else ""
+
+
+def parse_location(text: str) -> Location:
+    """Take a location apart.
+
+    Raises:
+        AccessModeError: Its scheme is not one that directory access reads.
+        CredentialError: It is malformed, or has ``.`` or ``..`` segments (a prefix check could be walked around).
+    """
+    scheme = scheme_of(text)
+    kind = SCHEMES.get(scheme)
+    if kind is None:
+        raise AccessModeError(
+            f"location {text!r} has the scheme {scheme or 'none'!r}, which directory access does not read "
+            f"(it reads {', '.join(SCHEMES)}); use accessMode=url if the server offers it",
+            location=text,
+        )
+    rest = text if text.startswith("/") else text[len(scheme) + 1 :]
+    if kind == "local":
+        return _local(text, rest)
+    if not rest.startswith("//"):
+        raise _malformed(text, f"expected {scheme}://...")
+    authority, _, key = rest[2:].partition("/")
+    key = key.strip("/")
+    _refuse_dots(text, key)
+    if kind == "azure":
+        container, at, host = authority.partition("@")
+        host = host.lower()
+        if not at or not _CONTAINER.fullmatch(container) or not _HOST.fullmatch(host):
+            raise _malformed(text, f"expected {scheme}://<container>@<account>.dfs.core.windows.net/<path>")
+        return Location(scheme, kind, container, host, key)
+    if not _BUCKET.fullmatch(authority):
+        raise _malformed(text, f"expected {scheme}://<bucket>/<path>")
+    return Location(scheme, kind, authority, "", key)
+
+
+def _local(text: str, rest: str) -> Location:
+    if rest.startswith("//"):
+        host, _, path = rest[2:].partition("/")
+        if host not in ("", "localhost"):
+            raise _malformed(text, "it names a file on another host")
+        rest = "/" + path
+    if not rest.startswith("/"):
+        raise _malformed(text, "expected file:///<absolute path>")
+    key = rest.strip("/")
+    _refuse_dots(text, key)
+    return Location("file", "local", "", "", key)
+
+
+def _refuse_dots(text: str, key: str) -> None:
+    if any(segment in (".", "..") for segment in key.split("/")):
+        raise _malformed(text, "it has . or .. segments")
+
+
+def _malformed(text: str, why: str) -> CredentialError:
+    return CredentialError(
+        f"location {text!r} cannot be used: {why}; ask the provider to correct the table's location", location=text
+    )

@@ -1,0 +1,76 @@
+"""S3 through s3fs, with one session credential and nothing of the machine's own configuration."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import aiobotocore.session
+from s3fs import S3FileSystem
+
+from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.secrets import AwsSession
+
+#: S3 answers a request for a bucket of another region with that region's name, and botocore follows.
+DEFAULT_REGION = "us-east-1"
+
+
+class _SessionFileSystem(S3FileSystem):  # type: ignore[misc]
+    """s3fs without fsspec's configuration (``FSSPEC_S3_*``, ``~/.config/fsspec``), which goes by protocol names."""
+
+    protocol = ()
+    retries = 1
+
+
+def build(location: Location, secret: AwsSession, settings: StorageSettings) -> Any:
+    """A file system for one bucket.
+
+    The session reads no shared configuration or credentials file, no ``AWS_PROFILE`` and no ``AWS_ENDPOINT_URL``;
+    its keys are given, so that the provider chain (environment, metadata service) is never asked.
+    """
+    session = aiobotocore.session.AioSession(
+        session_vars={
+            "profile": (None, None, None, None),
+            "config_file": (None, None, os.devnull, None),
+            "credentials_file": (None, None, os.devnull, None),
+        }
+    )
+    client: dict[str, Any] = {"region_name": settings.region or DEFAULT_REGION}
+    if settings.ca_bundle:
+        client["verify"] = settings.ca_bundle
+    config: dict[str, Any] = {
+        "connect_timeout": settings.connect_timeout,
+        "read_timeout": settings.read_timeout,
+        "retries": {"total_max_attempts": 1, "mode": "standard"},
+        "ignore_configured_endpoint_urls": True,
+        "max_pool_connections": 32,
+    }
+    if settings.endpoint:
+        config["s3"] = {"addressing_style": "path"}
+    return _SessionFileSystem(
+        anon=False,
+        key=secret.access_key_id,
+        secret=secret.secret_access_key,
+        token=secret.session_token,
+        endpoint_url=settings.endpoint,
+        session=session,
+        client_kwargs=client,
+        config_kwargs=config,
+        # More than one would ask for the object's size before every whole read.
+        max_concurrency=1,
+        skip_instance_cache=True,
+        use_listings_cache=False,
+    )
+
+
+def list_page(fs: Any, bucket: str, prefix: str, after: str, token: str | None) -> tuple[list[Any], str | None]:
+    """One page of ListObjectsV2 from just after a key: ``(name, size, modified)`` and the next page's token."""
+    arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/"}
+    if token is not None:
+        arguments["ContinuationToken"] = token
+    elif after:
+        arguments["StartAfter"] = after
+    answer = fs.call_s3("list_objects_v2", **arguments)
+    found = [(item["Key"], item["Size"], item["LastModified"]) for item in answer.get("Contents", ())]
+    return found, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None

@@ -1,0 +1,182 @@
+"""Exact three-valued evaluation of a ``where`` on Arrow batches, with Spark's meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from delta_sharing_spark.predicates.like import ANY, like_parts, like_regex
+from delta_sharing_spark.predicates.tree import (
+    And,
+    Column,
+    Compare,
+    CompareColumns,
+    Constant,
+    Expression,
+    In,
+    IsNull,
+    IsTrue,
+    Like,
+    Literal,
+    Not,
+    Or,
+)  # fmt: skip
+from delta_sharing_spark.schema.types import Decimal, Primitive
+
+_FUNCTIONS = {"=": "equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+_FLOATS = (Primitive("float"), Primitive("double"))
+
+
+def evaluate(expression: Expression, batch: pa.RecordBatch | pa.Table) -> pa.BooleanArray | pa.ChunkedArray:
+    """Which rows pass: true, false, or null for unknown (a caller keeps the true ones only).
+
+    Args:
+        expression: A bound tree from ``parse_where``.
+        batch: Columns by their logical names, in the Arrow types that Spark's types have (dictionary-encoded and
+            ``large_`` forms too); partition columns are columns like any other.
+
+    Returns:
+        One value for each row of ``batch``; a ChunkedArray for a Table.
+    """
+    from pyarrow import compute as pc
+
+    return _Evaluation(batch, pc).run(expression)
+
+
+class _Evaluation:
+    """One batch; columns and nested fields are taken out of it once."""
+
+    def __init__(self, batch: pa.RecordBatch | pa.Table, pc: Any) -> None:
+        self._batch = batch
+        self._pc = pc
+        self._columns: dict[tuple[str, ...], Any] = {}
+
+    def run(self, node: Expression) -> Any:
+        pc = self._pc
+        match node:
+            case Constant(value):
+                return self._constant(value)
+            case Compare(op, column, literal):
+                return self._compare(op, self._column(column), literal)
+            case CompareColumns(op, left, right):
+                return self._compare_columns(op, left, right)
+            case In(column, literals):
+                return self._membership(column, literals)
+            case Like(column, pattern, escape):
+                return self._like(self._column(column), pattern, escape)
+            case IsNull(operand):
+                inner = self._column(operand) if isinstance(operand, Column) else self.run(operand)
+                return pc.is_null(inner)
+            case IsTrue(operand):
+                return pc.fill_null(self.run(operand), False)
+            case Not(operand):
+                return pc.invert(self.run(operand))
+            case And(operands) | Or(operands):
+                join = pc.and_kleene if isinstance(node, And) else pc.or_kleene
+                result = self.run(operands[0])
+                for operand in operands[1:]:
+                    result = join(result, self.run(operand))
+                return result
+        raise TypeError(f"not a node of a where: {node!r}")
+
+    def _constant(self, value: bool | None) -> Any:
+        values = pa.array([value], pa.bool_()).take(pa.array([0] * 0, pa.int64()))
+        if self._batch.num_rows:
+            values = pa.nulls(self._batch.num_rows, pa.bool_())
+            if value is not None:
+                values = self._pc.fill_null(values, value)
+        return pa.chunked_array([values], pa.bool_()) if isinstance(self._batch, pa.Table) else values
+
+    def _column(self, column: Column) -> Any:
+        found = self._columns.get(column.path)
+        if found is None:
+            found = self._batch.column(column.path[0])
+            for part in column.path[1:]:
+                found = self._pc.struct_field(found, [part])
+            if pa.types.is_dictionary(found.type):
+                found = self._pc.cast(found, found.type.value_type)
+            self._columns[column.path] = found
+        return found
+
+    def _compare(self, op: str, values: Any, literal: Literal) -> Any:
+        pc = self._pc
+        if isinstance(literal.value, float):
+            if literal.value != literal.value:
+                return self._against_nan(op, values)
+            result = getattr(pc, _FUNCTIONS[op])(values, pa.scalar(literal.value, values.type))
+            return pc.or_(result, pc.is_nan(values)) if op in (">", ">=") else result
+        return getattr(pc, _FUNCTIONS[op])(values, _scalar(literal, values.type))
+
+    def _against_nan(self, op: str, values: Any) -> Any:
+        pc = self._pc
+        nan = pc.is_nan(values)
+        if op in ("=", ">="):
+            return nan
+        if op == "<":
+            return pc.invert(nan)
+        return pc.or_(nan, pc.invert(nan)) if op == "<=" else pc.and_(nan, pc.invert(nan))
+
+    def _compare_columns(self, op: str, left: Column, right: Column) -> Any:
+        pc = self._pc
+        a, b = self._column(left), self._column(right)
+        if isinstance(left.type, Decimal) and isinstance(right.type, Decimal) and left.type != right.type:
+            scale = max(left.type.scale, right.type.scale)
+            whole = max(left.type.precision - left.type.scale, right.type.precision - right.type.scale)
+            wide = pa.decimal128(whole + scale, scale)
+            a, b = pc.cast(a, wide), pc.cast(b, wide)
+        if left.type not in _FLOATS:
+            return getattr(pc, _FUNCTIONS[op])(a, b)
+        if op in (">", ">="):
+            a, b, op = b, a, "<" if op == ">" else "<="
+        a_nan, b_nan = pc.is_nan(a), pc.is_nan(b)
+        result = getattr(pc, _FUNCTIONS[op])(a, b)
+        if op == "=":
+            return pc.or_(result, pc.and_(a_nan, b_nan))
+        if op == "<":
+            return pc.or_(result, pc.and_(b_nan, pc.invert(a_nan)))
+        return pc.or_(result, pc.and_(b_nan, pc.or_(a_nan, pc.invert(a_nan))))
+
+    def _membership(self, column: Column, literals: tuple[Literal, ...]) -> Any:
+        pc = self._pc
+        values = self._column(column)
+        if column.type in _FLOATS:
+            wanted = {v.value for v in literals}
+            numbers = [v for v in wanted if v == v]
+            numbers += [-0.0] if 0.0 in numbers else []  # hashed by bits
+            numbers += [0.0] if 0.0 in numbers else []
+            result = pc.is_in(values, value_set=pa.array(numbers, values.type))
+            if any(v != v for v in wanted):
+                result = pc.or_(result, pc.fill_null(pc.is_nan(values), False))
+        else:
+            wanted_set = _values(literals, values.type)
+            result = pc.is_in(values, value_set=wanted_set)
+        return pc.if_else(pc.is_valid(values), result, pa.scalar(None, pa.bool_()))
+
+    def _like(self, values: Any, pattern: str, escape: str) -> Any:
+        pc = self._pc
+        parts = like_parts(pattern, escape)
+        match parts:
+            case [str(text)]:
+                return pc.equal(values, pa.scalar(text, values.type))
+            case [str(text), last] if last == ANY:
+                return pc.starts_with(values, text)
+            case [first, str(text)] if first == ANY:
+                return pc.ends_with(values, text)
+            case [first, str(text), last] if first == ANY and last == ANY:
+                return pc.match_substring(values, text)
+        return pc.match_substring_regex(values, like_regex(pattern, escape))
+
+
+def _scalar(literal: Literal, kind: pa.DataType) -> pa.Scalar:
+    return _values((literal,), kind)[0]
+
+
+def _values(literals: tuple[Literal, ...], kind: pa.DataType) -> pa.Array:
+    """The literals as an array of the column's Arrow type; dates and timestamps are counts since 1970."""
+    plain = [v.value for v in literals]
+    if pa.types.is_date32(kind):
+        return pa.array(plain, pa.int32()).view(kind)
+    if pa.types.is_timestamp(kind):
+        return pa.array(plain, pa.int64()).view(pa.timestamp("us", kind.tz)).cast(kind)
+    return pa.array(plain, kind)

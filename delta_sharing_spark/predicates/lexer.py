@@ -1,0 +1,159 @@
+"""Tokens of a Spark SQL expression, as Spark 4's own lexer cuts and reads them (SqlBaseLexer.g4, ``unescapeSQLString``)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from delta_sharing_spark.errors import PredicateError
+
+_SPACE = re.compile(r"[ \t\r\n]+")
+_WORD = re.compile(r"[A-Za-z0-9_]+")
+_NUMBERS = (
+    re.compile(r"[0-9]+(?:[LlSsYy]|(?:[eE][+-]?[0-9]+)?(?:[fFdD]|[bB][dD])?)"),
+    re.compile(r"(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[fFdD]|[bB][dD])?(?![A-Za-z0-9_])"),
+)
+_STRING = {
+    "'": re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL),
+    '"': re.compile(r'"(?:[^"\\]|\\.|"")*"', re.DOTALL),
+}
+_RAW = {"'": re.compile(r"[rR]'[^']*'"), '"': re.compile(r'[rR]"[^"]*"')}
+_BACKQUOTED = re.compile(r"`(?:[^`]|``)*`")
+_OPERATORS = re.compile(r"<=>|>>>|<=|>=|<>|!=|==|!>|!<|::|\|\||->|=>|<<|>>|\|>|[-=<>!().,+*/%&|^~\[\]:?;@#${}]")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7]{2})|(.))", re.DOTALL)
+_ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token: ``kind`` is ``word``, ``quoted``, ``number``, ``string``, ``operator`` or ``end``.
+
+    ``text`` is the source text; ``value`` what it stands for (an upper-cased word, an unquoted name, a string's content).
+    """
+
+    kind: str
+    text: str
+    start: int
+    value: str
+
+
+class Source:
+    """The text of a ``where``, to build errors that show a position in it."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def error(self, start: int, message: str) -> PredicateError:
+        """A PredicateError that names the position (from 1) and shows the text from there."""
+        shown = self.text[start : start + 30].replace("\n", " ")
+        near = f" near {shown!r}" if shown else " (the end)"
+        return PredicateError(f"where, position {start + 1}{near}: {message}", position=start)
+
+
+def tokenize(source: Source) -> list[Token]:
+    """Cut the text into tokens, comments and white space left out, an ``end`` token last.
+
+    Raises:
+        PredicateError: A character, an unclosed quote or comment, with its position.
+    """
+    text, position, tokens = source.text, 0, []
+    while True:
+        position = _skip(source, position)
+        if position >= len(text):
+            tokens.append(Token("end", "", len(text), ""))
+            return tokens
+        token = _next(source, position)
+        tokens.append(token)
+        position += len(token.text)
+
+
+def _skip(source: Source, position: int) -> int:
+    text = source.text
+    while True:
+        space = _SPACE.match(text, position)
+        if space:
+            position = space.end()
+        elif text.startswith("--", position):
+            line = re.compile(r"--(?:\\\n|[^\r\n])*\r?\n?").match(text, position)
+            assert line is not None
+            position = line.end()
+        elif text.startswith("/*", position):
+            close = text.find("*/", position + 2)
+            if text.startswith("/*+", position):
+                raise source.error(position, "a hint is not part of the language of where; remove it")
+            if close < 0:
+                raise source.error(position, "the comment is not closed; add */")
+            if "/*" in text[position + 2 : close]:
+                raise source.error(position, "comments within comments are not read; remove the inner one")
+            position = close + 2
+        else:
+            return position
+
+
+def _next(source: Source, position: int) -> Token:
+    text, first = source.text, source.text[position]
+    if first in "rR" and text[position + 1 : position + 2] in _RAW:
+        raw = _RAW[text[position + 1]].match(text, position)
+        if raw is None:
+            raise source.error(position, "the raw string is not closed; add its quote")
+        return Token("string", raw[0], position, raw[0][2:-1])
+    if first in _STRING:
+        string = _STRING[first].match(text, position)
+        if string is None:
+            raise source.error(position, "the string is not closed; add its quote")
+        return Token("string", string[0], position, _unescape(source, position, string[0]))
+    if first == "`":
+        name = _BACKQUOTED.match(text, position)
+        if name is None or len(name[0]) == 2:
+            raise source.error(position, "a backquoted name is empty or not closed; write it as `name`")
+        return Token("quoted", name[0], position, name[0][1:-1].replace("``", "`"))
+    numbers = [m[0] for m in (pattern.match(text, position) for pattern in _NUMBERS) if m]
+    word = _WORD.match(text, position)
+    number = max(numbers, key=len, default="")
+    if number and (word is None or len(number) >= len(word[0])):
+        return Token("number", number, position, number.upper())
+    if word:
+        end = word.end()
+        if end < len(text) and text[end].isalpha():
+            raise source.error(position, "a name with other characters than A-Z, 0-9 and _ needs backquotes")
+        return Token("word", word[0], position, word[0].upper())
+    operator = _OPERATORS.match(text, position)
+    if operator:
+        return Token("operator", operator[0], position, operator[0])
+    if first.isalpha():
+        raise source.error(position, "a name with other characters than A-Z, 0-9 and _ needs backquotes")
+    raise source.error(position, f"the character {first!r} (U+{ord(first):04X}) cannot stand here")
+
+
+def _unescape(source: Source, position: int, literal: str) -> str:
+    mark, body = literal[0], literal[1:-1]
+    if mark in body or "\\" in body:
+        parts, at = [], 0
+        while at < len(body):
+            if body[at] == mark:  # a doubled quote
+                parts.append(mark)
+                at += 2
+            elif body[at] == "\\":
+                match = _ESCAPE.match(body, at)
+                assert match is not None
+                u16, u32, octal, other = match.groups()
+                if u32 and int(u32, 16) > 0x10FFFF:
+                    raise source.error(position, f"\\U{u32} is not a Unicode character")
+                parts.append(chr(int(u16 or u32, 16)) if u16 or u32 else chr(int(octal, 8)) if octal else _one(other))
+                at = match.end()
+            else:
+                parts.append(body[at])
+                at += 1
+        body = "".join(parts)
+    if any("\ud800" <= c <= "\udfff" for c in body):
+        try:
+            body = body.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:
+            raise source.error(position, "the string holds half a surrogate pair, which no column can") from None
+    return body
+
+
+def _one(escaped: str) -> str:
+    return _ESCAPED.get(escaped, escaped)

@@ -1,0 +1,68 @@
+"""LIKE patterns as Spark reads them (``StringUtils.escapeLikeRegex``)."""
+
+from __future__ import annotations
+
+import re
+
+from delta_sharing_spark.errors import PredicateError
+
+#: What a pattern is made of: a literal text, ``ANY`` (``%``) or ``ONE`` (``_``, one Unicode character).
+ANY, ONE = 1, 2
+
+
+def like_parts(pattern: str, escape: str) -> list[str | int]:
+    """Cut a pattern into literal texts, ``ANY`` and ``ONE``; neighbouring texts are joined.
+
+    Raises:
+        PredicateError: The escape character stands at the end, or before something that needs no escape.
+    """
+    parts: list[str | int] = []
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            escaped = next(characters, None)
+            if escaped is None:
+                raise PredicateError(f"the LIKE pattern {pattern!r} ends in its escape character {escape!r}")
+            if escaped not in ("_", "%", escape):
+                raise PredicateError(
+                    f"in the LIKE pattern {pattern!r} the escape character {escape!r} stands before {escaped!r};"
+                    f" it may stand before _, % and itself only"
+                )
+            character = escaped
+        elif character in "%_":
+            kind = ANY if character == "%" else ONE
+            if not (kind == ANY and parts and parts[-1] == ANY):
+                parts.append(kind)
+            continue
+        if parts and isinstance(parts[-1], str):
+            parts[-1] += character
+        else:
+            parts.append(character)
+    return parts
+
+
+def like_regex(pattern: str, escape: str) -> str:
+    """A regular expression for RE2 or ``re`` that matches the whole string; newlines are characters like any other."""
+    body = "".join(_quote(p) if isinstance(p, str) else ".*" if p == ANY else "." for p in like_parts(pattern, escape))
+    return rf"(?s)\A{body}\z"
+
+
+def _quote(text: str) -> str:
+    return "".join(f"\\x{{{ord(c):x}}}" if not c.isalnum() or ord(c) > 127 else c for c in text)
+
+
+def like_prefix(pattern: str, escape: str) -> tuple[str, bool]:
+    """The literal text every match begins with, and whether it is the whole match."""
+    parts = like_parts(pattern, escape)
+    if not parts:
+        return "", True
+    first = parts[0]
+    return (first, len(parts) == 1) if isinstance(first, str) else ("", False)
+
+
+def python_regex(pattern: str, escape: str) -> re.Pattern[str]:
+    """The same for Python's ``re``, for values at hand."""
+    body = "".join(
+        re.escape(p) if isinstance(p, str) else ".*" if p == ANY else "." for p in like_parts(pattern, escape)
+    )
+    return re.compile(body, re.DOTALL)

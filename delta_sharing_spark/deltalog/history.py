@@ -1,40 +1,58 @@
-"""Versions and timestamps (Delta protocol, "In-Commit Timestamps")."""
+"""Versions of a table and the times they were committed at."""
 
 from __future__ import annotations
 
-from delta_sharing_spark.deltalog.actions import IN_COMMIT_TIMESTAMPS, Metadata
-from delta_sharing_spark.deltalog.commits import find_actions
-from delta_sharing_spark.deltalog.paths import LogStore, commit_name, in_log
-from delta_sharing_spark.errors import LogError
-
-_ENABLED_VERSION = "delta.inCommitTimestampEnablementVersion"
+from delta_sharing_spark.deltalog.commit_times import CommitTimes
+from delta_sharing_spark.deltalog.paths import LogStore
+from delta_sharing_spark.deltalog.replay import load_head
 
 
-def in_commit_since(metadata: Metadata) -> int | None:
-    """The first version that keeps its own timestamp, None if the table does not keep any."""
-    if not metadata.enabled(IN_COMMIT_TIMESTAMPS):
-        return None
-    text = metadata.configuration.get(_ENABLED_VERSION)
-    return int(text) if text is not None and text.isdecimal() else 0
+def latest_version(store: LogStore, *, table: str = "the table") -> int:
+    """The newest version. Raises as :func:`delta_sharing_spark.deltalog.replay.load_snapshot`."""
+    return load_head(store, table=table).version
 
 
-def commit_timestamp(store: LogStore, version: int, metadata: Metadata, table: str) -> int:
-    path = in_log(commit_name(version))
-    try:
-        since = in_commit_since(metadata)
-        if since is not None and version >= since:
-            for info in find_actions(store.read(path), "commitInfo", path):
-                stamp = info.get("inCommitTimestamp")
-                if isinstance(stamp, int):
-                    return stamp
-            raise LogError(f"{path} of {table} has no inCommitTimestamp, which the table requires", file=path)
-        modified = store.modified(path)
-    except FileNotFoundError:
-        modified = None
-    if modified is None:
-        raise LogError(f"the time of version {version} of {table} is unknown: {path} is gone", file=path)
-    return modified
+def version_at_or_before(
+    store: LogStore, timestamp_ms: int, *, table: str = "the table", allow_after_newest: bool = False
+) -> int:
+    """The last version committed at or before a timestamp (time travel, a range's end).
+
+    Args:
+        store: Where the table lies.
+        timestamp_ms: Milliseconds since the epoch.
+        table: How errors name the table.
+        allow_after_newest: Whether a timestamp after the newest version means that version.
+
+    Raises:
+        VersionError: It lies before the first version available, or after the newest.
+        LogError: The log cannot be read.
+    """
+    times, newest = _times(store, table)
+    version = times.at_or_before(timestamp_ms)
+    if version == newest and not allow_after_newest and timestamp_ms > times.time(newest):
+        raise times.too_late(timestamp_ms)
+    return version
 
 
-def version_at(store: LogStore, timestamp_ms: int, *, table: str) -> int:
-    raise NotImplementedError
+def version_at_or_after(store: LogStore, timestamp_ms: int, *, table: str = "the table") -> int:
+    """The first version committed at or after a timestamp (a range's start).
+
+    Raises:
+        VersionError: It lies after the newest version.
+        LogError: The log cannot be read.
+    """
+    return _times(store, table)[0].at_or_after(timestamp_ms)
+
+
+def timestamp_of(store: LogStore, version: int, *, table: str = "the table") -> int:
+    """A version's timestamp in milliseconds since the epoch.
+
+    Raises:
+        LogError: Its commit is gone.
+    """
+    return _times(store, table, start=version)[0].time(version)
+
+
+def _times(store: LogStore, table: str, start: int = 0) -> tuple[CommitTimes, int]:
+    head = load_head(store, table=table)
+    return CommitTimes(store, head.version, head.metadata, table, start=start), head.version

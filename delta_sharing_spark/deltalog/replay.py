@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from delta_sharing_spark.deltalog import history
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_from, protocol_from
 from delta_sharing_spark.deltalog.adds import AddBatch
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
+from delta_sharing_spark.deltalog.commit_times import CommitTimes
 from delta_sharing_spark.deltalog.commits import find_actions
 from delta_sharing_spark.deltalog.paths import LogStore
 from delta_sharing_spark.deltalog.segment import Segment, find_segment, read_all
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: Bytes of commits that are parsed together.
 _GROUP_BYTES = 16 << 20
+
+_T = TypeVar("_T")
 
 Prune = Callable[[AddBatch], "npt.NDArray[np.bool_] | pa.BooleanArray"]
 
@@ -42,19 +45,12 @@ class Snapshot:
     """
 
     def __init__(
-        self,
-        store: LogStore,
-        segment: Segment,
-        protocol: Protocol,
-        metadata: Metadata,
-        checkpoint: Checkpoint | None,
-        tail: CommitTail,
-        table: str,
+        self, store: LogStore, head: Head, checkpoint: Checkpoint | None, tail: CommitTail, table: str
     ) -> None:
-        self.root, self.table, self.version = store.root, table, segment.version
-        self.protocol, self.metadata = protocol, metadata
-        self.mapping = metadata.mapping(protocol, table)
-        self._store, self._segment, self._checkpoint, self._tail = store, segment, checkpoint, tail
+        self.root, self.table, self.version = store.root, table, head.version
+        self.protocol, self.metadata = head.protocol, head.metadata
+        self.mapping = head.metadata.mapping(head.protocol, table)
+        self._store, self._checkpoint, self._tail = store, checkpoint, tail
         self._schema: Struct | None = None
         self._timestamp: int | None = None
 
@@ -81,7 +77,8 @@ class Snapshot:
             LogError: The commit file is needed for it and is gone.
         """
         if self._timestamp is None:
-            self._timestamp = history.commit_timestamp(self._store, self.version, self.metadata, self.table)
+            times = CommitTimes(self._store, self.version, self.metadata, self.table, start=self.version)
+            self._timestamp = times.time(self.version)
         return self._timestamp
 
     def adds(self, *, stats: bool = True, stats_columns: Collection[str] | None = None) -> Iterator[AddBatch]:
@@ -141,13 +138,36 @@ def load_snapshot(
     if version is not None and version < 0:
         raise VersionError(f"version {version} of {table} cannot exist; versions start at 0")
     if timestamp_ms is not None:
-        version = history.version_at(store, timestamp_ms, table=table)
+        head = load_head(store, table=table)
+        times = CommitTimes(store, head.version, head.metadata, table)
+        version = times.at_or_before(timestamp_ms)
+        if version == head.version and timestamp_ms > times.time(version):
+            raise times.too_late(timestamp_ms)
+    return _twice(store, version, table, _load)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A version's protocol (past the gate) and metadata, without its files."""
+
+    version: int
+    protocol: Protocol
+    metadata: Metadata
+
+
+def load_head(store: LogStore, *, version: int | None = None, table: str = "the table") -> Head:
+    """Protocol and metadata of a version, the newest by default, without its files. Raises as :func:`load_snapshot`."""
+    return _twice(store, version, table, _load_head)
+
+
+def _twice(store: LogStore, version: int | None, table: str, load: Callable[[LogStore, Segment, str], _T]) -> _T:
+    """Load a version; once more from a new listing if a listed file went meanwhile."""
     try:
-        return _load(store, find_segment(store, version, table), table)
+        return load(store, find_segment(store, version, table), table)
     except _Vanished as vanished:
         logger.info("%s of %s went while its log was read; reading it once more", vanished.path, table)
     try:
-        return _load(store, find_segment(store, version, table), table)
+        return load(store, find_segment(store, version, table), table)
     except _Vanished as vanished:
         raise LogError(
             f"{vanished.path} of {table} was listed and is not there: the log is being cleaned up while it is read; "
@@ -164,36 +184,58 @@ class _Vanished(Exception):
         self.path = path
 
 
+class _State:
+    """Protocol and metadata as they stand after the actions seen so far."""
+
+    def __init__(self, checkpoint: Checkpoint | None, table: str) -> None:
+        self._table = table
+        self._protocol = None if checkpoint is None else checkpoint.protocol
+        self._metadata: Metadata | None = None
+        self.partitions: set[str] = set()
+        if checkpoint is not None:
+            self._note(checkpoint.metadata)
+
+    def take(self, path: str, data: bytes) -> None:
+        for tree in find_actions(data, "protocol", path):
+            self._protocol = protocol_from(tree, path)
+        for tree in find_actions(data, "metaData", path):
+            self._note(metadata_from(tree, path))
+
+    def _note(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self.partitions.update(metadata.partition_columns, _physical(metadata, self._table))
+
+    def head(self, version: int) -> Head:
+        if self._protocol is None or self._metadata is None:
+            missing = "protocol" if self._protocol is None else "metaData"
+            raise LogError(
+                f"the log of {self._table} has no {missing} action up to version {version}; "
+                f"ask the provider to repair the table"
+            )
+        self._protocol.check(self._table)
+        self._metadata.check(self._table)
+        return Head(version, self._protocol, self._metadata)
+
+
 def _load(store: LogStore, segment: Segment, table: str) -> Snapshot:
     checkpoint = None if segment.checkpoint is None else Checkpoint(store, segment.checkpoint, table)
-    protocol = None if checkpoint is None else checkpoint.protocol
-    metadata = None if checkpoint is None else checkpoint.metadata
+    state = _State(checkpoint, table)
     tail = CommitTail(store.root, suppresses=checkpoint is not None)
-    partitions: set[str] = set()
-
-    def note(found: Metadata) -> None:
-        partitions.update(found.partition_columns)
-        partitions.update(_physical(found, table))
-
-    if metadata is not None:
-        note(metadata)
     for group in _groups(store, segment):
         for path, data in group:
-            for tree in find_actions(data, "protocol", path):
-                protocol = protocol_from(tree, path)
-            for tree in find_actions(data, "metaData", path):
-                metadata = metadata_from(tree, path)
-                note(metadata)
-        tail.append(group, partitions)
-    if protocol is None or metadata is None:
-        missing = "protocol" if protocol is None else "metaData"
-        raise LogError(
-            f"the log of {table} has no {missing} action up to version {segment.version}; ask the provider to repair it"
-        )
-    protocol.check(table)
-    metadata.check(table)
+            state.take(path, data)
+        tail.append(group, state.partitions)
+    head = state.head(segment.version)
     tail.finish()
-    return Snapshot(store, segment, protocol, metadata, checkpoint, tail, table)
+    return Snapshot(store, head, checkpoint, tail, table)
+
+
+def _load_head(store: LogStore, segment: Segment, table: str) -> Head:
+    state = _State(None if segment.checkpoint is None else Checkpoint(store, segment.checkpoint, table), table)
+    for group in _groups(store, segment):
+        for path, data in group:
+            state.take(path, data)
+    return state.head(segment.version)
 
 
 def _physical(metadata: Metadata, table: str) -> Collection[str]:

@@ -1,0 +1,306 @@
+"""What single commits did: a change data feed, and the files a stream of a table goes on with.
+
+Delta protocol, "Add CDC File" and "Change Data Files"; reference: each commit's change files if it has any, else its
+adds as inserts and its removes as deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from delta_sharing_spark.deltalog.actions import CHANGE_DATA_FEED, Metadata, Protocol, metadata_from, protocol_from
+from delta_sharing_spark.deltalog.adds import rows_in_stats, vector_from
+from delta_sharing_spark.deltalog.commit_times import CommitTimes, in_commit_since
+from delta_sharing_spark.deltalog.commits import parse_lines
+from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
+from delta_sharing_spark.deltalog.replay import Head, load_head
+from delta_sharing_spark.deltalog.segment import read_all
+from delta_sharing_spark.errors import LogError, VersionError
+from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+
+
+@dataclass(frozen=True, slots=True)
+class CommitChanges:
+    """The change feed of one commit.
+
+    Attributes:
+        version: The version.
+        timestamp_ms: Its timestamp, milliseconds since the epoch.
+        metadata, protocol: If the commit carries such an action.
+        tasks: Files whose rows are changes, with their change columns; ``change_type`` None: the file's own column.
+    """
+
+    version: int
+    timestamp_ms: int
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+    tasks: list[FileTask] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFiles:
+    """The files one commit added to and removed from the table's data (``dataChange`` true)."""
+
+    version: int
+    timestamp_ms: int
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+    adds: list[FileTask] = field(default_factory=list)
+    removes: list[FileTask] = field(default_factory=list)
+
+
+def load_changes(
+    store: LogStore, start_version: int, end_version: int | None = None, *, table: str = "the table"
+) -> Iterator[CommitChanges]:
+    """The change data feed of a range of versions, both ends included.
+
+    Args:
+        store: Where the table lies.
+        start_version: The first version; the one after the newest gives nothing.
+        end_version: The last version; None, or one after the newest, means the newest.
+        table: How errors name the table.
+
+    Raises:
+        VersionError: Versions that are not in the log, or for which no change data was recorded.
+        LogError: A hole, or a corrupt commit.
+        UnsupportedFeatureError: The table asks for more than this reader does, at any version of the range.
+    """
+    for commit in _Range(store, start_version, end_version, table, feed=True):
+        yield CommitChanges(commit.version, commit.time, commit.metadata, commit.protocol, commit.changes())
+
+
+def load_commits(
+    store: LogStore, start_version: int, end_version: int | None = None, *, table: str = "the table"
+) -> Iterator[CommitFiles]:
+    """Files added and removed by each commit of a range, for streams of a table. Arguments and errors as above."""
+    for commit in _Range(store, start_version, end_version, table, feed=False):
+        yield CommitFiles(
+            commit.version,
+            commit.time,
+            commit.metadata,
+            commit.protocol,
+            [commit.task(tree, None) for tree in commit.adds],
+            [commit.task(tree, None) for tree in commit.removes],
+        )
+
+
+class _Range:
+    """Commits of a range, each under the protocol and metadata in effect."""
+
+    def __init__(self, store: LogStore, start: int, end: int | None, table: str, *, feed: bool) -> None:
+        self._store, self._start, self._end, self._table, self._feed = store, start, end, table, feed
+
+    def __iter__(self) -> Iterator[_Commit]:
+        store, table, start = self._store, self._table, self._start
+        if start < 0 or (self._end is not None and self._end < start):
+            raise VersionError(
+                f"versions {start} to {self._end} of {table} are not a range; the start must be 0 or more and not after "
+                f"the end"
+            )
+        newest = load_head(store, table=table)
+        if start > newest.version:
+            if start == newest.version + 1:
+                return
+            raise VersionError(
+                f"version {start} of {table} does not exist: the newest is {newest.version}; "
+                f"start at {newest.version + 1} or before"
+            )
+        end = newest.version if self._end is None else min(self._end, newest.version)
+        head = newest if start == newest.version else self._head(start)
+        times = CommitTimes(store, newest.version, newest.metadata, table, start=start)
+        paths = [in_log(commit_name(version)) for version in range(start, end + 1)]
+        for version, data in zip(range(start, end + 1), read_all(store, paths, self._read), strict=True):
+            commit = _Commit(store, version, data, head, table)
+            head = Head(version, commit.protocol or head.protocol, commit.metadata or head.metadata)
+            if commit.protocol is not None:
+                commit.protocol.check(table)
+            if commit.metadata is not None:
+                commit.metadata.check(table)
+            if self._feed and not head.metadata.enabled(CHANGE_DATA_FEED):
+                raise VersionError(
+                    f"no change data was recorded for version {version} of {table}: {CHANGE_DATA_FEED} is off there; "
+                    f"ask for a range in which it is on"
+                )
+            commit.head = head
+            commit.time = self._time(commit, times)
+            yield commit
+
+    def _head(self, version: int) -> Head:
+        try:
+            return load_head(self._store, version=version, table=self._table)
+        except VersionError:
+            raise
+        except LogError as error:
+            if self._is_there(version):
+                raise
+            raise self._gone(version) from error
+
+    def _is_there(self, version: int) -> bool:
+        try:
+            self._store.size(in_log(commit_name(version)))
+        except (FileNotFoundError, PermissionError):
+            return False
+        return True
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return self._store.read(path)
+        except (FileNotFoundError, PermissionError):
+            raise self._gone(int(path.rpartition("/")[2].partition(".")[0])) from None
+
+    def _gone(self, version: int) -> VersionError:
+        return VersionError(
+            f"version {version} of {self._table} is no longer in its log ({in_log(commit_name(version))} cannot be read); "
+            f"start at a later version"
+        )
+
+    def _time(self, commit: _Commit, times: CommitTimes) -> int:
+        since = in_commit_since(commit.head.metadata)
+        if since is not None and commit.version >= since and commit.in_commit is not None:
+            return commit.in_commit
+        return times.time(commit.version)
+
+
+class _Commit:
+    """One parsed commit. ``head`` and ``time`` are filled in by the range."""
+
+    def __init__(self, store: LogStore, version: int, data: bytes, head: Head, table: str) -> None:
+        self.version, self.head, self.time = version, head, 0
+        self.metadata: Metadata | None = None
+        self.protocol: Protocol | None = None
+        self.in_commit: int | None = None
+        self.adds: list[dict[str, Any]] = []
+        self.removes: list[dict[str, Any]] = []
+        self.cdc: list[dict[str, Any]] = []
+        self._store, self._table, self._path = store, table, in_log(commit_name(version))
+        for tree in parse_lines(data, self._path):
+            self._take(tree)
+
+    def _take(self, tree: dict[str, Any]) -> None:
+        if isinstance(add := tree.get("add"), dict):
+            if self._changes_data(add):
+                self.adds.append(add)
+        elif isinstance(remove := tree.get("remove"), dict):
+            if self._changes_data(remove):
+                self.removes.append(remove)
+        elif isinstance(cdc := tree.get("cdc"), dict):
+            self.cdc.append(cdc)
+        elif isinstance(metadata := tree.get("metaData"), dict):
+            self.metadata = metadata_from(metadata, self._path)
+        elif isinstance(protocol := tree.get("protocol"), dict):
+            self.protocol = protocol_from(protocol, self._path)
+        elif isinstance(info := tree.get("commitInfo"), dict):
+            stamp = info.get("inCommitTimestamp")
+            self.in_commit = stamp if isinstance(stamp, int) else None
+
+    def _changes_data(self, action: dict[str, Any]) -> bool:
+        change = action.get("dataChange")
+        if not isinstance(change, bool):
+            raise self._corrupt("an add or remove does not say whether it changes data")
+        return change
+
+    def changes(self) -> list[FileTask]:
+        """The commit's change feed."""
+        if self.cdc:
+            return [self.task(tree, None) for tree in self.cdc]
+        adds, removes = self._by_path(self.adds), self._by_path(self.removes)
+        tasks = []
+        for path, remove in removes.items():
+            add = adds.get(path)
+            if add is None:
+                tasks.append(self.task(remove, "delete"))
+            else:
+                tasks += self._pair(remove, add)
+        tasks += [self.task(add, "insert") for path, add in adds.items() if path not in removes]
+        return tasks
+
+    def _by_path(self, actions: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for action in actions:
+            path = join(self._store.root, self._decoded(action))
+            if path in found:
+                raise self._corrupt(f"{path} is added or removed twice")
+            found[path] = action
+        return found
+
+    def _pair(self, remove: dict[str, Any], add: dict[str, Any]) -> Iterator[FileTask]:
+        """A file whose deletion vector changed: the rows in one vector and not in the other."""
+        before, after = self._vector(remove), self._vector(add)
+        if before is not None and after is not None and before.unique_id == after.unique_id:
+            return
+        if after is not None:
+            yield self.task(add, "delete", deletion_vector=after, invert=True, excluded=before)
+        if before is not None:
+            yield self.task(add, "insert", deletion_vector=before, invert=True, excluded=after)
+
+    def task(
+        self,
+        action: Mapping[str, Any],
+        change_type: str | None,
+        *,
+        deletion_vector: DeletionVector | None = None,
+        invert: bool = False,
+        excluded: DeletionVector | None = None,
+    ) -> FileTask:
+        """A task over a file of this commit, with the file's own deletion vector unless one is given."""
+        path = self._decoded(action)
+        location = join(self._store.root, path)
+        stats = action.get("stats")
+        return FileTask(
+            id=path,
+            location=location,
+            size=self._size(action, location),
+            partition_values=self._partition_values(action, path),
+            rows=rows_in_stats(stats if isinstance(stats, str) else None),
+            deletion_vector=deletion_vector or self._vector(action),
+            invert_deletion_vector=invert,
+            excluded=excluded,
+            change_type=change_type,
+            commit_version=self.version,
+            commit_timestamp=self.time,
+            stats=stats if isinstance(stats, str) else None,
+        )
+
+    def _decoded(self, action: Mapping[str, Any]) -> str:
+        path = action.get("path")
+        if not isinstance(path, str):
+            raise self._corrupt("a file has no path")
+        return decode_uri(path)
+
+    def _vector(self, action: Mapping[str, Any]) -> DeletionVector | None:
+        tree = action.get("deletionVector")
+        if tree is None:
+            return None
+        if not isinstance(tree, dict):
+            raise self._corrupt("a deletion vector is not an object")
+        return vector_from(tree, self._store.root, self._decoded(action))
+
+    def _size(self, action: Mapping[str, Any], location: str) -> int:
+        size = action.get("size")
+        if isinstance(size, int) and size >= 0:
+            return size
+        try:
+            found = self._store.size(location)  # a remove need not say
+        except (FileNotFoundError, PermissionError):
+            found = None
+        if found is None:
+            raise self._corrupt(f"{self._decoded(action)} has no size, and its file is gone")
+        return found
+
+    def _partition_values(self, action: Mapping[str, Any], path: str) -> dict[str, str | None]:
+        metadata = self.head.metadata
+        mapping = metadata.mapping(self.head.protocol, self._table)
+        names = metadata.physical_partition_columns(mapping, self._table).values()
+        values = action.get("partitionValues")
+        if names and not isinstance(values, dict):
+            raise self._corrupt(f"{path} has no partition values, and the table is partitioned")
+        return {name: values.get(name) for name in names} if isinstance(values, dict) else {}
+
+    def _corrupt(self, why: str) -> LogError:
+        return LogError(
+            f"commit {self.version} of {self._table} ({self._path}) is corrupt: {why}; ask the provider to repair the "
+            f"table, or read a later version",
+            file=self._path,
+        )

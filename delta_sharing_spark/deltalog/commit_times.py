@@ -1,0 +1,204 @@
+"""When versions were committed, by the log's own rules (Delta protocol, "In-Commit Timestamps").
+
+A version that keeps its own timestamp has it in its ``commitInfo``. Any other has its commit file's modification time,
+moved up where needed so that time grows with versions, as Delta Lake does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
+
+from delta_sharing_spark.deltalog.actions import IN_COMMIT_TIMESTAMPS, Metadata
+from delta_sharing_spark.deltalog.commits import find_actions
+from delta_sharing_spark.deltalog.paths import LOG_DIR, LogEntry, LogStore, commit_name, in_log, parse_name
+from delta_sharing_spark.errors import LogError, VersionError
+
+_ENABLED_VERSION = "delta.inCommitTimestampEnablementVersion"
+_ENABLED_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
+#: How far before a range modification times are taken into account, as in Delta Lake.
+_MONOTONIC_START = 100
+
+
+def in_commit_since(metadata: Metadata) -> int | None:
+    """The first version that keeps its own timestamp, None if the table keeps none."""
+    return _number(metadata, _ENABLED_VERSION) or 0 if metadata.enabled(IN_COMMIT_TIMESTAMPS) else None
+
+
+def _number(metadata: Metadata, key: str) -> int | None:
+    text = metadata.configuration.get(key, "")
+    return int(text) if text.isdecimal() else None
+
+
+def iso(timestamp_ms: int) -> str:
+    """A timestamp as errors write it."""
+    try:
+        return (datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=timestamp_ms)).isoformat()
+    except OverflowError:
+        return f"{timestamp_ms} ms since 1970"
+
+
+def in_commit_timestamp(data: bytes, path: str, table: str) -> int:
+    """The timestamp in a commit.
+
+    Raises:
+        LogError: It has none.
+    """
+    for info in find_actions(data, "commitInfo", path):
+        stamp = info.get("inCommitTimestamp")
+        if isinstance(stamp, int):
+            return stamp
+    raise LogError(
+        f"{path} of {table} has no inCommitTimestamp, although the table keeps timestamps in its commits; "
+        f"ask the provider to repair the table",
+        file=path,
+    )
+
+
+class CommitTimes:
+    """Timestamps of the versions up to ``newest``.
+
+    Args:
+        store: Where the table lies.
+        newest: The newest version.
+        metadata: In effect at the newest version.
+        table: How errors name the table.
+        start: Only versions from here on will be asked for.
+    """
+
+    def __init__(self, store: LogStore, newest: int, metadata: Metadata, table: str, *, start: int = 0) -> None:
+        self._store, self._newest, self._metadata, self._table = store, newest, metadata, table
+        self._since = in_commit_since(metadata)
+        self._start = start
+        self._listed: dict[int, int] | None = None
+        self._has_listed = False
+
+    def time(self, version: int) -> int:
+        """A version's timestamp in milliseconds.
+
+        Raises:
+            LogError: Its commit file is gone, or lacks its timestamp.
+        """
+        path = in_log(commit_name(version))
+        if self._since is not None and version >= self._since:
+            try:
+                return in_commit_timestamp(self._store.read(path), path, self._table)
+            except (FileNotFoundError, PermissionError):
+                raise self._unknown(version) from None
+        listed = self._modified()
+        if listed is not None:
+            if version not in listed:
+                raise self._unknown(version)
+            return listed[version]
+        try:
+            modified = self._store.modified(path)
+        except (FileNotFoundError, PermissionError):
+            raise self._unknown(version) from None
+        if modified is None:
+            raise self._unknown(version)
+        return modified
+
+    def at_or_before(self, timestamp_ms: int) -> int:
+        """The last version committed at or before a timestamp.
+
+        Raises:
+            VersionError: It lies before the first version that is there.
+        """
+        low, high = self._search_range(timestamp_ms)
+        first = self.time(low)
+        if timestamp_ms < first:
+            raise VersionError(
+                f"{iso(timestamp_ms)} is before the earliest version of {self._table} that is available: version {low} "
+                f"of {iso(first)}; ask for that time or later"
+            )
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.time(middle) <= timestamp_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def at_or_after(self, timestamp_ms: int) -> int:
+        """The first version committed at or after a timestamp, among those that are there.
+
+        Raises:
+            VersionError: It lies after the newest version.
+        """
+        try:
+            version = self.at_or_before(timestamp_ms)
+        except VersionError:
+            return self.first()
+        if self.time(version) >= timestamp_ms:
+            return version
+        if version == self._newest:
+            raise self.too_late(timestamp_ms)
+        return version + 1
+
+    def too_late(self, timestamp_ms: int) -> VersionError:
+        """The error of a timestamp after the newest version."""
+        return VersionError(
+            f"{iso(timestamp_ms)} is after the newest version of {self._table}: version {self._newest} of "
+            f"{iso(self.time(self._newest))}; ask for that time or earlier"
+        )
+
+    def first(self) -> int:
+        """The earliest version whose commit is there, with all commits after it."""
+        listed = self._modified()
+        if listed is not None:
+            return self._first_listed(listed)
+        low, high = 0, self._newest
+        while low < high:
+            middle = (low + high) // 2
+            try:
+                self._store.size(in_log(commit_name(middle)))
+            except (FileNotFoundError, PermissionError):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _first_listed(self, listed: Iterable[int]) -> int:
+        versions = set(listed)
+        first = self._newest
+        while first - 1 in versions:
+            first -= 1
+        return first
+
+    def _search_range(self, timestamp_ms: int) -> tuple[int, int]:
+        """The versions to search: those before in-commit timestamps, or those with (the protocol's rule)."""
+        first = self.first()
+        if self._since is None or first >= self._since:
+            return first, self._newest
+        enabled = _number(self._metadata, _ENABLED_TIMESTAMP)
+        if enabled is not None and timestamp_ms >= enabled:
+            return self._since, self._newest
+        return first, self._since - 1
+
+    def _modified(self) -> dict[int, int] | None:
+        """Listed modification times, growing with versions; None where nothing can be listed."""
+        if not self._has_listed:
+            start = max(0, self._start - _MONOTONIC_START)
+            entries = self._store.list_from(LOG_DIR, f"{start:020d}.")
+            self._listed = None if entries is None else _monotonic(entries, self._newest)
+            self._has_listed = True
+        return self._listed
+
+    def _unknown(self, version: int) -> LogError:
+        path = in_log(commit_name(version))
+        return LogError(
+            f"the time of version {version} of {self._table} is unknown: {path} cannot be read; ask by version instead",
+            file=path,
+        )
+
+
+def _monotonic(entries: list[LogEntry], newest: int) -> dict[int, int]:
+    times: dict[int, int] = {}
+    last: int | None = None
+    for entry in entries:
+        name = parse_name(entry.name)
+        if name is None or name.kind != "commit" or name.version > newest:
+            continue
+        last = entry.modified_ms if last is None else max(entry.modified_ms, last + 1)
+        times[name.version] = last
+    return times

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from delta_sharing_spark.errors import DeltaSharingError, FileError, NetworkError
+from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileError, NetworkError
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -111,6 +111,10 @@ def _told_apart(error: Exception, what: str) -> Exception:
         return PermissionError(label)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return FileNotFoundError(what)
+    if status == 416 or code == "InvalidRange":
+        return CorruptFileError(
+            f"{what} is shorter than planned; the file is damaged or was replaced: reload", file=what
+        )
     if status is None and _is_network(error):
         return TransientFault(label)
     return FileError(

@@ -38,10 +38,16 @@ class Storage:
 
     Paths are ``Location``s; ``what`` names the object in errors. Exceptions are told apart by
     ``faults.retried``: FileNotFoundError, PermissionError, NetworkError, FileError.
+
+    Attributes:
+        location: What it was opened for.
+        credential: The uuid of the token it reads with.
+        host: How errors name the other end.
     """
 
-    def __init__(self, location: Location, secret: Secret, settings: StorageSettings) -> None:
+    def __init__(self, location: Location, secret: Secret, settings: StorageSettings, *, credential: str = "") -> None:
         self.location = location
+        self.credential = credential
         self.settings = settings
         self.host = _host(location, settings)
         self._fs = _filesystem(location, secret, settings)
@@ -61,12 +67,14 @@ class Storage:
         return retried(action, self.settings, what=what or str(at), host=self.host)
 
     def info(self, at: Location, *, what: str = "") -> Listed:
-        """Size and modification time of one object that exists; one request."""
+        """Size and modification time of one object; one request, and never a listing."""
 
         def action() -> Listed:
-            found = self._fs.info(at.path)
-            when = found.get("LastModified") or found.get("last_modified") or found.get("updated") or found.get("mtime")
-            return Listed(at.key.rpartition("/")[2], int(found["size"]), _milliseconds(when))
+            if at.kind == "local":
+                stat = os.stat(at.path)
+                return Listed(os.path.basename(at.path), stat.st_size, stat.st_mtime_ns // 1_000_000)
+            size, modified = _module(at).head(self._fs, at.container, at.key)
+            return Listed(at.key.rpartition("/")[2], int(size), _milliseconds(modified))
 
         return retried(action, self.settings, what=what or str(at), host=self.host)
 
@@ -81,27 +89,15 @@ class Storage:
         return sorted(listed)
 
     def _pages(self, directory: Location, prefix: str, start_name: str, what: str) -> Iterator[Any]:
-        kind, container = directory.kind, directory.container
-        if kind == "local":
+        if directory.kind == "local":
             yield from self._local_entries(directory, prefix)
             return
         module = _module(directory)
-        if kind == "azure":
-            from fsspec.asyn import sync
-
-            yield from retried(
-                lambda: sync(self._fs.loop, module.list_blobs, self._fs, container, prefix),
-                self.settings,
-                what=what,
-                host=self.host,
-            )
-            return
-        # S3 lists what comes after a key: the last key before start_name is start_name without its last character.
-        start = prefix + (start_name[:-1] if kind == "aws" else start_name)
+        start = prefix + start_name
         token: str | None = None
         while True:
             page, token = retried(
-                lambda at=token: module.list_page(self._fs, container, prefix, start, at),  # type: ignore[misc]
+                lambda at=token: module.list_page(self._fs, directory.container, prefix, start, at),  # type: ignore[misc]
                 self.settings,
                 what=what,
                 host=self.host,

@@ -66,6 +66,12 @@ def build(location: Location, secret: GcpBearer, settings: StorageSettings) -> A
     return _BearerFileSystem(secret, settings)
 
 
+def head(fs: Any, bucket: str, name: str) -> tuple[int, Any]:
+    """An object's size and modification time; objects.get permission is enough."""
+    answer = fs.call("GET", "b/{}/o/{}", bucket, name, json_out=True)
+    return int(answer["size"]), answer.get("updated")
+
+
 def list_page(fs: Any, bucket: str, prefix: str, start: str, token: str | None) -> tuple[list[Any], str | None]:
     """One page of objects.list from a name on: ``(name, size, modified)`` and the next page's token."""
     answer = fs.call(

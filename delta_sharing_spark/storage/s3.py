@@ -64,13 +64,22 @@ def build(location: Location, secret: AwsSession, settings: StorageSettings) -> 
     )
 
 
-def list_page(fs: Any, bucket: str, prefix: str, after: str, token: str | None) -> tuple[list[Any], str | None]:
-    """One page of ListObjectsV2 from just after a key: ``(name, size, modified)`` and the next page's token."""
+def head(fs: Any, bucket: str, key: str) -> tuple[int, Any]:
+    """An object's size and modification time; GetObject permission is enough."""
+    answer = fs.call_s3("head_object", Bucket=bucket, Key=key)
+    return answer["ContentLength"], answer["LastModified"]
+
+
+def list_page(fs: Any, bucket: str, prefix: str, start: str, token: str | None) -> tuple[list[Any], str | None]:
+    """One page of ListObjectsV2: ``(key, size, modified)`` and the next page's token.
+
+    S3 lists what comes after a key, so a few keys before ``start`` may be among them.
+    """
     arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/"}
     if token is not None:
         arguments["ContinuationToken"] = token
-    elif after:
-        arguments["StartAfter"] = after
+    elif start > prefix:
+        arguments["StartAfter"] = start[:-1]
     answer = fs.call_s3("list_objects_v2", **arguments)
     found = [(item["Key"], item["Size"], item["LastModified"]) for item in answer.get("Contents", ())]
     return found, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None

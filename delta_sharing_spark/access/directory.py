@@ -1,0 +1,253 @@
+"""Directory mode: the table's log and files read where they lie, with the sharing server's temporary credentials."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from delta_sharing_spark.access.carriage import DirectoryAccess, paths_of, storage_for
+from delta_sharing_spark.access.credentials import TOKENS, Issuer, SharingIssuer, StorageToken, bind
+from delta_sharing_spark.access.log_store import StorageLogStore
+from delta_sharing_spark.errors import (
+    AccessModeError,
+    CredentialError,
+    FileGoneError,
+    LogError,
+    NetworkError,
+    TableChangedError,
+)
+from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.filesystems import missing_extra
+from delta_sharing_spark.storage.locations import EXTRAS, Location, parse_location
+from delta_sharing_spark.storage.source import read_leased
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.deltalog.replay import Prune, Snapshot
+    from delta_sharing_spark.sharing.actions import TableSnapshotHead
+    from delta_sharing_spark.sharing.address import TableName
+    from delta_sharing_spark.sharing.profile import Profile
+    from delta_sharing_spark.sharing.transport import TransportSettings
+
+#: Seconds within which the driver knows whether a table's locations can be read.
+DECISION_SECONDS = 10.0
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryTable:
+    """A table whose locations have been found readable: its log, its files, and the access that splits carry.
+
+    Attributes:
+        table: How errors name the table.
+        head: What the sharing server said of it.
+        access: For executors.
+        store: The log's.
+    """
+
+    table: str
+    head: TableSnapshotHead = field(repr=False)
+    access: DirectoryAccess
+    store: StorageLogStore = field(repr=False)
+
+    def snapshot(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Snapshot:
+        """A version of the table by its log, checked against what the sharing server said of it.
+
+        Raises:
+            LogError, VersionError, UnsupportedFeatureError: As ``load_snapshot``.
+            TableChangedError: The log is of another table than the server's, or behind what the server said.
+            CredentialError, NetworkError: The storage cannot be read.
+        """
+        from delta_sharing_spark.deltalog.replay import load_snapshot
+
+        try:
+            snapshot = load_snapshot(self.store, version=version, timestamp_ms=timestamp_ms, table=self.table)
+        except (LogError, CredentialError):
+            said = self.head.version
+            if version is not None or timestamp_ms is not None or not self.store.listing_refused or said is None:
+                raise
+            # Without a listing and a hint nothing tells where the log begins, but for the server's word.
+            snapshot = load_snapshot(self.store, version=said, table=self.table)
+        self._check(snapshot, latest=version is None and timestamp_ms is None)
+        return snapshot
+
+    def _check(self, snapshot: Snapshot, *, latest: bool) -> None:
+        said = self.head.metadata.id
+        if said and snapshot.metadata.id and snapshot.metadata.id != said:
+            raise TableChangedError(
+                f"the log at {self.store.root} is of the table with the id {snapshot.metadata.id}, but the sharing server "
+                f"says that {self.table} has the id {said}: it was replaced; load it again"
+            )
+        version = self.head.version
+        if latest and version is not None and snapshot.version < version:
+            raise TableChangedError(
+                f"the log of {self.table} ends with version {snapshot.version}, but the sharing server said {version}; "
+                f"load the table again, and ask the provider whether {self.store.root} is its location"
+            )
+
+    def tasks(self, snapshot: Snapshot, prune: Prune | None = None, *, keep_stats: bool = False) -> Iterator[FileTask]:
+        """The snapshot's files, each known to lie in a location that a credential covers.
+
+        The first file in each auxiliary location is touched, so that a refusal shows on the driver.
+
+        Raises:
+            CredentialError: A file lies elsewhere, or its location is refused.
+        """
+        yield from self.checked(snapshot.tasks(prune, keep_stats=keep_stats))
+
+    def checked(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
+        """Tasks of this table (a snapshot's or a change feed's), checked as ``tasks`` says."""
+        root = self.store.root + "/"
+        touched: set[StorageToken] = set()
+        for task in tasks:
+            for path in paths_of(task):
+                if path.startswith(root):
+                    continue
+                at = parse_location(path)
+                token = bind(self.access.tokens, at, table=self.table)
+                if token not in touched and str(token.location) != self.store.root:
+                    touched.add(token)
+                    self._touch(at, path)
+            yield task
+
+    def _touch(self, at: Location, path: str) -> None:
+        """Read one byte of a file in an auxiliary location."""
+        try:
+            read_leased(self.access.lease(at), at, 0, 1, name=path)
+        except FileGoneError:
+            return  # its own reader says so, if it is needed at all
+
+
+def open_directory(
+    profile: Profile,
+    transport: TransportSettings,
+    table: TableName,
+    head: TableSnapshotHead,
+    *,
+    settings: StorageSettings | None = None,
+    carry_profile: bool = True,
+    seconds: float = DECISION_SECONDS,
+    issuer: Issuer | None = None,
+) -> DirectoryTable:
+    """Obtain a credential for every location of a table and find out, within ``seconds``, whether all can be read.
+
+    Args:
+        profile, transport, table: How to ask the sharing server.
+        head: What it said of the table; ``location`` is required.
+        settings: Region, endpoint, time-outs.
+        carry_profile: Whether executors may ask for credentials.
+        seconds: The bound of the decision.
+        issuer: Instead of the sharing server, for tests.
+
+    Raises:
+        AccessModeError: An unsupported scheme, a missing extra, a local location of a remote server.
+        CredentialError: A credential that is refused, malformed, or does not cover its location.
+        NetworkError: The storage or the server did not answer in time.
+        ServerError: The sharing server refuses to issue one.
+    """
+    settings = settings or StorageSettings()
+    name = str(table)
+    root, others = _locations(head, name)
+    for location in (root, *others):
+        _readable(location, profile, name)
+    asking = issuer or SharingIssuer(profile, transport, table, root)
+    known = None if head.version is None else f"_delta_log/{head.version:020d}.json"
+    at = parse_location(f"{root}/{known or '_delta_log/_last_checkpoint'}")
+    quick = replace(settings, retry_seconds=min(settings.retry_seconds, 4.0))
+
+    def connect(location: Location) -> StorageToken:
+        token = TOKENS.get(asking, location)
+        if location != root:
+            return token
+        try:
+            storage_for(token, quick).get(at, 0, 1, what=str(at))
+        except FileNotFoundError:
+            return token
+        except PermissionError:
+            # Cached and late, or read-only and absent: one new token decides.
+            token = TOKENS.get(asking, location, refused=token)
+            _try_again(token, quick, at, known)
+        return token
+
+    tokens = _together(connect, (root, *others), seconds, name)
+    carried = DirectoryAccess(name, tokens, asking if carry_profile else None, settings, at if known else None)
+    driver = replace(carried, issuer=asking)
+    return DirectoryTable(name, head, carried, StorageLogStore(driver.lease, root, known))
+
+
+def _try_again(token: StorageToken, settings: StorageSettings, at: Location, known: str | None) -> None:
+    try:
+        storage_for(token, settings).get(at, 0, 1, what=str(at))
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        if known is not None:
+            raise CredentialError(
+                f"the storage refuses {at} with the credential that the sharing server issued for {token.location}; "
+                f"ask the provider to check it, or use accessMode=url"
+            ) from None
+
+
+def _locations(head: TableSnapshotHead, table: str) -> tuple[Location, tuple[Location, ...]]:
+    metadata = head.metadata
+    if not metadata.location:
+        raise AccessModeError(
+            f"the sharing server offers table {table} by dir but names no location for it, which the protocol requires; "
+            f"set accessMode=url, or ask the provider to correct it"
+        )
+    root = parse_location(metadata.location)
+    others = dict.fromkeys(parse_location(text) for text in metadata.auxiliary_locations or ())
+    return root, tuple(at for at in others if not root.covers(at))
+
+
+def _readable(location: Location, profile: Profile, table: str) -> None:
+    extra = missing_extra(location)
+    if extra is not None:
+        raise AccessModeError(
+            f"table {table} lies at {location}, which needs the extra {extra!r} ({EXTRAS[location.kind][1]} is missing); "
+            f"run pip install 'delta-sharing-spark[{extra}]', on the executors as well, or use accessMode=url",
+            extra=extra,
+        )
+    if location.kind == "local" and (urlsplit(profile.endpoint).hostname or "") not in _LOOPBACK:
+        raise AccessModeError(
+            f"table {table} lies at {location}, a local path, which is read only for a sharing server on this machine; "
+            f"use accessMode=url"
+        )
+
+
+def _together(
+    connect: Callable[[Location], StorageToken], locations: Sequence[Location], seconds: float, table: str
+) -> tuple[StorageToken, ...]:
+    """A token per location, or an error once ``seconds`` are over; what still runs then ends by itself.
+
+    The threads are daemons, not a pool's: those would keep the process from ending.
+    """
+    results: dict[Location, StorageToken] = {}
+    errors: dict[Location, BaseException] = {}
+
+    def run(location: Location) -> None:
+        try:
+            results[location] = connect(location)
+        except BaseException as error:  # handed to the caller's thread, which raises it
+            errors[location] = error
+
+    deadline = time.monotonic() + seconds
+    threads = [
+        threading.Thread(target=run, args=(location,), name="directory-open", daemon=True) for location in locations
+    ]
+    for thread in threads:
+        thread.start()
+    for location, thread in zip(locations, threads, strict=True):
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if location in errors:
+            raise errors[location]
+        if location not in results:
+            raise NetworkError(
+                f"table {table}: its location {location} could not be reached within {seconds:.0f} s; check the network "
+                f"from the driver to the storage, or use accessMode=url if the server offers it"
+            )
+    return tuple(results[location] for location in locations)

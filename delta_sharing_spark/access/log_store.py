@@ -1,0 +1,125 @@
+"""A table's log on cloud storage: the ``LogStore`` of ``deltalog``, with credentials that may be read-only or late."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable
+from typing import BinaryIO, TypeVar, cast
+
+from delta_sharing_spark.deltalog.paths import LogEntry, join
+from delta_sharing_spark.errors import FileGoneError
+from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.locations import Location, parse_location
+from delta_sharing_spark.storage.source import FsspecSource, SourceFile, StorageLease
+
+T = TypeVar("T")
+
+#: Seconds for which the sight of the known object holds: probing a log past its end is refused many times in a row.
+_SIGHT_SECONDS = 5.0
+_BUFFER = 1 << 20
+
+
+class StorageLogStore:
+    """See ``deltalog.paths.LogStore``.
+
+    A refusal has two meanings: the credential is late, or it may not list and the object does not exist. They are
+    told apart by reading something known to exist; only if that is refused as well is the credential renewed, once.
+
+    Args:
+        lease_for: A location's lease.
+        root: The table's location.
+        known: A path relative to the root that the sharing server's word says exists, or None.
+    """
+
+    def __init__(self, lease_for: Callable[[Location], StorageLease], root: Location, known: str | None) -> None:
+        self._root = root
+        self.root = str(root)
+        self._lease_for = lease_for
+        self._known = known
+        self._seen_at = float("-inf")
+        self._lock = threading.Lock()
+        #: Whether a listing was refused so far.
+        self.listing_refused = False
+
+    def read(self, path: str) -> bytes:
+        """See ``LogStore.read``."""
+        at = self._at(path)
+        data = self._run(at, path, lambda storage: storage.get(at, what=path))
+        self._note(path)
+        return data
+
+    def open(self, path: str) -> BinaryIO:
+        """See ``LogStore.open``: reads by range, so that columns of a checkpoint need not be fetched whole."""
+        at = self._at(path)
+        listed = self._run(at, path, lambda storage: storage.info(at, what=path))
+        source = FsspecSource(self._lease_for(at), at, name=path, size=listed.size)
+        return cast("BinaryIO", io.BufferedReader(SourceFile(source), _BUFFER))
+
+    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
+        """See ``LogStore.list_from``."""
+        at = self._at(relative_dir)
+        try:
+            listed = self._run(
+                at, relative_dir, lambda storage: storage.list_from(at, start_name, what=f"listing {relative_dir}")
+            )
+        except PermissionError:
+            self.listing_refused = True
+            return None
+        except FileNotFoundError:
+            return []
+        return [LogEntry(*one) for one in listed]
+
+    def size(self, path: str) -> int | None:
+        """See ``LogStore.size``."""
+        at = self._at(path)
+        return self._run(at, path, lambda storage: storage.info(at, what=path)).size
+
+    def modified(self, path: str) -> int | None:
+        """See ``LogStore.modified``."""
+        at = self._at(path)
+        return self._run(at, path, lambda storage: storage.info(at, what=path)).modified_ms
+
+    def _at(self, path: str) -> Location:
+        return parse_location(join(self.root, path))
+
+    def _note(self, path: str) -> None:
+        with self._lock:
+            self._known = path
+            self._seen_at = time.monotonic()
+
+    def _run(self, at: Location, path: str, action: Callable[[Storage], T]) -> T:
+        lease = self._lease_for(at)
+        storage = lease.storage()
+        try:
+            return action(storage)
+        except PermissionError:
+            if self._credential_works(storage):
+                raise
+        try:
+            lease.refused(storage, path, 1)
+        except FileGoneError:
+            raise PermissionError(path) from None
+        try:
+            return action(lease.storage())
+        except PermissionError:
+            with self._lock:
+                self._known = None  # what was said to exist does not read with a fresh credential either
+            raise
+
+    def _credential_works(self, storage: Storage) -> bool:
+        """Whether a refusal was about the object: the known object reads, or there is none to tell by."""
+        with self._lock:
+            known, seen_at = self._known, self._seen_at
+        if known is None:
+            return True
+        if time.monotonic() - seen_at < _SIGHT_SECONDS:
+            return True
+        try:
+            storage.get(self._at(known), 0, 1, what=known)
+        except (PermissionError, FileNotFoundError):
+            return False
+        with self._lock:
+            self._seen_at = time.monotonic()
+        return True

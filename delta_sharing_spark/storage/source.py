@@ -1,0 +1,113 @@
+"""Byte ranges of one file through fsspec: checked against the plan, and read on with another credential when refused."""
+
+from __future__ import annotations
+
+import io
+from typing import Protocol
+
+from delta_sharing_spark.errors import CorruptFileError, FileGoneError
+from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.locations import Location
+
+
+class StorageLease(Protocol):
+    """A location's storage, kept open with a valid credential by whoever planned the read."""
+
+    def storage(self) -> Storage:
+        """The storage, with a credential that should work now; renewed first if it is about to expire."""
+
+    def refused(self, storage: Storage, name: str, refusals: int) -> None:
+        """The storage refused the file ``name``, for the ``refusals``-th time in one read: prepare another credential.
+
+        Raises:
+            DeltaSharingError: There is no other to be had; says what to do.
+        """
+
+
+class FsspecSource:
+    """A ``ByteSource`` over fsspec.
+
+    Args:
+        lease: Where the storage comes from.
+        at: The file.
+        name: How errors name it.
+        size: Planned bytes.
+    """
+
+    def __init__(self, lease: StorageLease, at: Location, *, name: str, size: int) -> None:
+        self.name = name
+        self.size = size
+        self._lease = lease
+        self._at = at
+
+    def read(self, start: int, length: int) -> memoryview:
+        """See ``ByteSource.read``; one request."""
+        if start < 0 or length < 0 or start + length > self.size:
+            raise CorruptFileError(
+                f"file {self.name}: bytes {start} to {start + length} were asked for, but it has {self.size}; "
+                f"the file is truncated or damaged: ask the provider to check it",
+                file=self.name,
+            )
+        if length == 0:
+            return memoryview(b"")
+        data = read_leased(self._lease, self._at, start, start + length, name=self.name)
+        if len(data) != length:
+            raise CorruptFileError(
+                f"file {self.name} has {start + len(data)} bytes, planned were {self.size}; "
+                f"it was replaced or is damaged: reload the table",
+                file=self.name,
+            )
+        return memoryview(data)
+
+    def close(self) -> None:
+        """Nothing to give back: connections belong to the process."""
+
+
+def read_leased(lease: StorageLease, at: Location, start: int | None, end: int | None, *, name: str) -> bytes:
+    """Bytes ``[start, end)`` of a file, or all of it, renewing the credential on a refusal.
+
+    Raises:
+        FileGoneError, CredentialError, NetworkError, FileError
+    """
+    refusals = 0
+    while True:
+        storage = lease.storage()
+        try:
+            return storage.get(at, start, end, what=f"file {name}")
+        except FileNotFoundError:
+            raise FileGoneError(
+                f"file {name}: the storage no longer has it; the table was probably rewritten or vacuumed: reload it",
+                file=name,
+            ) from None
+        except PermissionError:
+            refusals += 1
+            lease.refused(storage, name, refusals)
+
+
+class SourceFile(io.RawIOBase):
+    """A file object over a source, for readers that want to seek."""
+
+    def __init__(self, source: FsspecSource) -> None:
+        super().__init__()
+        self._source = source
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        length = max(0, min(len(buffer), self._source.size - self._at))
+        buffer[:length] = self._source.read(self._at, length)
+        self._at += length
+        return length

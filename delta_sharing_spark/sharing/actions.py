@@ -1,0 +1,297 @@
+"""Wire records of the protocol, in both response formats: small, typed, tolerant of what they do not know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from delta_sharing_spark.errors import ResponseError
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What a reader must be able to do."""
+
+    min_reader_version: int
+    reader_features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """A table's metadata; ``location`` and what follows belong to directory access."""
+
+    id: str
+    schema_string: str
+    partition_columns: tuple[str, ...]
+    provider: str = "parquet"
+    name: str | None = None
+    description: str | None = None
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    num_files: int | None = None
+    size: int | None = None
+    version: int | None = None
+    location: str | None = None
+    auxiliary_locations: tuple[str, ...] = ()
+    access_modes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VectorDescriptor:
+    """A deletion vector as the delta format gives it; the path of a stored one is a presigned URL."""
+
+    storage_type: str
+    path_or_inline_dv: str = field(repr=False)
+    offset: int | None
+    size_in_bytes: int
+    cardinality: int
+
+
+@dataclass(slots=True)
+class FileRecord:
+    """One file line of either format. ``kind`` is ``"add"``, ``"cdf"`` or ``"remove"``; times are milliseconds."""
+
+    kind: str
+    id: str
+    url: str = field(repr=False)
+    size: int
+    partition_values: Mapping[str, str | None]
+    stats: str | None = field(default=None, repr=False)
+    expiration_timestamp: int | None = None
+    version: int | None = None
+    timestamp: int | None = None
+    deletion_vector: VectorDescriptor | None = None
+    deletion_vector_file_id: str | None = None
+    data_change: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EndStreamAction:
+    """The last line of a response, where there is one."""
+
+    refresh_token: str | None = field(default=None, repr=False)
+    next_page_token: str | None = field(default=None, repr=False)
+    min_url_expiration_timestamp: int | None = None
+    error_message: str | None = None
+    http_status_error_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshotHead:
+    """What precedes the files: which version, in which format, under which protocol and metadata."""
+
+    version: int | None
+    response_format: str
+    protocol: Protocol
+    metadata: Metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of the server."""
+
+    name: str
+    id: str | None = None
+    display_name: str | None = None
+    comment: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema of a share."""
+
+    name: str
+    share: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as listings show it."""
+
+    name: str
+    schema: str
+    share: str
+    share_id: str | None = None
+    id: str | None = None
+    comment: str | None = None
+    location: str | None = None
+    auxiliary_locations: tuple[str, ...] = ()
+    access_modes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TemporaryCredentials:
+    """Storage credentials of one location, as the server sent them; exactly one kind should be set."""
+
+    location: str | None
+    expiration_time: int | None
+    aws: Mapping[str, str] | None = field(default=None, repr=False)
+    azure: Mapping[str, str] | None = field(default=None, repr=False)
+    gcp: Mapping[str, str] | None = field(default=None, repr=False)
+
+
+def parse_protocol(body: Any, table: str) -> tuple[Protocol, str]:
+    """A ``protocol`` line's body to the protocol and its response format (``parquet`` or ``delta``)."""
+    tree = _object(body, "protocol", table)
+    inner = tree.get("deltaProtocol")
+    response_format = "parquet" if inner is None else "delta"
+    if inner is not None:
+        tree = _object(inner, "deltaProtocol", table)
+    version = _integer(tree.get("minReaderVersion"), "minReaderVersion", table)
+    if version is None:
+        raise _malformed("its protocol names no minReaderVersion", table)
+    features = tree.get("readerFeatures")
+    return Protocol(version, _strings(features)), response_format
+
+
+def parse_metadata(body: Any, table: str) -> Metadata:
+    """A ``metaData`` line's body, of either format."""
+    outer = _object(body, "metaData", table)
+    inner = outer.get("deltaMetadata")
+    tree = outer if inner is None else _object(inner, "deltaMetadata", table)
+    schema_string = tree.get("schemaString")
+    if not isinstance(schema_string, str):
+        raise _malformed("its metadata has no schemaString", table)
+    provider = tree.get("format")
+    return Metadata(
+        id=str(tree.get("id") or ""),
+        schema_string=schema_string,
+        partition_columns=_strings(tree.get("partitionColumns")),
+        provider=str(provider.get("provider") or "parquet") if isinstance(provider, dict) else "parquet",
+        name=_text(tree.get("name")),
+        description=_text(tree.get("description")),
+        configuration=_string_map(tree.get("configuration")),
+        num_files=_integer(_first(outer, tree, "numFiles"), "numFiles", table),
+        size=_integer(_first(outer, tree, "size"), "size", table),
+        version=_integer(_first(outer, tree, "version"), "version", table),
+        location=_text(_first(outer, tree, "location")),
+        auxiliary_locations=_strings(_first(outer, tree, "auxiliaryLocations")),
+        access_modes=tuple(m.lower() for m in _strings(_first(outer, tree, "accessModes"))),
+    )
+
+
+def parse_parquet_file(kind: str, body: Any, table: str) -> FileRecord:
+    """A ``file``, ``add``, ``cdf`` or ``remove`` line of the parquet format."""
+    tree = _object(body, kind, table)
+    url, identity = tree.get("url"), tree.get("id")
+    if not isinstance(url, str) or not isinstance(identity, str):
+        raise _malformed(f"a {kind!r} line lacks its url or id", table)
+    return FileRecord(
+        "add" if kind == "file" else kind,
+        identity,
+        url,
+        _size(tree, table),
+        _partition_values(tree, table),
+        _text(tree.get("stats")),
+        _integer(tree.get("expirationTimestamp"), "expirationTimestamp", table),
+        _integer(tree.get("version"), "version", table),
+        _integer(tree.get("timestamp"), "timestamp", table),
+    )
+
+
+def parse_delta_file(body: Any, table: str) -> FileRecord | None:
+    """A ``file`` line of the delta format: a wrapped ``deltaSingleAction``; None for an action that is no file."""
+    outer = _object(body, "file", table)
+    single = _object(outer.get("deltaSingleAction"), "deltaSingleAction", table)
+    for name, kind in (("add", "add"), ("cdc", "cdf"), ("remove", "remove")):
+        tree = single.get(name)
+        if isinstance(tree, dict):
+            break
+    else:
+        return None
+    path, identity = tree.get("path"), outer.get("id")
+    if not isinstance(path, str) or not isinstance(identity, str):
+        raise _malformed(f"a delta {name!r} action lacks its path or id", table)
+    return FileRecord(
+        kind,
+        identity,
+        path,
+        _size(tree, table),
+        _partition_values(tree, table),
+        _text(tree.get("stats")),
+        _integer(outer.get("expirationTimestamp"), "expirationTimestamp", table),
+        _integer(outer.get("version"), "version", table),
+        _integer(outer.get("timestamp"), "timestamp", table),
+        _vector(tree.get("deletionVector"), table),
+        _text(outer.get("deletionVectorFileId")),
+        tree.get("dataChange") is not False,
+    )
+
+
+def parse_end(body: Any, table: str) -> EndStreamAction:
+    """An ``endStreamAction``, wrapped or bare."""
+    tree = _object(body, "endStreamAction", table)
+    return EndStreamAction(
+        _text(tree.get("refreshToken")) or None,
+        _text(tree.get("nextPageToken")) or None,
+        _integer(tree.get("minUrlExpirationTimestamp"), "minUrlExpirationTimestamp", table),
+        _text(tree.get("errorMessage")),
+        _integer(tree.get("httpStatusErrorCode"), "httpStatusErrorCode", table),
+    )
+
+
+def _vector(tree: Any, table: str) -> VectorDescriptor | None:
+    if tree is None:
+        return None
+    tree = _object(tree, "deletionVector", table)
+    storage, path = tree.get("storageType"), tree.get("pathOrInlineDv")
+    size = _integer(tree.get("sizeInBytes"), "sizeInBytes", table)
+    if not isinstance(storage, str) or not isinstance(path, str) or size is None:
+        raise _malformed("a deletion vector lacks its storageType, pathOrInlineDv or sizeInBytes", table)
+    cardinality = _integer(tree.get("cardinality"), "cardinality", table) or 0
+    return VectorDescriptor(storage, path, _integer(tree.get("offset"), "offset", table), size, cardinality)
+
+
+def _size(tree: Mapping[str, Any], table: str) -> int:
+    size = _integer(tree.get("size"), "size", table)
+    if size is None or size < 0:
+        raise _malformed("a file line has no size", table)
+    return size
+
+
+def _partition_values(tree: Mapping[str, Any], table: str) -> Mapping[str, str | None]:
+    values = tree.get("partitionValues")
+    if not values:
+        return {}
+    if not isinstance(values, dict) or not all(v is None or isinstance(v, str) for v in values.values()):
+        raise _malformed("a file line has partitionValues that are not strings", table)
+    return values
+
+
+def _first(outer: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> Any:
+    value = outer.get(name)
+    return inner.get(name) if value is None else value
+
+
+def _object(value: Any, name: str, table: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _malformed(f"its {name!r} is not an object", table)
+    return value
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _strings(value: Any) -> tuple[str, ...]:
+    return tuple(str(v) for v in value) if isinstance(value, list) else ()
+
+
+def _string_map(value: Any) -> dict[str, str]:
+    return {str(k): str(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else {}
+
+
+def _integer(value: Any, name: str, table: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise _malformed(f"{name} is {value!r}, not a number", table)
+    try:
+        return int(value)
+    except ValueError:
+        raise _malformed(f"{name} is {value!r}, not a number", table) from None
+
+
+def _malformed(why: str, table: str) -> ResponseError:
+    return ResponseError(f"the server's answer for {table} breaks the protocol: {why}; ask the provider to check the server")

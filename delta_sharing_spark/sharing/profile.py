@@ -1,0 +1,232 @@
+"""Profiles: where a sharing server is and how to prove who asks (protocol, "Profile File Format"; version 2 by usage)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from delta_sharing_spark.errors import ProfileError
+from delta_sharing_spark.sharing.times import parse_instant
+
+#: The environment variable that holds a profile's path, or the profile's JSON itself.
+ENVIRONMENT = "DELTA_SHARING_PROFILE"
+_NEWEST = 2
+_ADVICE = "ask the provider of the share for a valid profile file"
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateKey:
+    """The key that signs an OAuth assertion."""
+
+    private_key_file: str
+    key_id: str
+    algorithm: str = "RS256"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A recipient's profile. ``type`` is ``bearer_token``, ``basic``, ``oauth_client_credentials`` or
+    ``oauth_jwt_bearer_private_key_jwt``; only that type's fields are set. Secrets stay out of its ``repr``."""
+
+    endpoint: str
+    type: str = "bearer_token"
+    version: int = 1
+    bearer_token: str | None = field(default=None, repr=False)
+    expiration_time: str | None = None
+    token_endpoint: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    scope: str | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    issuer: str | None = None
+    audience: str | None = None
+    private_key: PrivateKey | None = field(default=None, repr=False)
+
+    @property
+    def expires(self) -> datetime | None:
+        """When the bearer token ends (aware, UTC), if the profile says."""
+        return parse_instant(self.expiration_time) if self.expiration_time else None
+
+
+def load_profile(source: str | Path | Mapping[str, Any]) -> Profile:
+    """Load a profile.
+
+    Args:
+        source: A path (local, ``~``, ``dbfs:/``, any fsspec URL), the JSON text itself, or its fields.
+
+    Raises:
+        ProfileError: Missing, unreadable, malformed, or of a newer version.
+    """
+    if isinstance(source, Mapping):
+        return profile_from_fields(source, "the profile")
+    text = str(source).strip()
+    if text.startswith("{"):
+        return _from_json(text, "the profile")
+    return _from_json(_read(text), f"the profile {text}")
+
+
+def profile_from_environment() -> Profile | None:
+    """The profile that ``DELTA_SHARING_PROFILE`` names or holds; None if it is not set."""
+    text = os.environ.get(ENVIRONMENT, "").strip()
+    return load_profile(text) if text else None
+
+
+def profile_from_options(options: Mapping[str, str]) -> Profile | None:
+    """The profile that a load's options hold inline, under the JVM connector's names; None if they hold none.
+
+    Raises:
+        ProfileError: Some fields of a profile are there and others missing.
+    """
+    lowered = {k.lower(): v for k, v in options.items()}
+    fields = {name: lowered[name.lower()] for name in _INLINE if name.lower() in lowered}
+    if "sharecredentialsversion" not in lowered and not {"endpoint", "bearerToken", "clientSecret"} & fields.keys():
+        return None
+    fields.setdefault("shareCredentialsVersion", "2" if "clientSecret" in fields else "1")
+    return profile_from_fields(fields, "the profile in the options")
+
+
+_INLINE = (
+    "shareCredentialsVersion",
+    "type",
+    "endpoint",
+    "tokenEndpoint",
+    "clientId",
+    "clientSecret",
+    "scope",
+    "bearerToken",
+    "expirationTime",
+)
+
+
+def profile_from_fields(fields: Mapping[str, Any], name: str) -> Profile:
+    """A profile from its fields; unknown ones are ignored."""
+    version = _version(fields, name)
+    kind = str(fields.get("type") or "bearer_token")
+    endpoint = _required(fields, "endpoint", name).rstrip("/")
+    if kind == "bearer_token":
+        expiration = fields.get("expirationTime")
+        return Profile(
+            endpoint,
+            kind,
+            version,
+            bearer_token=_required(fields, "bearerToken", name),
+            expiration_time=str(expiration) if expiration else None,
+        )
+    if version < 2:
+        raise ProfileError(f"{name}: type {kind!r} needs shareCredentialsVersion 2, it says {version}; {_ADVICE}")
+    if kind == "basic":
+        return Profile(
+            endpoint,
+            kind,
+            version,
+            username=_required(fields, "username", name),
+            password=_required(fields, "password", name),
+        )
+    if kind == "oauth_client_credentials":
+        return Profile(
+            endpoint,
+            kind,
+            version,
+            token_endpoint=_required(fields, "tokenEndpoint", name).rstrip("/"),
+            client_id=_required(fields, "clientId", name),
+            client_secret=_required(fields, "clientSecret", name),
+            scope=_optional(fields, "scope"),
+        )
+    if kind == "oauth_jwt_bearer_private_key_jwt":
+        return _private_key_profile(fields, name, endpoint, version)
+    raise ProfileError(f"{name}: the type {kind!r} is unknown; upgrade delta-sharing-spark, or {_ADVICE}")
+
+
+def _private_key_profile(fields: Mapping[str, Any], name: str, endpoint: str, version: int) -> Profile:
+    auth = fields.get("auth")
+    if not isinstance(auth, Mapping):
+        raise ProfileError(f"Cannot find the 'auth' field in {name}; {_ADVICE}")
+    key = auth.get("privateKey")
+    if not isinstance(key, Mapping):
+        raise ProfileError(f"Cannot find the 'auth.privateKey' field in {name}; {_ADVICE}")
+    return Profile(
+        endpoint,
+        "oauth_jwt_bearer_private_key_jwt",
+        version,
+        token_endpoint=_required(auth, "tokenEndpoint", name).rstrip("/"),
+        client_id=_required(auth, "clientId", name),
+        issuer=_required(auth, "issuer", name),
+        audience=_required(auth, "audience", name),
+        scope=_optional(auth, "scope"),
+        private_key=PrivateKey(
+            _required(key, "privateKeyFile", name), _required(key, "keyId", name), str(key.get("algorithm") or "RS256")
+        ),
+    )
+
+
+def _version(fields: Mapping[str, Any], name: str) -> int:
+    raw = fields.get("shareCredentialsVersion")
+    if raw is None:
+        raise ProfileError(f"Cannot find the 'shareCredentialsVersion' field in {name}; {_ADVICE}")
+    try:
+        version = int(raw) if not isinstance(raw, (bool, float)) else -1
+    except (TypeError, ValueError):
+        version = -1
+    if version < 1:
+        raise ProfileError(f"'shareCredentialsVersion' in {name} is {raw!r}, not a version number; {_ADVICE}")
+    if version > _NEWEST:
+        raise ProfileError(
+            f"'shareCredentialsVersion' in {name} is {version} which is too new, this release reads up to {_NEWEST}; "
+            f"upgrade delta-sharing-spark"
+        )
+    return version
+
+
+def _required(fields: Mapping[str, Any], key: str, name: str) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise ProfileError(f"Cannot find the {key!r} field in {name}; {_ADVICE}")
+    return value
+
+
+def _optional(fields: Mapping[str, Any], key: str) -> str | None:
+    value = fields.get(key)
+    return value if isinstance(value, str) and value else None
+
+
+def _from_json(text: str, name: str) -> Profile:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ProfileError(f"{name} is not valid JSON; {_ADVICE}") from None
+    if not isinstance(fields, dict):
+        raise ProfileError(f"{name} is not a JSON object; {_ADVICE}")
+    return profile_from_fields(fields, name)
+
+
+def _read(path: str) -> str:
+    local = _local(path)
+    try:
+        if local is not None:
+            return local.read_text(encoding="utf-8-sig")
+        from delta_sharing_spark.storage.profiles import read_text
+
+        return read_text(path)
+    except FileNotFoundError:
+        raise ProfileError(f"the profile {path} does not exist; check the path before '#'") from None
+    except (OSError, UnicodeDecodeError, ImportError, ValueError) as error:
+        raise ProfileError(f"the profile {path} cannot be read ({type(error).__name__}: {error}); check the path and its permissions") from None
+
+
+def _local(path: str) -> Path | None:
+    """The path on this machine, or None for a URL of another storage."""
+    if path.startswith("dbfs:/"):
+        return Path("/dbfs") / path[len("dbfs:/") :].lstrip("/")
+    if path.startswith("file:"):
+        from urllib.parse import unquote, urlsplit
+
+        return Path(unquote(urlsplit(path).path))
+    if "://" in path:
+        return None
+    return Path(path).expanduser()

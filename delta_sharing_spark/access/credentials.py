@@ -109,6 +109,11 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
             f"the sharing server granted {credentials.location!r}, which does not cover {requested} that was asked for; "
             f"ask the provider to check the sharing server, or use accessMode=url"
         )
+    if not credentials.expiration_time:
+        raise CredentialError(
+            f"the credential for {requested} has no expirationTime, which the protocol requires; "
+            f"ask the provider to check the sharing server"
+        )
     expires = credentials.expiration_time / 1000
     if expires <= now:
         raise CredentialError(
@@ -122,11 +127,13 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
 def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secret:
     kinds: dict[str, Secret] = {}
     if (aws := credentials.aws) is not None:
-        kinds["awsTempCredentials"] = AwsSession(aws.access_key_id, aws.secret_access_key, aws.session_token)
-    if (sas := credentials.azure_sas) is not None:
-        kinds["azureUserDelegationSas"] = AzureSas(sas.removeprefix("?"))
-    if (bearer := credentials.gcp_token) is not None:
-        kinds["gcpOauthToken"] = GcpBearer(bearer)
+        kinds["awsTempCredentials"] = AwsSession(
+            aws.get("accessKeyId", ""), aws.get("secretAccessKey", ""), aws.get("sessionToken", "")
+        )
+    if (azure := credentials.azure) is not None:
+        kinds["azureUserDelegationSas"] = AzureSas(azure.get("sasToken", "").removeprefix("?"))
+    if (gcp := credentials.gcp) is not None:
+        kinds["gcpOauthToken"] = GcpBearer(gcp.get("oauthToken", ""))
     if requested.kind == "local" and not kinds:
         return NoSecret()
     if len(kinds) != 1:

@@ -1,0 +1,201 @@
+"""Tables between their logical shape and the one their files have: names, field ids, missing and widened columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
+from delta_sharing_spark.schema.types import Array, DataType, Field, Map, Primitive, Struct
+
+_FIELD_ID = b"PARQUET:field_id"
+
+Naming = Callable[[Field], str]
+
+
+def logical_name(field: Field) -> str:
+    return field.name
+
+
+def physical_name(field: Field) -> str:
+    return field.physical_name
+
+
+def table_of(data: pa.Table | pa.RecordBatch | list[dict[str, Any]], schema: Struct) -> pa.Table:
+    """``data`` as a table of exactly the schema's logical columns; absent columns are null."""
+    if isinstance(data, list):
+        return pa.Table.from_pylist(data, schema=arrow_schema(_all_nullable(schema))).cast(_loose(schema))
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    return rename_columns(data, schema, logical_name, logical_name)
+
+
+def to_physical(table: pa.Table, schema: Struct, *, field_ids: bool = False, required: bool = True) -> pa.Table:
+    """A logical table under the physical names, as a data file has it; void columns stay (nulls)."""
+    return rename_columns(table, schema, logical_name, physical_name, field_ids=field_ids, required=required)
+
+
+def to_logical(table: pa.Table, schema: Struct) -> pa.Table:
+    """Physical rows as the table's present schema shows them: renamed, cast, missing columns null."""
+    return rename_columns(table, schema, physical_name, logical_name).cast(arrow_schema(schema))
+
+
+def empty_is_null(table: pa.Table, columns: Collection[str]) -> pa.Table:
+    """``table`` with ``""`` as null in those columns: what a partition column of it reads as."""
+    for name in columns:
+        position = table.schema.get_field_index(name)
+        column = table.column(position)
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            empty = pc.equal(pc.binary_length(column), 0)
+            table = table.set_column(position, name, pc.if_else(empty, pa.scalar(None, column.type), column))
+    return table
+
+
+def rename_columns(
+    table: pa.Table,
+    schema: Struct,
+    source: Naming,
+    target: Naming,
+    *,
+    field_ids: bool = False,
+    required: bool = True,
+) -> pa.Table:
+    """Rebuild ``table`` in the schema's order and types, finding columns by ``source`` and naming them by ``target``."""
+    build = _Build(source, target, field_ids, required)
+    arrays, fields = [], []
+    for field in schema.fields:
+        position = table.schema.get_field_index(source(field))
+        if position < 0:
+            column = pa.nulls(table.num_rows, arrow_type(field.type))
+            array = build.array(column, field.type)
+        else:
+            chunks = table.column(position).combine_chunks()
+            array = build.array(chunks.combine_chunks() if isinstance(chunks, pa.ChunkedArray) else chunks, field.type)
+        arrays.append(array)
+        fields.append(build.field(field, array.type))
+    return pa.table(arrays, schema=pa.schema(fields)) if fields else table.select([])
+
+
+class _Build:
+    def __init__(self, source: Naming, target: Naming, field_ids: bool, required: bool) -> None:
+        self._source, self._target, self._ids, self._required = source, target, field_ids, required
+
+    def field(self, field: Field, data_type: pa.DataType) -> pa.Field:
+        metadata = None
+        if self._ids and field.field_id is not None:
+            metadata = {_FIELD_ID: str(field.field_id).encode()}
+        nullable = field.nullable or not self._required
+        return pa.field(self._target(field), data_type, nullable=nullable, metadata=metadata)
+
+    def array(self, array: pa.Array, target: DataType) -> pa.Array:
+        match target:
+            case Struct(fields):
+                return self._struct(_compact(array), fields)
+            case Array(element, contains_null):
+                array = _compact(array)
+                values = self.array(array.values, element)
+                inner = pa.field("element", values.type, nullable=contains_null or not self._required)
+                return pa.ListArray.from_arrays(array.offsets, values, type=pa.list_(inner), mask=_mask(array))
+            case Map(key, value, value_contains_null):
+                array = _compact(array)
+                keys, items = self.array(array.keys, key), self.array(array.items, value)
+                kind = pa.map_(
+                    pa.field("key", keys.type, nullable=False),
+                    pa.field("value", items.type, nullable=value_contains_null or not self._required),
+                )
+                return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=_mask(array))
+            case Primitive("variant"):
+                return array  # a struct of binaries, shredded or not, as the caller made it
+            case _:
+                return array.cast(arrow_type(target))
+
+    def _struct(self, array: pa.Array, fields: tuple[Field, ...]) -> pa.Array:
+        children, kinds = [], []
+        for field in fields:
+            position = array.type.get_field_index(self._source(field))
+            child = pa.nulls(len(array), arrow_type(field.type)) if position < 0 else array.field(position)
+            children.append(self.array(child, field.type))
+            kinds.append(self.field(field, children[-1].type))
+        if not children:
+            return pa.array([None if v is None else {} for v in array.to_pylist()], pa.struct([]))
+        return pa.StructArray.from_arrays(children, fields=kinds, mask=_mask(array))
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _compact(array: pa.Array) -> pa.Array:
+    """The same values without an offset into shared buffers, which the nested constructors refuse."""
+    return array.take(pa.array(np.arange(len(array)))) if array.offset else array
+
+
+def without(schema: Struct, names: Collection[str]) -> Struct:
+    """The schema without those top-level columns, and without void ones: what a data file holds."""
+    return Struct(tuple(f for f in schema.fields if f.name not in names and f.type != Primitive("void")))
+
+
+def _all_nullable(schema: Struct) -> Struct:
+    """Every level nullable, so that a test may write what the schema forbids."""
+    relaxed = _relax(schema)
+    assert isinstance(relaxed, Struct)
+    return relaxed
+
+
+def _relax(data_type: DataType) -> DataType:
+    match data_type:
+        case Struct(fields):
+            return Struct(tuple(Field(f.name, _relax(f.type), True, f.metadata) for f in fields))
+        case Array(element):
+            return Array(_relax(element))
+        case Map(key, value):
+            return Map(_relax(key), _relax(value))
+        case _:
+            return data_type
+
+
+def _loose(schema: Struct) -> pa.Schema:
+    return arrow_schema(_all_nullable(schema))
+
+
+def schema_from_arrow(schema: pa.Schema) -> Struct:
+    """The Delta schema of an Arrow schema; a field's ``comment`` metadata is kept.
+
+    Raises:
+        ValueError: A type that Delta does not have.
+    """
+    return Struct(tuple(_field_from(f) for f in schema))
+
+
+def _field_from(field: pa.Field) -> Field:
+    metadata = {k.decode(): v.decode() for k, v in (field.metadata or {}).items() if k == b"comment"}
+    return Field(field.name, _type_from(field.type), field.nullable, metadata)
+
+
+def _type_from(kind: pa.DataType) -> DataType:
+    from delta_sharing_spark.schema.types import Decimal
+
+    types = pa.types
+    if types.is_decimal(kind):
+        return Decimal(kind.precision, kind.scale)
+    if types.is_struct(kind):
+        return Struct(tuple(_field_from(f) for f in kind))
+    if types.is_map(kind):
+        return Map(_type_from(kind.key_type), _type_from(kind.item_type), kind.item_field.nullable)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return Array(_type_from(kind.value_type), kind.value_field.nullable)
+    if types.is_timestamp(kind):
+        return Primitive("timestamp" if kind.tz else "timestamp_ntz")
+    for check, name in (
+        (types.is_int64, "long"), (types.is_int32, "integer"), (types.is_int16, "short"), (types.is_int8, "byte"),
+        (types.is_float32, "float"), (types.is_float64, "double"), (types.is_boolean, "boolean"),
+        (types.is_date, "date"), (types.is_string, "string"), (types.is_large_string, "string"),
+        (types.is_binary, "binary"), (types.is_null, "void"),
+    ):  # fmt: skip
+        if check(kind):
+            return Primitive(name)
+    raise ValueError(f"{kind} has no Delta type")

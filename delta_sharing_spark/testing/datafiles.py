@@ -1,0 +1,225 @@
+"""Data and change files of a table under construction: written as Parquet, remembered with their rows."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.testing.columns import empty_is_null, to_physical, without
+from delta_sharing_spark.testing.filestats import statistics
+from delta_sharing_spark.testing.partition_paths import directory, encode_uri, serialize
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A data file of the table's newest version.
+
+    Attributes:
+        add: Its ``add`` action (without the wrapper).
+        rows: Every physical row with partition columns, under physical names; None when rows are not kept.
+        deleted: Mask of the rows its deletion vector marks, or None.
+    """
+
+    add: Mapping[str, Any] = field(repr=False)
+    rows: pa.Table | None = field(repr=False, default=None)
+    deleted: npt.NDArray[np.bool_] | None = field(repr=False, default=None)
+
+    @property
+    def path(self) -> str:
+        """``add.path``, still a URI."""
+        return str(self.add["path"])
+
+    def live(self) -> pa.Table:
+        """The rows that are not deleted.
+
+        Raises:
+            RuntimeError: Rows are not kept.
+        """
+        if self.rows is None:
+            raise RuntimeError("this builder was made with keep_rows=False and does not know its rows")
+        return self.rows if self.deleted is None else self.rows.filter(pa.array(~self.deleted))
+
+    def remove(self, timestamp: int, *, data_change: bool = True, size: bool = True) -> dict[str, Any]:
+        """The ``remove`` action of this file."""
+        action: dict[str, Any] = {
+            "path": self.add["path"],
+            "deletionTimestamp": timestamp,
+            "dataChange": data_change,
+            "extendedFileMetadata": True,
+            "partitionValues": self.add["partitionValues"],
+        }
+        if size:
+            action["size"] = self.add["size"]
+        if "deletionVector" in self.add:
+            action["deletionVector"] = self.add["deletionVector"]
+        return {"remove": action}
+
+    def marked(self, deleted: npt.NDArray[np.bool_], descriptor: dict[str, Any] | None, timestamp: int) -> LiveFile:
+        """The same file with another deletion vector (None: without)."""
+        add = {k: v for k, v in self.add.items() if k != "deletionVector"}
+        add["modificationTime"] = timestamp
+        if descriptor is None:
+            return replace(self, add=add, deleted=None)
+        add["deletionVector"] = descriptor
+        if "stats" in add and "tightBounds" not in add["stats"]:
+            add["stats"] = add["stats"].removesuffix("}") + ',"tightBounds":false}'
+        return replace(self, add=add, deleted=deleted)
+
+
+@dataclass(frozen=True, slots=True)
+class FileStyle:
+    """How data files are written.
+
+    Attributes:
+        row_group_size: Rows of a row group.
+        parquet: Further arguments of ``pyarrow.parquet.write_table`` (``write_page_checksum``, ``compression``...).
+        stats: Whether adds carry statistics.
+        indexed: Leaf columns with statistics; -1 is all.
+        field_ids: Whether Parquet fields carry the ids of column mapping.
+        random_prefix: Two random characters as directory instead of the partition's (tables with mapped columns).
+        required: Whether NOT NULL columns are REQUIRED in the file; False lets NULLs in.
+        materialize_partitions: Files hold the partition columns too.
+        iso_partition_timestamps: Timestamps as newer writers serialize them.
+        location: Absolute directory outside of the table for the files, named by absolute URIs.
+        keep_rows: Whether the builder remembers the rows, for deletes and expectations.
+    """
+
+    row_group_size: int | None = None
+    parquet: Mapping[str, Any] = field(default_factory=dict)
+    stats: bool = True
+    indexed: int = 32
+    field_ids: bool = False
+    random_prefix: bool = False
+    required: bool = True
+    materialize_partitions: bool = False
+    iso_partition_timestamps: bool = False
+    location: Path | None = None
+    keep_rows: bool = True
+
+
+class FileWriter:
+    """Writes files of one schema below ``root``."""
+
+    def __init__(self, root: Path, schema: Struct, partition_by: tuple[str, ...], style: FileStyle) -> None:
+        self._root, self._schema, self._partition_by, self._style = root, schema, partition_by, style
+
+    def write(self, table: pa.Table, files: int, timestamp: int, *, data_change: bool = True) -> Iterator[LiveFile]:
+        """Data files for logical rows: ``files`` of about the same size for each partition."""
+        for values, rows in self._by_partition(table):
+            step = max(1, -(-rows.num_rows // files))
+            for start in range(0, max(rows.num_rows, 1), step):
+                yield self._write_one(rows.slice(start, step), values, timestamp, data_change)
+
+    def write_changes(self, table: pa.Table, change_types: pa.Array) -> Iterator[dict[str, Any]]:
+        """``cdc`` actions of change files below ``_change_data`` for logical rows."""
+        typed = table.append_column("_change_type", change_types)
+        for values, rows in self._by_partition(typed):
+            kinds = rows.column("_change_type")
+            physical = self._physical(rows.drop_columns(["_change_type"]))
+            held = self._held(physical).append_column("_change_type", kinds)
+            path, size, uri = self._put(held, values, "_change_data/")
+            yield {"cdc": {"path": uri, "partitionValues": values, "size": size, "dataChange": False}}
+
+    def add_existing(
+        self, table: pa.Table, values: dict[str, str | None], rows: pa.Table | None, timestamp: int
+    ) -> LiveFile:
+        """A file that holds ``table`` exactly as given (physical columns, of whatever shape)."""
+        _, size, uri = self._put(table, values, "")
+        add = self._add(uri, values, size, timestamp, True)
+        if self._style.stats:
+            add["stats"] = statistics(table, indexed=self._style.indexed)
+        return LiveFile(add, None if rows is None else self._physical(rows))
+
+    def _write_one(self, rows: pa.Table, values: dict[str, str | None], timestamp: int, data_change: bool) -> LiveFile:
+        physical = self._physical(rows)
+        held = self._held(physical)
+        _, size, uri = self._put(held, values, "")
+        add = self._add(uri, values, size, timestamp, data_change)
+        if self._style.stats:
+            add["stats"] = statistics(held, indexed=self._style.indexed)
+        if not self._style.keep_rows:
+            return LiveFile(add)
+        return LiveFile(add, empty_is_null(physical, list(values)))
+
+    def _add(
+        self, uri: str, values: dict[str, str | None], size: int, timestamp: int, data_change: bool
+    ) -> dict[str, Any]:
+        return {
+            "path": uri,
+            "partitionValues": values,
+            "size": size,
+            "modificationTime": timestamp,
+            "dataChange": data_change,
+        }
+
+    def _physical(self, rows: pa.Table) -> pa.Table:
+        return to_physical(rows, self._schema, field_ids=self._style.field_ids, required=self._style.required)
+
+    def _held(self, physical: pa.Table) -> pa.Table:
+        """The columns a file holds: no void ones, and partition columns only where they are materialized."""
+        dropped = () if self._style.materialize_partitions else self._partition_by
+        return physical.select([f.physical_name for f in without(self._schema, dropped).fields])
+
+    def _by_partition(self, table: pa.Table) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
+        """The rows of each partition, partitions in the order they first appear."""
+        if not self._partition_by:
+            yield {}, table
+            return
+        codes = np.zeros(table.num_rows, dtype=np.int64)
+        columns = []
+        for name in self._partition_by:
+            field = self._schema.find(name)
+            assert field is not None
+            encoded = table.column(name).combine_chunks().dictionary_encode(null_encoding="encode")
+            iso = self._style.iso_partition_timestamps
+            texts = [serialize(value, field.type, iso_timestamps=iso) for value in encoded.dictionary.to_pylist()]
+            codes = codes * len(texts) + encoded.indices.to_numpy()
+            columns.append((field.physical_name, texts))
+        found, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        rows = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse, minlength=len(found)))[:-1])
+        for index in np.argsort(first):
+            code, values = int(found[index]), {}
+            for name, texts in reversed(columns):
+                code, place = divmod(code, len(texts))
+                values[name] = texts[place]
+            ordered = {name: values[name] for name, _ in columns}
+            yield ordered, table.take(pa.array(rows[index]))
+
+    def _put(self, table: pa.Table, values: dict[str, str | None], below: str) -> tuple[Path, int, str]:
+        unique = uuid.uuid4()
+        name = f"part-00000-{unique}.c000.snappy.parquet"
+        folder = unique.hex[:2] if self._style.random_prefix else directory(values)
+        relative = below + (f"{folder}/{name}" if folder else name)
+        base = self._style.location or self._root
+        path = base / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        options: dict[str, Any] = {"row_group_size": self._style.row_group_size, "store_schema": False}
+        pq.write_table(table, path, **(options | dict(self._style.parquet)))
+        uri = relative if self._style.location is None else f"file://{base.absolute()}/{relative}"
+        return path, path.stat().st_size, encode_uri(uri)
+
+
+def mask_of(where: Any, table: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which rows of a logical table ``where`` chooses: an Arrow expression, a function of the table, or a mask."""
+    if isinstance(where, pc.Expression):
+        numbered = table.append_column("__row", pa.array(np.arange(table.num_rows)))
+        mask = np.zeros(table.num_rows, dtype=np.bool_)
+        mask[numbered.filter(where).column("__row").to_numpy()] = True
+        return mask
+    found = where(table) if callable(where) else where
+    if isinstance(found, (pa.Array, pa.ChunkedArray)):
+        found = pc.fill_null(found, False).to_pylist()
+    mask = np.asarray(found, dtype=np.bool_)
+    if mask.shape != (table.num_rows,):
+        raise ValueError(f"a mask of shape {mask.shape} does not fit {table.num_rows} rows")
+    return mask

@@ -1,0 +1,139 @@
+"""The protocol a table needs by its properties and types, and the ids and physical names of mapped columns."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from delta_sharing_spark.schema.types import (
+    COLUMN_MAPPING_ID,
+    COLUMN_MAPPING_NAME,
+    Array,
+    DataType,
+    Field,
+    Map,
+    Primitive,
+    Struct,
+)
+
+MAPPING_MODE = "delta.columnMapping.mode"
+MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
+IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
+INDEXED_COLUMNS = "delta.dataSkippingNumIndexedCols"
+
+#: Properties that switch a feature on, the value that does, and the feature's name; True: readers must know it.
+_BY_PROPERTY = (
+    ("delta.enableDeletionVectors", "true", "deletionVectors", True),
+    ("delta.enableTypeWidening", "true", "typeWidening", True),
+    ("delta.checkpointPolicy", "v2", "v2Checkpoint", True),
+    (CHANGE_DATA_FEED, "true", "changeDataFeed", False),
+    (IN_COMMIT_TIMESTAMPS, "true", "inCommitTimestamp", False),
+    ("delta.enableRowTracking", "true", "rowTracking", False),
+    ("delta.appendOnly", "true", "appendOnly", False),
+)
+_BY_TYPE = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+
+
+@dataclass(frozen=True, slots=True)
+class TableProtocol:
+    """A ``protocol`` action."""
+
+    min_reader: int
+    min_writer: int
+    reader_features: tuple[str, ...] | None = None
+    writer_features: tuple[str, ...] | None = None
+
+    def action(self) -> dict[str, Any]:
+        tree: dict[str, Any] = {"minReaderVersion": self.min_reader, "minWriterVersion": self.min_writer}
+        if self.reader_features is not None:
+            tree["readerFeatures"] = list(self.reader_features)
+        if self.writer_features is not None:
+            tree["writerFeatures"] = list(self.writer_features)
+        return {"protocol": tree}
+
+
+def protocol_for(
+    schema: Struct, properties: Mapping[str, str], extra: Collection[str] = (), *, legacy: bool = False
+) -> TableProtocol:
+    """The lowest protocol that allows a table's types and properties.
+
+    Args:
+        schema, properties: The table's.
+        extra: Further reader features to list, known to anyone or not.
+        legacy: Column mapping alone as reader version 2 without a list of features.
+    """
+    readers = set(extra)
+    writers = set(extra)
+    for key, value, feature, binds_readers in _BY_PROPERTY:
+        if properties.get(key, "").lower() == value:
+            writers.add(feature)
+            if binds_readers:
+                readers.add(feature)
+    for name in _primitive_names(schema):
+        if name in _BY_TYPE:
+            readers.add(_BY_TYPE[name])
+            writers.add(_BY_TYPE[name])
+    mapped = properties.get(MAPPING_MODE, "none") != "none"
+    if mapped and legacy and not readers:
+        return TableProtocol(2, 5)
+    if mapped:
+        readers.add("columnMapping")
+        writers.add("columnMapping")
+    if readers:
+        return TableProtocol(3, 7, tuple(sorted(readers)), tuple(sorted(writers)))
+    if writers & {"inCommitTimestamp", "rowTracking"}:
+        return TableProtocol(1, 7, None, tuple(sorted(writers)))
+    return TableProtocol(1, 4 if writers else 2)
+
+
+def _primitive_names(data_type: DataType) -> Iterator[str]:
+    match data_type:
+        case Primitive(name):
+            yield name
+        case Struct(fields):
+            for field in fields:
+                yield from _primitive_names(field.type)
+        case Array(element):
+            yield from _primitive_names(element)
+        case Map(key, value):
+            yield from _primitive_names(key)
+            yield from _primitive_names(value)
+
+
+class ColumnIds:
+    """Gives fields without one a column id and a physical name.
+
+    Args:
+        last: The highest id in use.
+        keep_names: New fields keep their logical name as the physical one (a table that is upgraded).
+    """
+
+    def __init__(self, last: int = 0, *, keep_names: bool = False) -> None:
+        self.last, self._keep = last, keep_names
+
+    def assign(self, schema: Struct) -> Struct:
+        assigned = self._type(schema)
+        assert isinstance(assigned, Struct)
+        return assigned
+
+    def _type(self, data_type: DataType) -> DataType:
+        match data_type:
+            case Struct(fields):
+                return Struct(tuple(self._field(f) for f in fields))
+            case Array(element, contains_null):
+                return Array(self._type(element), contains_null)
+            case Map(key, value, value_contains_null):
+                return Map(self._type(key), self._type(value), value_contains_null)
+            case _:
+                return data_type
+
+    def _field(self, field: Field) -> Field:
+        metadata = dict(field.metadata)
+        if COLUMN_MAPPING_ID not in metadata:
+            self.last += 1
+            metadata[COLUMN_MAPPING_ID] = self.last
+            metadata[COLUMN_MAPPING_NAME] = field.name if self._keep else f"col-{uuid.uuid4()}"
+        return Field(field.name, self._type(field.type), field.nullable, metadata)

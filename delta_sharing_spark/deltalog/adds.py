@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_sharing_spark.deltalog import columns
 from delta_sharing_spark.deltalog.deletion_vector import vector_from_descriptor
 from delta_sharing_spark.deltalog.paths import decode_uri, join
 from delta_sharing_spark.deltalog.stats import stats_to_json
@@ -52,7 +53,7 @@ class AddBatch:
 
     def filter(self, keep: npt.NDArray[np.bool_] | pa.BooleanArray) -> AddBatch:
         """The files whose place in ``keep`` is true (null is false)."""
-        mask = keep if isinstance(keep, pa.Array) else pa.array(keep, pa.bool_())
+        mask = keep if isinstance(keep, pa.Array) else columns.mask(keep)
         if mask.true_count == self.num_rows:
             return self
 
@@ -77,7 +78,7 @@ class AddBatch:
         if self.stats is None:
             return pa.nulls(self.num_rows, pa.int64())
         found = pc.cast(pc.struct_field(pc.extract_regex(self.stats, _NUM_RECORDS), "rows"), pa.int64())
-        odd = np.flatnonzero(np.asarray(found.is_null()) & np.asarray(self.stats.is_valid()))
+        odd = np.flatnonzero(columns.bools(pc.and_(found.is_null(), self.stats.is_valid())))
         if not len(odd):
             return found
         rows = found.to_pylist()
@@ -140,7 +141,7 @@ class AddBatch:
 
     def _vectors(self) -> Iterator[tuple[int, DeletionVector]]:
         assert self.vectors is not None
-        for index in np.flatnonzero(np.asarray(self.vectors.is_valid())).tolist():
+        for index in np.flatnonzero(columns.bools(self.vectors.is_valid())).tolist():
             vector = self.vector(index)
             assert vector is not None
             yield index, vector
@@ -190,7 +191,9 @@ def rows_in_stats(stats: str | None) -> int | None:
     return rows if isinstance(rows, int) and rows >= 0 else None
 
 
-def from_struct(add: pa.StructArray, root: str, partition_columns: Collection[str], *, stats: bool = True) -> AddBatch:
+def from_struct(
+    add: pa.StructArray, root: str, partition_columns: Collection[str], *, stats: pa.StringArray | None
+) -> AddBatch:
     """A batch from valid ``add`` structs, of a checkpoint (partition values are a map) or of commits (a struct)."""
     names = {f.name for f in add.type}
 
@@ -201,14 +204,13 @@ def from_struct(add: pa.StructArray, root: str, partition_columns: Collection[st
         return found if found.type == kind else pc.cast(found, kind)
 
     values = add.field("partitionValues") if "partitionValues" in names else None
-    partitions = {name: _partition_column(values, name, len(add)) for name in partition_columns}
     return AddBatch(
         root=root,
         paths=decode_paths(column("path", pa.string())),
         sizes=column("size", pa.int64()),
-        partition_values=partitions,
+        partition_values={name: _partition_column(values, name, len(add)) for name in partition_columns},
         modified=column("modificationTime", pa.int64()),
-        stats=column("stats", pa.string()) if stats and "stats" in names else None,
+        stats=stats,
         stats_parsed=add.field("stats_parsed") if "stats_parsed" in names else None,
         vectors=normalize_vectors(add.field("deletionVector")) if "deletionVector" in names else None,
     )
@@ -216,20 +218,16 @@ def from_struct(add: pa.StructArray, root: str, partition_columns: Collection[st
 
 def decode_paths(paths: pa.StringArray) -> pa.StringArray:
     """Percent-decode the paths that need it."""
-    encoded = np.flatnonzero(np.asarray(pc.match_substring(paths, "%").fill_null(False)))
-    if not len(encoded):
+    if not pc.match_substring(paths, "%").true_count:
         return paths
-    texts = paths.to_pylist()
-    for index in encoded.tolist():
-        texts[index] = decode_uri(texts[index])
-    return pa.array(texts, pa.string())
+    return columns.strings([None if text is None else decode_uri(text) for text in paths.to_pylist()])
 
 
 def _partition_column(values: pa.Array | None, name: str, length: int) -> pa.StringArray:
     if values is None:
         return pa.nulls(length, pa.string())
     if pa.types.is_map(values.type):
-        return pc.cast(pc.map_lookup(values, name, "first"), pa.string())
+        return pc.cast(pc.map_lookup(values, columns.scalar(name), "first"), pa.string())
     index = values.type.get_field_index(name)
     return pa.nulls(length, pa.string()) if index < 0 else values.field(index)
 

@@ -111,7 +111,7 @@ class _Range:
         head = newest if start == newest.version else self._head(start)
         times = CommitTimes(store, newest.version, newest.metadata, table, start=start)
         paths = [in_log(commit_name(version)) for version in range(start, end + 1)]
-        for version, data in zip(range(start, end + 1), read_all(store, paths, self._read), strict=True):
+        for version, data in zip(range(start, end + 1), read_all(self._read, paths), strict=True):
             commit = _Commit(store, version, data, head, table)
             head = Head(version, commit.protocol or head.protocol, commit.metadata or head.metadata)
             if commit.protocol is not None:

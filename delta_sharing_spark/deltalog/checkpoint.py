@@ -125,7 +125,7 @@ class Checkpoint:
         for chunk in actions.column("add").chunks:
             kept = chunk.filter(chunk.is_valid())
             if len(kept):
-                yield from_struct(kept, self._store.root, partition_columns)
+                yield from_struct(kept, self._store.root, partition_columns, stats=kept.field("stats"))
 
     def _read(self, path: str) -> bytes:
         try:
@@ -202,9 +202,9 @@ def _all_null(file: pq.ParquetFile, leaf: str) -> bool:
 
 
 def _from_parquet(add: pa.StructArray, partition_columns: Collection[str], root: str) -> AddBatch | None:
-    paths = add.field("path")
-    if paths.null_count == len(paths):
+    if add.null_count == len(add):
         return None
-    if paths.null_count:
-        add = add.filter(paths.is_valid())
-    return from_struct(add, root, partition_columns)
+    if add.null_count:
+        add = add.filter(add.is_valid())
+    stats = add.field("stats") if add.type.get_field_index("stats") >= 0 else None
+    return from_struct(add, root, partition_columns, stats=stats)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from delta_sharing_spark.schema.types import Struct
 logger = logging.getLogger(__name__)
 
 #: Bytes of commits that are parsed together.
-_GROUP_BYTES = 16 << 20
+_GROUP_BYTES = 8 << 20
 
 _T = TypeVar("_T")
 
@@ -263,7 +263,7 @@ def _groups(store: LogStore, segment: Segment) -> Iterator[list[tuple[str, bytes
 def _contents(store: LogStore, segment: Segment) -> Iterator[tuple[str, bytes]]:
     held: dict[str, bytes] = {c.path: c.data for c in segment.commits if c.data is not None}
 
-    def read(path: str) -> Any:
+    def read(path: str) -> bytes:
         if path in held:
             return held[path]
         try:
@@ -272,4 +272,4 @@ def _contents(store: LogStore, segment: Segment) -> Iterator[tuple[str, bytes]]:
             raise _Vanished(path) from None
 
     paths = [commit.path for commit in segment.commits]
-    yield from zip(paths, read_all(store, paths, read), strict=True)
+    yield from zip(paths, read_all(read, paths), strict=True)

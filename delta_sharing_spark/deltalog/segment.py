@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from delta_sharing_spark.deltalog.paths import (
     LAST_CHECKPOINT,
@@ -27,6 +28,8 @@ from delta_sharing_spark.errors import CredentialError, LogError, VersionError
 logger = logging.getLogger(__name__)
 
 _READERS = 8
+#: Bytes of commits read ahead of their parsing.
+_AHEAD_BYTES = 8 << 20
 #: Commits asked for at once when the log is probed: a hole is seen if a later commit lies in the same window.
 _WINDOW = 16
 #: How far below a version a checkpoint is looked for when nothing can be listed and the hint is of no use.
@@ -73,19 +76,34 @@ class _Hint:
     v2_name: str | None
 
 
-def read_all(store: LogStore, paths: Sequence[str], read: Callable[[str], _R] | None = None) -> Iterator[_R]:
-    """Read files in their order, several at a time, never much ahead of the caller."""
-    one: Callable[[str], Any] = read or store.read
-    return _parallel(one, paths)
-
-
-def _parallel(function: Callable[[_T], _R], items: Sequence[_T]) -> Iterator[_R]:
-    if len(items) <= 1:
-        yield from map(function, items)
+def read_all(read: Callable[[str], bytes], paths: Sequence[str]) -> Iterator[bytes]:
+    """Read files in their order, several at a time, never many bytes ahead of the caller."""
+    if len(paths) <= 1:
+        yield from map(read, paths)
         return
     with ThreadPoolExecutor(_READERS, thread_name_prefix="delta-log") as pool:
-        for start in range(0, len(items), 4 * _READERS):
-            yield from pool.map(function, items[start : start + 4 * _READERS])
+        pending: deque[Future[bytes]] = deque()
+        ahead, size, rest = 2, 0, iter(paths)
+        try:
+            while True:
+                while len(pending) < ahead and (path := next(rest, None)) is not None:
+                    pending.append(pool.submit(read, path))
+                if not pending:
+                    return
+                data = pending.popleft().result()
+                size = max(len(data), size * 3 // 4)
+                ahead = max(1, min(2 * _READERS, _AHEAD_BYTES // max(size, 1)))
+                yield data
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def _parallel(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    if len(items) <= 1:
+        return list(map(function, items))
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="delta-log") as pool:
+        return list(pool.map(function, items))
 
 
 def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
@@ -296,7 +314,7 @@ class _Probe:
         for top in range(version, max(-1, version - _CHECKPOINT_PROBES), -_WINDOW):
             versions = range(top, max(-1, top - _WINDOW), -1)
             paths = [in_log(checkpoint_names(v)[0]) for v in versions]
-            for path, found, candidate in zip(paths, list(_parallel(self._exists, paths)), versions, strict=True):
+            for path, found, candidate in zip(paths, _parallel(self._exists, paths), versions, strict=True):
                 if found:
                     self._known = path
                     self._confirm()
@@ -309,7 +327,7 @@ class _Probe:
         while version is None or start <= version:
             stop = start + _WINDOW if version is None else min(start + _WINDOW, version + 1)
             paths = [in_log(commit_name(v)) for v in range(start, stop)]
-            found = list(_parallel(self._get, paths))
+            found = _parallel(self._get, paths)
             there = [i for i, data in enumerate(found) if data is not None]
             if there:
                 self._known = paths[there[0]]

@@ -1,40 +1,53 @@
 """Commits after a checkpoint, reconciled: of each logical file the newest action counts.
 
-A logical file is a path with a deletion vector's id. Commits are parsed oldest first, so the last occurrence wins;
-nothing but columns is kept.
+A logical file is a path with a deletion vector's id. Commits are parsed oldest first, so the last occurrence wins.
+Only columns are kept, statistics compressed. Files that are named more than once are found by a hash of their key,
+and then compared exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_sharing_spark.deltalog import columns
 from delta_sharing_spark.deltalog.adds import AddBatch, decode_paths, from_struct, normalize_vectors
 from delta_sharing_spark.deltalog.commits import parse_file_actions
-from delta_sharing_spark.deltalog.paths import qualify
+from delta_sharing_spark.deltalog.paths import is_absolute, qualify
 from delta_sharing_spark.errors import LogError
 
 #: Between path and vector id in a key; no path holds it.
 _SEPARATOR = "\0"
 
 
+@dataclass(slots=True)
+class _Part:
+    """Consecutive actions: the keys of all, and the adds among them (``is_add`` None: all are)."""
+
+    adds: pa.StructArray
+    stats: columns.PackedStrings
+    keys: pa.StringArray | None
+    is_add: npt.NDArray[np.bool_] | None
+    hashes: npt.NDArray[np.int64]
+    alive: npt.NDArray[np.bool_] | None = None
+
+
 class CommitTail:
     """Actions of consecutive commits. Feed with :meth:`append`, then :meth:`finish`, then read.
 
     Args:
+        root: The table's location.
         suppresses: Whether a checkpoint lies below, whose files these actions may supersede.
     """
 
     def __init__(self, root: str, *, suppresses: bool) -> None:
-        self._suppresses, self._root = suppresses, root
-        self._adds: list[pa.StructArray] = []
-        self._is_add: list[npt.NDArray[np.bool_] | None] = []
-        self._keys: list[pa.StringArray] = []
-        self._alive: list[npt.NDArray[np.bool_] | None] = []
+        self._root, self._suppresses = root, suppresses
+        self._parts: list[_Part] = []
         self._seen_keys: pa.StringArray | None = None
         self._seen_paths: pa.StringArray | None = None
         self._any_vectors = False
@@ -46,31 +59,28 @@ class CommitTail:
             LogError: A corrupt commit.
         """
         table = parse_file_actions(files, partition_columns)
-        for batch in table.to_batches():
-            self._append(batch.column("add"), batch.column("remove"), files)
-
-    def _append(self, adds: pa.StructArray, removes: pa.StructArray, files: list[tuple[str, bytes]]) -> None:
-        is_add, is_remove = np.asarray(adds.is_valid()), np.asarray(removes.is_valid())
+        if not table.num_rows:
+            return
+        adds, removes = (pa.concat_arrays(table.column(name).chunks) for name in ("add", "remove"))
+        is_add, is_remove = columns.bools(adds.is_valid()), columns.bools(removes.is_valid())
         if (is_add & is_remove).any():
             raise LogError(f"a line of {_span(files)} is both an add and a remove; the table's log is corrupt")
         if not (is_add | is_remove).all():
-            file_actions = pa.array(is_add | is_remove)
-            adds, removes = adds.filter(file_actions), removes.filter(file_actions)
-            is_add = np.asarray(adds.is_valid())
+            relevant = columns.mask(is_add | is_remove)
+            adds, removes, is_add = adds.filter(relevant), removes.filter(relevant), is_add[is_add | is_remove]
         if not len(adds):
             return
-        if is_add.all():
-            keys = self._make_keys(adds)
-            self._is_add.append(None)
-        else:
-            mask = pa.array(is_add)
-            keys = pc.if_else(mask, self._make_keys(adds), self._make_keys(removes))
-            adds = adds.filter(mask)
-            self._is_add.append(is_add)
+        keys = self._make_keys(adds)
+        kind = None
+        if not is_add.all():
+            kind, chosen = is_add, columns.mask(is_add)
+            keys = pc.if_else(chosen, keys, self._make_keys(removes))
+            adds = adds.filter(chosen)
         if keys.null_count:
             raise LogError(f"an add or remove in {_span(files)} has no path; the table's log is corrupt")
-        self._adds.append(adds)
-        self._keys.append(keys)
+        hashes = np.fromiter(map(hash, keys.to_pylist()), np.int64, len(keys))
+        rest, stats = _split_stats(adds)
+        self._parts.append(_Part(rest, stats, keys, kind, hashes))
 
     def _make_keys(self, actions: pa.StructArray) -> pa.StringArray:
         paths = canonical_paths(decode_paths(actions.field("path")), self._root)
@@ -82,37 +92,49 @@ class CommitTail:
 
     def finish(self) -> None:
         """Find which adds are alive; the keys are kept only for a checkpoint below."""
-        chunked = pa.chunked_array(self._keys, pa.string())
-        self._keys = []
-        encoded = pc.dictionary_encode(chunked).unify_dictionaries()
-        count = len(encoded.chunk(0).dictionary) if encoded.num_chunks else 0
-        if count == len(chunked) and count:
-            self._alive = [None] * len(self._is_add)
-        elif count:
-            last = np.zeros(count, np.int64)
-            offset = 0
-            codes = [np.asarray(chunk.indices) for chunk in encoded.chunks]
-            for code in codes:
-                last[code] = np.arange(offset, offset + len(code))
-                offset += len(code)
-            newest = np.zeros(len(chunked), np.bool_)
-            newest[last] = True
-            offset = 0
-            for code, is_add in zip(codes, self._is_add, strict=True):
-                part = newest[offset : offset + len(code)]
-                self._alive.append(part if is_add is None else part[is_add])
-                offset += len(code)
-        self._is_add = []
-        if self._suppresses and count:
-            self._seen_keys = encoded.chunk(0).dictionary
+        if not self._parts:
+            return
+        repeated = _repeated(np.concatenate([part.hashes for part in self._parts]))
+        bounds = np.cumsum([len(part.hashes) for part in self._parts])[:-1]
+        picked = np.split(repeated, bounds)
+        superseded = self._superseded(picked) if repeated.any() else None
+        for index, part in enumerate(self._parts):
+            if superseded is not None and superseded[index].any():
+                alive = ~superseded[index]
+                part.alive = alive if part.is_add is None else alive[part.is_add]
+        if self._suppresses:
+            self._seen_keys = pc.unique(pa.chunked_array([part.keys for part in self._parts], pa.string()))
             self._seen_paths = _paths_of(self._seen_keys) if self._any_vectors else self._seen_keys
+        for part in self._parts:
+            part.keys, part.is_add, part.hashes = None, None, part.hashes[:0]
+
+    def _superseded(self, picked: list[npt.NDArray[np.bool_]]) -> list[npt.NDArray[np.bool_]]:
+        """Per part, which actions have a newer one of the same key, among those picked."""
+        texts: list[str] = []
+        for part, chosen in zip(self._parts, picked, strict=True):
+            if chosen.any():
+                assert part.keys is not None
+                texts += part.keys.filter(columns.mask(chosen)).to_pylist()
+        newest = {text: place for place, text in enumerate(texts)}
+        old = np.fromiter((newest[text] != place for place, text in enumerate(texts)), np.bool_, len(texts))
+        out, start = [], 0
+        for chosen in picked:
+            count = int(np.count_nonzero(chosen))
+            part_old = np.zeros(len(chosen), np.bool_)
+            part_old[chosen] = old[start : start + count]
+            out.append(part_old)
+            start += count
+        return out
 
     def adds(self, partition_columns: Collection[str], *, stats: bool) -> Iterator[AddBatch]:
         """The adds that are alive, in batches."""
-        for chunk, alive in zip(self._adds, self._alive, strict=True):
-            kept = chunk if alive is None or alive.all() else chunk.filter(pa.array(alive))
-            if len(kept):
-                yield from_struct(kept, self._root, partition_columns, stats=stats)
+        for part in self._parts:
+            if len(part.adds):
+                texts = part.stats.unpack() if stats else None
+                batch = from_struct(part.adds, self._root, partition_columns, stats=texts)
+                kept = batch if part.alive is None else batch.filter(part.alive)
+                if kept.num_rows:
+                    yield kept
 
     def survivors(self, batch: AddBatch) -> AddBatch:
         """A checkpoint's files without those that these commits name."""
@@ -128,36 +150,49 @@ class CommitTail:
         return batch.filter(pc.invert(touched))
 
 
+def _split_stats(adds: pa.StructArray) -> tuple[pa.StructArray, columns.PackedStrings]:
+    """Adds without their statistics, and those compressed."""
+    names = [field.name for field in adds.type]
+    arrays = {name: adds.field(name) for name in names}
+    stats = arrays.pop("stats")
+    if stats.offset:
+        stats = pa.concat_arrays([stats])
+    return pa.StructArray.from_arrays(list(arrays.values()), list(arrays)), columns.PackedStrings.pack(stats)
+
+
+def _repeated(hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which hashes occur more than once."""
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    same = ordered[1:] == ordered[:-1]
+    repeated = np.zeros(len(hashes), np.bool_)
+    repeated[order[1:][same]] = True
+    repeated[order[:-1][same]] = True
+    return repeated
+
+
 def file_keys(paths: pa.StringArray, vectors: pa.StructArray) -> pa.StringArray:
     """Path and, where there is one, ``storageType + pathOrInlineDv [+ "@" + offset]``."""
-    offset = vectors.field("offset")
-    suffix = pc.if_else(
-        offset.is_valid(), pc.binary_join_element_wise("@", pc.cast(offset, pa.string()).fill_null(""), ""), ""
-    )
+    empty = columns.scalar("")
+    offset = pc.cast(vectors.field("offset"), pa.string())
+    suffix = pc.if_else(offset.is_valid(), pc.binary_join_element_wise(columns.scalar("@"), offset, empty), empty)
     joined = pc.binary_join_element_wise(
-        paths,
-        _SEPARATOR,
-        vectors.field("storageType").fill_null(""),
-        vectors.field("pathOrInlineDv").fill_null(""),
-        suffix,
-        "",
+        paths, columns.scalar(_SEPARATOR), vectors.field("storageType"), vectors.field("pathOrInlineDv"), suffix, empty
     )
     return pc.if_else(vectors.is_valid(), joined, paths)
 
 
 def _paths_of(keys: pa.StringArray) -> pa.StringArray:
-    return pa.array([key.partition(_SEPARATOR)[0] for key in keys.to_pylist()], pa.string())
+    return columns.strings([key.partition(_SEPARATOR)[0] for key in keys.to_pylist()])
 
 
 def canonical_paths(paths: pa.StringArray, root: str) -> pa.StringArray:
     """Paths as they are compared: absolute ones written in one way, relative ones as they stand."""
-    absolute = pc.match_substring_regex(paths, r"^/|^[A-Za-z][A-Za-z0-9+.-]*:").fill_null(False)
-    if not absolute.true_count:
+    odd = pc.or_kleene(pc.match_substring(paths, ":"), pc.starts_with(paths, "/"))
+    if not odd.true_count:
         return paths
     texts = paths.to_pylist()
-    for index in np.flatnonzero(np.asarray(absolute)).tolist():
-        texts[index] = qualify(root, texts[index])
-    return pa.array(texts, pa.string())
+    return columns.strings([None if t is None else qualify(root, t) if is_absolute(t) else t for t in texts])
 
 
 def _span(files: list[tuple[str, bytes]]) -> str:

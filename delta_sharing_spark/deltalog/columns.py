@@ -1,0 +1,89 @@
+"""Between Arrow, numpy and Python without a detour: ``pa.array``, ``pa.scalar`` and ``np.asarray`` of an Arrow array
+import pandas, which costs more time than planning a table of a hundred thousand files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+_INTEGERS = {pa.int64(): np.int64, pa.int32(): np.int32}
+
+
+def bools(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    """A boolean array without nulls as numpy."""
+    assert array.null_count == 0
+    bits = np.frombuffer(array.buffers()[1] or b"", np.uint8)
+    start, stop = array.offset, array.offset + len(array)
+    return np.unpackbits(bits[start // 8 : (stop + 7) // 8], bitorder="little")[start % 8 :][: len(array)].view(
+        np.bool_
+    )
+
+
+def mask(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+    """A numpy mask as an Arrow array."""
+    return pa.Array.from_buffers(
+        pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))], null_count=0
+    )
+
+
+def integers(array: pa.Array) -> npt.NDArray[np.int64]:
+    """An int32 or int64 array as numpy; what stands under a null is not meant to be read."""
+    dtype = _INTEGERS[array.type]
+    values = np.frombuffer(array.buffers()[1] or b"", dtype)[array.offset : array.offset + len(array)]
+    return values.astype(np.int64, copy=False)
+
+
+def strings(texts: Sequence[str | None]) -> pa.StringArray:
+    """A string array; texts that are not Unicode (undecodable bytes of a path) keep their bytes."""
+    encoded = [b"" if text is None else text.encode(errors="surrogateescape") for text in texts]
+    valid = np.fromiter((text is not None for text in texts), np.bool_, len(texts))
+    offsets = np.fromiter(accumulate(map(len, encoded), initial=0), np.int64, len(encoded) + 1)
+    large = offsets[-1] >= 1 << 31
+    return pa.Array.from_buffers(
+        pa.large_string() if large else pa.string(),
+        len(encoded),
+        [
+            None if valid.all() else mask(valid).buffers()[1],
+            pa.py_buffer(offsets if large else offsets.astype(np.int32)),
+            pa.py_buffer(b"".join(encoded)),
+        ],
+    )
+
+
+def scalar(text: str) -> pa.StringScalar:
+    """A string as an Arrow scalar."""
+    return strings([text])[0]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStrings:
+    """A string array whose text is compressed: statistics are most of a log, and mostly alike."""
+
+    length: int
+    null_count: int
+    validity: pa.Buffer | None
+    offsets: pa.Buffer
+    data: pa.Buffer
+    size: int
+    codec: str | None
+
+    @classmethod
+    def pack(cls, array: pa.StringArray) -> PackedStrings:
+        """Compress an array that starts at offset 0 of its buffers."""
+        assert array.offset == 0
+        validity, offsets, data = array.buffers()
+        data = pa.py_buffer(b"") if data is None else data
+        codec = "zstd" if data.size and pa.Codec.is_available("zstd") else None
+        packed = data if codec is None else pa.Codec(codec, 1).compress(data)
+        return cls(len(array), array.null_count, validity, offsets, packed, data.size, codec)
+
+    def unpack(self) -> pa.StringArray:
+        data = self.data if self.codec is None else pa.Codec(self.codec).decompress(self.data, self.size)
+        return pa.Array.from_buffers(
+            pa.string(), self.length, [self.validity, self.offsets, data], null_count=self.null_count
+        )

@@ -1,0 +1,343 @@
+"""Every option of a read, declared once: the fields of :class:`ReadOptions` carry name, type, default and documentation.
+
+:data:`OPTIONS`, the parser and the documentation page are all made from those fields. To add an option, add a field.
+Names are those of the JVM connector where it has one.
+"""
+# ruff: noqa: RUF009  - the fields are declared through one function, and none of its defaults is mutable
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime, tzinfo
+from typing import Any, Literal
+
+from delta_sharing_spark import option_values as values
+
+Scope = Literal["both", "batch", "stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option as the user knows it.
+
+    Attributes:
+        name: Its spelling in documentation and errors.
+        attribute: The field of :class:`ReadOptions` that holds its value.
+        parse: From its text, see :mod:`delta_sharing_spark.option_values`.
+        type: The type as documented.
+        default: The value where it is not given.
+        shown: The default as documented.
+        doc: What it does, in one or two sentences of Markdown.
+        group: The section of the documentation.
+        scope: Where it has a meaning.
+        sensitive: Whether its value must appear nowhere.
+        aliases: Other names of the same option.
+    """
+
+    name: str
+    attribute: str
+    parse: values.Parser
+    type: str
+    default: Any
+    shown: str
+    doc: str
+    group: str
+    scope: Scope
+    sensitive: bool
+    aliases: tuple[str, ...]
+
+
+_TYPES: Mapping[values.Parser, str] = {
+    values.text: "text",
+    values.expression: "text",
+    values.boolean: "`true`, `false`",
+    values.response_format: "`parquet`, `delta`",
+    values.version: "version",
+    values.starting_version: "version or `latest`",
+    values.count: "number",
+    values.positive: "number > 0",
+    values.size: "size",
+    values.duration: "duration",
+    values.names: "names",
+    values.web_address: "URL",
+    values.time_zone: "time zone",
+    values.timestamp: "timestamp",
+}
+
+
+def _option(
+    parse: values.Parser,
+    default: Any,
+    doc: str,
+    group: str,
+    *,
+    shown: str = "",
+    type: str = "",
+    scope: Scope = "both",
+    sensitive: bool = False,
+    aliases: tuple[str, ...] = (),
+) -> Any:
+    if not shown and default is not None:
+        shown = f"`{str(default).lower() if isinstance(default, bool) else default}`"
+    described = {"parse": parse, "type": type or _TYPES[parse], "doc": doc, "group": group, "shown": shown}
+    return field(
+        default=default,
+        repr=not sensitive,
+        metadata={"option": {**described, "scope": scope, "sensitive": sensitive, "aliases": aliases}},
+    )
+
+
+_WHAT, _TRAVEL, _CHANGES, _STREAM = "What to read", "Time travel", "Change data feed", "Streams"
+_ACCESS, _PLAN, _NET, _CACHE = "Access", "Planning and memory", "Network", "Cache"
+INLINE = "Inline credentials"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What one load was asked for: parsed, checked, frozen. Secrets stay out of its ``repr``."""
+
+    path: str = _option(
+        values.text,
+        "",
+        "`<profile>#<share>.<schema>.<table>`: the argument of `load()`. The profile is a path or URL of any file system; "
+        "with inline credentials the path is the bare `<share>.<schema>.<table>`.",
+        _WHAT,
+        shown="required",
+    )
+    columns: tuple[str, ...] | None = _option(
+        values.names,
+        None,
+        "The columns to read, in this order: `a,b`; a nested field as `a.b`, a name with a comma or a blank at its end "
+        "between backquotes. Only their bytes are fetched. `spark.read.schema(...)` does the same.",
+        _WHAT,
+    )
+    where: str | None = _option(
+        values.expression,
+        None,
+        "A SQL boolean expression that every row returned fulfils. It is sent to the server as hints, skips files and "
+        "row groups, and is applied exactly.",
+        _WHAT,
+        type="SQL",
+    )
+    limit: int | None = _option(values.count, None, "At most so many rows, the same ones on a repeat.", _WHAT)
+    pushdown: str = _option(
+        values.choice("off", "query"),
+        "off",
+        "`query`: filters of the Spark query prune what is read. Safe only where the loaded DataFrame serves one query.",
+        _WHAT,
+        type="`off`, `query`",
+        scope="batch",
+    )
+    response_format: str | None = _option(
+        values.response_format,
+        None,
+        "Ask the server for this format only. Left out, the server chooses.",
+        _WHAT,
+        shown="negotiated",
+    )
+
+    version_as_of: int | None = _option(values.version, None, "The table as of this version.", _TRAVEL, scope="batch")
+    timestamp_as_of: datetime | None = _option(
+        values.timestamp, None, "The table as of this moment.", _TRAVEL, scope="batch"
+    )
+    time_zone: str = _option(
+        values.time_zone,
+        "UTC",
+        "The zone of timestamps written without one, in options and in partition values.",
+        _TRAVEL,
+    )
+
+    read_change_feed: bool = _option(
+        values.boolean,
+        False,
+        "Read the change data feed: the table's columns, `_change_type`, `_commit_version` and `_commit_timestamp`.",
+        _CHANGES,
+        aliases=("readChangeData",),
+    )
+    starting_version: int | str | None = _option(
+        values.starting_version,
+        None,
+        "First version of the feed or stream, inclusive. `latest`, in streams only: changes after the present version.",
+        _CHANGES,
+    )
+    starting_timestamp: datetime | None = _option(
+        values.timestamp, None, "Instead of `startingVersion`: the first version at or after this moment.", _CHANGES
+    )
+    ending_version: int | None = _option(
+        values.version, None, "Last version of the feed, inclusive.", _CHANGES, shown="newest", scope="batch"
+    )
+    ending_timestamp: datetime | None = _option(
+        values.timestamp,
+        None,
+        "Instead of `endingVersion`: the last version at or before this moment.",
+        _CHANGES,
+        scope="batch",
+    )
+    commit_timestamp_type: str = _option(
+        values.choice("timestamp", "long"),
+        "timestamp",
+        "`long` gives `_commit_timestamp` as the protocol's milliseconds.",
+        _CHANGES,
+        type="`timestamp`, `long`",
+    )
+
+    max_files_per_trigger: int | None = _option(
+        values.positive,
+        None,
+        "At most so many files in a micro-batch.",
+        _STREAM,
+        shown="`1000` unless `maxBytesPerTrigger` is set",
+        scope="stream",
+    )
+    max_bytes_per_trigger: int | None = _option(
+        values.size,
+        None,
+        "About so many bytes in a micro-batch, and at least one file.",
+        _STREAM,
+        scope="stream",
+    )
+    max_versions_per_rpc: int = _option(
+        values.positive, 100, "At most so many versions in one request.", _STREAM, scope="stream"
+    )
+    ignore_deletes: bool = _option(
+        values.boolean,
+        False,
+        "Go on past versions that only delete; their deletes are not told.",
+        _STREAM,
+        scope="stream",
+    )
+    ignore_changes: bool = _option(
+        values.boolean,
+        False,
+        "Go on past versions that rewrite files, and emit the rewritten files: unchanged rows come again.",
+        _STREAM,
+        scope="stream",
+    )
+    skip_change_commits: bool = _option(
+        values.boolean, False, "Leave out versions that delete or rewrite, wholly.", _STREAM, scope="stream"
+    )
+    allow_added_columns: bool = _option(
+        values.boolean,
+        False,
+        "Read on without a column that was added upstream, instead of stopping the stream.",
+        _STREAM,
+        scope="stream",
+    )
+    poll_interval: float = _option(
+        values.duration,
+        30.0,
+        "The server is asked for its version at most this often. Under 10 s only against loopback.",
+        _STREAM,
+        shown="`30s`",
+        scope="stream",
+    )
+
+    access_mode: str = _option(
+        values.choice("auto", "url", "dir"),
+        "auto",
+        "`url`: files by presigned URL; `dir`: the table's directory with temporary credentials; `auto`: what the server "
+        "offers for the table, url first.",
+        _ACCESS,
+        type="`auto`, `url`, `dir`",
+    )
+    carry_profile: bool = _option(
+        values.boolean,
+        True,
+        "`false` keeps the sharing token off the executors; URLs and credentials are then not renewed there.",
+        _ACCESS,
+    )
+    storage_region: str | None = _option(values.text, None, "Region of the S3 bucket.", _ACCESS, shown="found")
+    storage_endpoint: str | None = _option(
+        values.web_address, None, "Storage endpoint instead of the cloud's own: MinIO, Azurite, an emulator.", _ACCESS
+    )
+    allowed_data_hosts: tuple[str, ...] = _option(
+        values.names,
+        (),
+        "Hosts that data URLs may name with plain http. https and loopback need no entry.",
+        _ACCESS,
+        shown="none",
+    )
+
+    max_split_bytes: int = _option(
+        values.size, 128 << 20, "Bytes of files in one Spark partition, about.", _PLAN, shown="`128m`"
+    )
+    memory_budget: int = _option(
+        values.size,
+        64 << 20,
+        "Bytes that a task may hold fetched and not yet decoded.",
+        _PLAN,
+        shown="`64m`",
+    )
+    max_files_per_request: int = _option(
+        values.positive, 100_000, "Page size: files in one answer of a server that pages.", _PLAN
+    )
+    async_query: bool = _option(
+        values.boolean, False, "Let the server answer a query later and poll for the result.", _PLAN
+    )
+
+    connect_timeout: float = _option(values.duration, 10.0, "To open a connection.", _NET, shown="`10s`")
+    read_timeout: float = _option(values.duration, 320.0, "Between two bytes of an answer.", _NET, shown="`320s`")
+    retry_timeout: float = _option(
+        values.duration, 600.0, "How long transient failures of one request are retried.", _NET, shown="`10m`"
+    )
+    proxy: str | None = _option(
+        values.web_address,
+        None,
+        "Proxy of REST, OAuth and data requests alike.",
+        _NET,
+        shown="`HTTPS_PROXY`, `NO_PROXY`",
+        sensitive=True,
+    )
+    ca_bundle: str | None = _option(
+        values.text,
+        None,
+        "A PEM file of certificate authorities. Certificates are always verified.",
+        _NET,
+        shown="`REQUESTS_CA_BUNDLE`",
+    )
+    caller_org: str | None = _option(values.text, None, "Named to the server in the User-Agent.", _NET)
+
+    cache_dir: str | None = _option(values.text, None, "Keep file bytes in this local directory.", _CACHE, shown="off")
+    cache_max_bytes: int = _option(
+        values.size, 10 << 30, "Size that the cache is kept under, least recently used first.", _CACHE, shown="`10g`"
+    )
+
+    share_credentials_version: str | None = _option(
+        values.text, None, "Version of the inline profile: `1` or `2`.", INLINE
+    )
+    type: str | None = _option(values.text, None, "`bearer_token`, `oauth_client_credentials`, `basic`.", INLINE)
+    endpoint: str | None = _option(values.text, None, "The sharing server's URL.", INLINE)
+    bearer_token: str | None = _option(values.text, None, "Token of `bearer_token`.", INLINE, sensitive=True)
+    expiration_time: str | None = _option(values.text, None, "When the bearer token ends.", INLINE)
+    token_endpoint: str | None = _option(values.text, None, "Where OAuth tokens are issued.", INLINE)
+    client_id: str | None = _option(values.text, None, "OAuth client.", INLINE, sensitive=True)
+    client_secret: str | None = _option(values.text, None, "OAuth client's secret.", INLINE, sensitive=True)
+    scope: str | None = _option(values.text, None, "OAuth scope.", INLINE)
+    username: str | None = _option(values.text, None, "User of `basic`.", INLINE, sensitive=True)
+    password: str | None = _option(values.text, None, "Password of `basic`.", INLINE, sensitive=True)
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """The inline credential options that were given, by their names; empty where a profile is to be read."""
+        given = ((o.name, getattr(self, o.attribute)) for o in OPTIONS if o.group == INLINE)
+        return {name: value for name, value in given if value is not None}
+
+    @property
+    def zone(self) -> tzinfo:
+        """``time_zone`` as a zone."""
+        return values.find_zone(self.time_zone)
+
+
+def _declared() -> tuple[Option, ...]:
+    found = []
+    for declared in fields(ReadOptions):
+        described = declared.metadata["option"]
+        name = re.sub(r"_(\w)", lambda m: m[1].upper(), declared.name)
+        found.append(Option(name, declared.name, default=declared.default, **described))
+    return tuple(found)
+
+
+#: Every option, in the order of the documentation.
+OPTIONS: tuple[Option, ...] = _declared()

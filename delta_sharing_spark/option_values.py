@@ -1,0 +1,290 @@
+"""Values of options from their text: numbers, sizes, durations, timestamps, lists. Each error names option and value."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, timedelta, timezone, tzinfo
+from typing import Any
+
+from delta_sharing_spark.errors import OptionError
+
+_log = logging.getLogger(__name__)
+
+#: ``(name, text, zone)`` to a value; ``zone`` is what zone-less timestamps are read in.
+Parser = Callable[[str, str, tzinfo], Any]
+
+_INTEGER = re.compile(r"[+-]?[0-9]+\Z")
+_SIZE = re.compile(r"([0-9]+)\s*([a-z]*)\Z")
+_SIZE_UNITS = {"": 0, "b": 0, "k": 10, "kb": 10, "m": 20, "mb": 20, "g": 30, "gb": 30, "t": 40, "tb": 40, "p": 50}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\Z")
+_DURATION_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "min": 60.0, "h": 3600.0}
+_TIMESTAMP = re.compile(
+    r"(?P<year>[0-9]{4})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})"
+    r"(?:[T ](?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{1,2})(?::(?P<second>[0-9]{1,2})(?:\.(?P<fraction>[0-9]{1,9}))?)?"
+    r"\s*(?P<zone>Z|UTC|GMT|[+-][0-9]{1,2}(?::?[0-9]{2})?|[A-Za-z]+(?:/[A-Za-z0-9_+-]+)+)?)?)?)?\Z"
+)
+_EPOCH = re.compile(r"[0-9]{9,14}\Z")
+_OFFSET = re.compile(r"(?P<sign>[+-])(?P<hours>[0-9]{1,2})(?::?(?P<minutes>[0-9]{2}))?\Z")
+
+#: Epoch numbers of fewer digits are seconds (up to the year 5138), of more are milliseconds (from 1973 on).
+EPOCH_SECONDS_DIGITS = 11
+
+
+def invalid(name: str, value: str, must: str) -> OptionError:
+    """The error of a value that an option cannot take, in the JVM connector's words."""
+    return OptionError(f"Invalid value '{value}' for option '{name}', {must}", option=name)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is closest to ``word``, without regard to case."""
+    import difflib
+
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
+    return by_lower[close[0]] if close else None
+
+
+def text(name: str, value: str, zone: tzinfo) -> str:
+    """Free text of one line."""
+    if not value.strip():
+        raise OptionError(f"option '{name}' is empty; give it a value or leave it out", option=name)
+    if any(ord(c) < 32 for c in value):
+        raise OptionError(f"option '{name}' holds a line break or another control character; remove it", option=name)
+    return value
+
+
+def expression(name: str, value: str, zone: tzinfo) -> str:
+    """Text that may span lines."""
+    if not value.strip():
+        raise OptionError(f"option '{name}' is empty; give it a value or leave it out", option=name)
+    return value
+
+
+def boolean(name: str, value: str, zone: tzinfo) -> bool:
+    lowered = value.strip().lower()
+    if lowered not in ("true", "false"):
+        raise invalid(name, value, "must be 'true' or 'false'")
+    return lowered == "true"
+
+
+def choice(*known: str) -> Parser:
+    def parse(name: str, value: str, zone: tzinfo) -> str:
+        lowered = value.strip().lower()
+        if lowered not in known:
+            close = nearest(lowered, known)
+            hint = f"; did you mean '{close}'?" if close else ""
+            raise invalid(name, value, f"must be one of: {', '.join(known)}{hint}")
+        return lowered
+
+    return parse
+
+
+def response_format(name: str, value: str, zone: tzinfo) -> str:
+    lowered = value.strip().lower()
+    if lowered not in ("parquet", "delta"):
+        raise invalid(
+            name, value, "The user input must be one of:{parquet, delta}. Leave it out to let the server choose."
+        )
+    return lowered
+
+
+def version(name: str, value: str, zone: tzinfo) -> int:
+    if not _INTEGER.match(value.strip()) or int(value) < 0:
+        raise invalid(name, value, "must be an integer greater than or equal to zero")
+    return _long(name, value)
+
+
+def starting_version(name: str, value: str, zone: tzinfo) -> int | str:
+    """A version, or ``"latest"``."""
+    lowered = value.strip().lower()
+    if lowered == "latest":
+        return lowered
+    if not _INTEGER.match(lowered):
+        raise invalid(name, value, "must be an integer greater than or equal to zero, or in a stream 'latest'")
+    if int(lowered) < 0:
+        raise invalid(name, value, "must be greater than or equal to zero")
+    return _long(name, value)
+
+
+def count(name: str, value: str, zone: tzinfo) -> int:
+    if not _INTEGER.match(value.strip()) or int(value) < 0:
+        raise invalid(name, value, "must be an integer greater than or equal to zero")
+    return _long(name, value)
+
+
+def positive(name: str, value: str, zone: tzinfo) -> int:
+    if not _INTEGER.match(value.strip()) or int(value) <= 0:
+        raise invalid(name, value, "must be a positive integer")
+    return _long(name, value)
+
+
+def _long(name: str, value: str) -> int:
+    number = int(value)
+    if number >= 1 << 63:
+        raise invalid(name, value, "must fit in 64 bits")
+    return number
+
+
+def size(name: str, value: str, zone: tzinfo) -> int:
+    """Bytes: ``10g``, ``12k`` (binary units), ``1048576``."""
+    match = _SIZE.match(value.strip().lower())
+    if match is None or match[2] not in _SIZE_UNITS or int(match[1]) == 0:
+        raise invalid(name, value, "must be a size configuration such as '10g'")
+    number = int(match[1]) << _SIZE_UNITS[match[2]]
+    if number >= 1 << 63:
+        raise invalid(name, value, "must be a size configuration such as '10g' of less than 8 EiB")
+    return number
+
+
+def duration(name: str, value: str, zone: tzinfo) -> float:
+    """Seconds: ``30``, ``30s``, ``500ms``, ``5m``, ``1h``."""
+    match = _DURATION.match(value.strip().lower())
+    seconds = float(match[1]) * _DURATION_UNITS[match[2]] if match and match[2] in _DURATION_UNITS else 0.0
+    if seconds <= 0 or seconds > 366 * 86400:
+        raise invalid(name, value, "must be a duration such as '30s', '500ms' or '5m'")
+    return seconds
+
+
+def names(name: str, value: str, zone: tzinfo) -> tuple[str, ...]:
+    """``a, `b,c`, s.x``: names between commas; a comma in a name stands between backquotes, which are dropped."""
+    parts: list[str] = []
+    current, quoted, i = "", False, 0
+    while i < len(value):
+        c = value[i]
+        if c == "`":
+            if quoted and value[i + 1 : i + 2] == "`":
+                current += c
+                i += 1
+            else:
+                quoted = not quoted
+        elif c == "," and not quoted:
+            parts.append(current.strip())
+            current = ""
+        else:
+            current += c
+        i += 1
+    parts.append(current.strip())
+    if quoted:
+        raise invalid(name, value, "must close its backquotes")
+    if not all(parts):
+        raise invalid(name, value, "must be names separated by commas, without an empty one")
+    return tuple(parts)
+
+
+def web_address(name: str, value: str, zone: tzinfo) -> str:
+    """An http or https URL. It may hold a password, so errors do not repeat it."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(value.strip())
+        good = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        good = False
+    if not good:
+        raise OptionError(f"option '{name}' must be a URL such as 'http://host:3128'", option=name)
+    return value.strip()
+
+
+def time_zone(name: str, value: str, zone: tzinfo) -> str:
+    return "UTC" if find_zone(value.strip(), name) is timezone.utc else value.strip()
+
+
+def find_zone(zone_name: str, option: str = "timeZone") -> tzinfo:
+    """The zone of an IANA name.
+
+    Raises:
+        OptionError: No such zone; names the nearest.
+    """
+    if zone_name in ("UTC", "Z", "GMT"):
+        return timezone.utc
+    import zoneinfo
+
+    try:
+        return zoneinfo.ZoneInfo(zone_name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        known = zoneinfo.available_timezones()
+        close = nearest(zone_name, known)
+        if not known:
+            hint = "; this machine has no time zone data: pip install tzdata"
+        else:
+            hint = f"; did you mean '{close}'?" if close else ""
+        raise invalid(option, zone_name, f"must be a time zone's name such as 'Europe/Berlin'{hint}") from None
+
+
+def timestamp(name: str, value: str, zone: tzinfo) -> datetime:
+    """See :func:`to_timestamp`."""
+    return to_timestamp(value, zone, name)
+
+
+def to_timestamp(
+    value: str | int | date | datetime, zone: tzinfo = timezone.utc, option: str = "timestamp"
+) -> datetime:
+    """An instant, in UTC.
+
+    Text is an ISO date or timestamp (``T`` or a blank between), with or without a zone, or an epoch number: 9 to 11
+    digits are seconds, 12 to 14 milliseconds. What has no zone is read in ``zone``, and that is logged.
+
+    Raises:
+        OptionError: Not a timestamp.
+    """
+    try:
+        if isinstance(value, datetime):
+            return _in_utc(value, zone, option, str(value))
+        if isinstance(value, date):
+            return _in_utc(datetime(value.year, value.month, value.day), zone, option, str(value))
+        stripped = str(value).strip()
+        if _EPOCH.match(stripped):
+            scale = 1 if len(stripped) <= EPOCH_SECONDS_DIGITS else 1000
+            whole, rest = divmod(int(stripped), scale)
+            return datetime.fromtimestamp(whole, timezone.utc) + timedelta(milliseconds=rest)
+        match = _TIMESTAMP.match(stripped)
+        if match is None:
+            raise ValueError("not a timestamp")
+        part = match.groupdict()
+        local = datetime(
+            int(part["year"]),
+            int(part["month"] or 1),
+            int(part["day"] or 1),
+            int(part["hour"] or 0),
+            int(part["minute"] or 0),
+            int(part["second"] or 0),
+            int((part["fraction"] or "0")[:6].ljust(6, "0")),
+        )
+        if part["zone"]:
+            local = local.replace(tzinfo=_named_zone(part["zone"], option))
+        return _in_utc(local, zone, option, stripped)
+    except (ValueError, OverflowError):
+        raise OptionError(
+            f"option '{option}': The provided timestamp ({value}) cannot be converted to a valid timestamp. "
+            f"Write '2026-01-31', '2026-01-31 12:00:00', '2026-01-31T12:00:00Z' or seconds since 1970",
+            option=option,
+        ) from None
+
+
+def _named_zone(name: str, option: str) -> tzinfo:
+    match = _OFFSET.match(name)
+    if match is None:
+        return find_zone(name, option)
+    hours, minutes = int(match["hours"]), int(match["minutes"] or 0)
+    if hours > 18 or minutes > 59:
+        raise ValueError("not an offset")
+    offset = timedelta(hours=hours, minutes=minutes)
+    return timezone(offset if match["sign"] == "+" else -offset)
+
+
+def _in_utc(moment: datetime, zone: tzinfo, option: str, written: str) -> datetime:
+    if moment.tzinfo is None:
+        _log.info("option '%s': %s has no time zone and is read in %s", option, written, zone)
+        moment = moment.replace(tzinfo=zone)
+    return moment.astimezone(timezone.utc)
+
+
+def iso_utc(moment: datetime) -> str:
+    """The protocol's spelling of an instant.
+
+    >>> iso_utc(datetime(2021, 1, 1, 1, tzinfo=timezone.utc))
+    '2021-01-01T01:00:00Z'
+    """
+    return moment.astimezone(timezone.utc).replace(tzinfo=None).isoformat() + "Z"

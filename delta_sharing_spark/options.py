@@ -1,0 +1,191 @@
+"""Options as the user writes them, to the frozen :class:`ReadOptions` of one load; and their documentation page.
+
+They are declared in :mod:`delta_sharing_spark.option_table`. Case of names does not matter (Spark lower-cases the keys
+it hands over); an unknown option or value is an error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from delta_sharing_spark import option_values as values
+from delta_sharing_spark.errors import OptionError
+from delta_sharing_spark.option_table import INLINE, OPTIONS, Option, ReadOptions
+
+__all__ = ["OPTIONS", "Option", "ReadOptions", "options_page", "parse_options"]
+
+_log = logging.getLogger(__name__)
+
+_BY_NAME: Mapping[str, Option] = MappingProxyType(
+    {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
+)
+
+#: Options of the JVM connector that have no meaning here, and what to do instead.
+_JVM_ONLY = {
+    "schematrackinglocation": "a stream fixes its schema when it starts, and a restart picks up the new one",
+    "allowsourcecolumndrop": "restart the stream to pick up the new schema",
+    "allowsourcecolumnrename": "restart the stream to pick up the new schema",
+    "allowsourcecolumnrenameanddrop": "restart the stream to pick up the new schema",
+}
+
+
+def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -> ReadOptions:
+    """The options of one load, from what the user wrote.
+
+    Args:
+        given: Option names, in any case, to their text.
+        streaming: Whether they belong to ``readStream``; None where that is not known yet (Spark asks for the schema
+            of both in the same way), which leaves the checks that depend on it to a later call.
+
+    Raises:
+        OptionError: An unknown option or value, naming the nearest known one; options that contradict each other.
+    """
+    found: dict[str, str] = {}
+    spelled: dict[str, str] = {}
+    for key, value in given.items():
+        option = _BY_NAME.get(key.lower())
+        if option is None:
+            raise _unknown(key)
+        text = value if isinstance(value, str) else str(value)
+        if found.setdefault(option.attribute, text) != text:
+            raise OptionError(
+                f"options '{spelled[option.attribute]}' and '{key}' are the same and have different values; give one",
+                option=option.name,
+            )
+        spelled[option.attribute] = key
+    _check_address(found)
+    zone = values.find_zone(found.get("time_zone", "UTC").strip())
+    parsed = {o.attribute: o.parse(o.name, found[o.attribute], zone) for o in OPTIONS if o.attribute in found}
+    _check_versions(parsed)
+    if streaming is not None:
+        _check_scope(parsed, streaming)
+    if streaming and not {"max_files_per_trigger", "max_bytes_per_trigger"} & parsed.keys():
+        parsed["max_files_per_trigger"] = 1000
+    return ReadOptions(**parsed)
+
+
+def _unknown(key: str) -> OptionError:
+    if key.lower() in _JVM_ONLY:
+        return OptionError(f"option '{key}' of the JVM connector does not exist here: {_JVM_ONLY[key.lower()]}")
+    close = values.nearest(key, (option.name for option in OPTIONS))
+    hint = f"did you mean '{close}'?" if close else "docs/options.md lists the known ones"
+    return OptionError(f"unknown option '{key}'; {hint}", option=key)
+
+
+def _check_address(found: Mapping[str, str]) -> None:
+    if not found.get("path", "").strip():
+        raise OptionError(
+            "'path' is not specified: load('<profile>#<share>.<schema>.<table>'). "
+            "If you use SQL to create a Delta Sharing table, LOCATION must be specified",
+            option="path",
+        )
+    inline = [o.name for o in OPTIONS if o.group == INLINE and o.attribute in found]
+    if inline and "#" in found["path"]:
+        raise OptionError(
+            f"cannot specify both share credentials options and a profile file path: remove {', '.join(inline)}, or "
+            f"load the bare '<share>.<schema>.<table>'",
+            option=inline[0],
+        )
+
+
+def _check_versions(parsed: Mapping[str, Any]) -> None:
+    for version, timestamp in (
+        ("versionAsOf", "timestampAsOf"),
+        ("startingVersion", "startingTimestamp"),
+        ("endingVersion", "endingTimestamp"),
+    ):
+        if _BY_NAME[version.lower()].attribute in parsed and _BY_NAME[timestamp.lower()].attribute in parsed:
+            raise OptionError(f"Please either provide '{version}' or '{timestamp}'.", option=version)
+    travels = {"version_as_of", "timestamp_as_of"} & parsed.keys()
+    if travels and parsed.get("read_change_feed"):
+        raise OptionError(
+            "readChangeFeed reads a range of versions: give startingVersion and endingVersion instead of "
+            "versionAsOf or timestampAsOf",
+            option="readChangeFeed",
+        )
+    first, last = parsed.get("starting_version"), parsed.get("ending_version")
+    if isinstance(first, int) and isinstance(last, int) and first > last:
+        raise OptionError(
+            f"startingVersion {first} is greater than endingVersion {last}; give a range that goes forward",
+            option="startingVersion",
+        )
+    begin, end = parsed.get("starting_timestamp"), parsed.get("ending_timestamp")
+    if begin is not None and end is not None and begin > end:
+        raise OptionError(
+            "startingTimestamp is later than endingTimestamp; give a range that goes forward",
+            option="startingTimestamp",
+        )
+
+
+def _check_scope(parsed: Mapping[str, Any], streaming: bool) -> None:
+    if streaming:
+        if {"version_as_of", "timestamp_as_of"} & parsed.keys():
+            raise OptionError(
+                "Cannot time travel streams. Use startingVersion or startingTimestamp", option="versionAsOf"
+            )
+        for option in OPTIONS:
+            if option.scope == "batch" and option.attribute in parsed:
+                raise OptionError(f"option '{option.name}' has no meaning in a stream; remove it", option=option.name)
+        return
+    if parsed.get("starting_version") == "latest":
+        raise OptionError(
+            "Invalid value 'latest' for option 'startingVersion', must be an integer greater than or equal to zero; "
+            "'latest' is for streams",
+            option="startingVersion",
+        )
+    ranged = [
+        o.name
+        for o in OPTIONS
+        if o.attribute in ("starting_version", "starting_timestamp", "ending_version", "ending_timestamp")
+        and o.attribute in parsed
+    ]
+    if parsed.get("read_change_feed"):
+        if not {"starting_version", "starting_timestamp"} & parsed.keys():
+            raise OptionError(
+                "No startingVersion or startingTimestamp provided for CDF read: give the first version of the feed",
+                option="readChangeFeed",
+            )
+    elif ranged:
+        raise OptionError(
+            f"option '{ranged[0]}' needs readChangeFeed=true; for the table as of a version use versionAsOf",
+            option=ranged[0],
+        )
+    for option in OPTIONS:
+        if option.scope == "stream" and option.attribute in parsed:
+            # Not an error: jobs share one set of options between a batch load and a stream, as the JVM connector lets them.
+            _log.warning("option '%s' belongs to readStream and does nothing in a batch read", option.name)
+
+
+_PAGE_HEAD = """# Options
+
+<!-- Made from delta_sharing_spark/option_table.py by `nox -s docs`; edit that. -->
+
+Options of `spark.read.format("deltaSharing")` and `spark.readStream.format("deltaSharing")`. Names are case-insensitive
+and are those of the JVM connector where it has the same option. An unknown option or value is an error that names the
+nearest known one.
+
+- **size**: bytes as a number, or with a binary unit: `12k`, `128m`, `10g`.
+- **duration**: `30s`, `500ms`, `5m`, `1h`; a bare number is seconds.
+- **timestamp**: an ISO date or timestamp with or without a zone (`2026-01-31`, `2026-01-31 12:00:00`,
+  `2026-01-31T12:00:00.5+02:00`), or an epoch number: 9 to 11 digits are seconds, 12 to 14 milliseconds. What names no zone
+  is read in `timeZone`.
+- **names**: separated by commas; a name that holds a comma stands between backquotes.
+"""
+
+
+def options_page() -> str:
+    """The documentation page of the options, as Markdown."""
+    lines = [_PAGE_HEAD.rstrip()]
+    group = ""
+    for option in OPTIONS:
+        if option.group != group:
+            group = option.group
+            lines += ["", f"## {group}", "", "| Option | Type | Default | What it does |", "|---|---|---|---|"]
+        names = f"`{option.name}`" + "".join(f", `{alias}`" for alias in option.aliases)
+        where = {"both": "", "batch": " Batch only.", "stream": " Streams only."}[option.scope]
+        secret = " Secret: see [Secrets](spark-connect.md#secrets-by-reference)." if option.sensitive else ""
+        lines.append(f"| {names} | {option.type} | {option.shown} | {option.doc}{where}{secret} |")
+    return "\n".join(lines) + "\n"

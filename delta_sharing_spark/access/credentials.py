@@ -131,7 +131,7 @@ def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secr
             aws.get("accessKeyId", ""), aws.get("secretAccessKey", ""), aws.get("sessionToken", "")
         )
     if (azure := credentials.azure) is not None:
-        kinds["azureUserDelegationSas"] = AzureSas(azure.get("sasToken", "").removeprefix("?"))
+        kinds["azureUserDelegationSas"] = AzureSas((azure.get("sasToken") or "").removeprefix("?"))
     if (gcp := credentials.gcp) is not None:
         kinds["gcpOauthToken"] = GcpBearer(gcp.get("oauthToken", ""))
     if requested.kind == "local" and not kinds:

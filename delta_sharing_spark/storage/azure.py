@@ -22,6 +22,7 @@ class _SasFileSystem(AzureBlobFileSystem):  # type: ignore[misc]
     """
 
     protocol = ()
+    cachable = False
 
     def __init__(self, location: Location, secret: AzureSas, settings: StorageSettings) -> None:
         self._client_arguments = _client_arguments(location, secret, settings)
@@ -30,7 +31,6 @@ class _SasFileSystem(AzureBlobFileSystem):  # type: ignore[misc]
             account_name=location.account,
             sas_token=secret.sas,
             anon=False,
-            skip_instance_cache=True,
             use_listings_cache=False,
             assume_container_exists=True,
             max_concurrency=1,

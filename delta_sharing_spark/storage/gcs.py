@@ -23,6 +23,7 @@ class _BearerFileSystem(GCSFileSystem):  # type: ignore[misc]
     """gcsfs with a session of our making (no client certificate of the machine), and without its own retries."""
 
     protocol = ()
+    cachable = False
 
     def __init__(self, secret: GcpBearer, settings: StorageSettings) -> None:
         self._settings = settings
@@ -35,7 +36,6 @@ class _BearerFileSystem(GCSFileSystem):  # type: ignore[misc]
             requests_timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
             ),
-            skip_instance_cache=True,
             use_listings_cache=False,
         )
         self._use_client_cert = self._use_mtls_endpoint = False

@@ -25,8 +25,8 @@ SCHEMES: dict[str, Kind] = {
 EXTRAS: dict[Kind, tuple[str, str]] = {"aws": ("s3", "s3fs"), "azure": ("azure", "adlfs"), "gcp": ("gcs", "gcsfs")}
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
-_CONTAINER = re.compile(r"\$root|\$web|[A-Za-z0-9](?:[A-Za-z0-9-]{1,61})[A-Za-z0-9]")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
+_CONTAINER = re.compile(r"\$root|\$web|[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 _HOST = re.compile(
     r"(?P<account>[a-z0-9][a-z0-9-]{0,62})\.(?P<service>dfs|blob)\.(?P<cloud>[a-z0-9][a-z0-9.-]*[a-z0-9])"
 )

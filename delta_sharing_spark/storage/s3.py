@@ -20,6 +20,7 @@ class _SessionFileSystem(S3FileSystem):  # type: ignore[misc]
     """s3fs without fsspec's configuration (``FSSPEC_S3_*``, ``~/.config/fsspec``), which goes by protocol names."""
 
     protocol = ()
+    cachable = False
     retries = 1
 
 

@@ -131,6 +131,9 @@ class TemporaryCredentials:
     gcp: Mapping[str, str] | None = field(default=None, repr=False)
 
 
+_KINDS = {"add": "add", "cdc": "cdf", "remove": "remove"}
+
+
 def parse_protocol(body: Any, table: str) -> tuple[Protocol, str]:
     """A ``protocol`` line's body to the protocol and its response format (``parquet`` or ``delta``)."""
     tree = _object(body, "protocol", table)
@@ -194,17 +197,15 @@ def parse_delta_file(body: Any, table: str) -> FileRecord | None:
     """A ``file`` line of the delta format: a wrapped ``deltaSingleAction``; None for an action that is no file."""
     outer = _object(body, "file", table)
     single = _object(outer.get("deltaSingleAction"), "deltaSingleAction", table)
-    for name, kind in (("add", "add"), ("cdc", "cdf"), ("remove", "remove")):
-        tree = single.get(name)
-        if isinstance(tree, dict):
-            break
-    else:
+    name = next((n for n in _KINDS if isinstance(single.get(n), dict)), None)
+    if name is None:
         return None
+    tree = single[name]
     path, identity = tree.get("path"), outer.get("id")
     if not isinstance(path, str) or not isinstance(identity, str):
         raise _malformed(f"a delta {name!r} action lacks its path or id", table)
     return FileRecord(
-        kind,
+        _KINDS[name],
         identity,
         path,
         _size(tree, table),
@@ -294,4 +295,6 @@ def _integer(value: Any, name: str, table: str) -> int | None:
 
 
 def _malformed(why: str, table: str) -> ResponseError:
-    return ResponseError(f"the server's answer for {table} breaks the protocol: {why}; ask the provider to check the server")
+    return ResponseError(
+        f"the server's answer for {table} breaks the protocol: {why}; ask the provider to check the server"
+    )

@@ -83,5 +83,7 @@ def check_name(name: str, kind: str) -> str:
     if bad is not None:
         raise AddressError(f"the {kind} name {name!r} contains {bad!r}, which the protocol does not allow")
     if kind != "share" and "." in name:
-        raise AddressError(f"the {kind} name {name!r} contains a period, which the protocol allows in a share's name only")
+        raise AddressError(
+            f"the {kind} name {name!r} contains a period, which the protocol allows in a share's name only"
+        )
     return name

@@ -15,7 +15,7 @@ import requests
 
 from delta_sharing_spark.errors import ConfigError, ProfileError, ResponseError
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.transport import TransportSettings, check_endpoint, send, with_retries
+from delta_sharing_spark.sharing.transport import TransportSettings, check_endpoint, read_body, send, with_retries
 
 #: A token is renewed when it has less than this left, seconds, or a tenth of its life if that is shorter.
 _MARGIN = 600.0
@@ -60,7 +60,7 @@ def authorization(profile: Profile, settings: TransportSettings, *, refused: str
     with token.lock:
         if token.value is None or settings.clock() >= token.renew_at or refused == f"Bearer {token.value}":
             token.value, life = _exchange(profile, settings)
-            token.renew_at = settings.clock() + max(life - _MARGIN, life * 0.9 if life < _MARGIN * 2 else 0.0)
+            token.renew_at = settings.clock() + life - min(_MARGIN, life / 10)
         return f"Bearer {token.value}"
 
 
@@ -93,9 +93,9 @@ def _exchange(profile: Profile, settings: TransportSettings) -> tuple[str, float
     assert profile.token_endpoint is not None
     check_endpoint(profile.token_endpoint, "tokenEndpoint")
 
-    def ask() -> requests.Response:
+    def ask() -> tuple[str, float]:
         form, auth = _form(profile)
-        return send(
+        response = send(
             settings,
             "POST",
             str(profile.token_endpoint),
@@ -105,8 +105,9 @@ def _exchange(profile: Profile, settings: TransportSettings) -> tuple[str, float
             headers={"Accept": "application/json"},
             expired="the client's id, secret or key was refused",
         )
+        return _parse_token(read_body(response, "the OAuth token"))
 
-    return _parse_token(with_retries(settings, ask))
+    return with_retries(settings, ask)
 
 
 def _form(profile: Profile) -> tuple[dict[str, str], Auth | None]:
@@ -119,9 +120,9 @@ def _form(profile: Profile) -> tuple[dict[str, str], Auth | None]:
     return {"grant_type": _JWT_GRANT, "assertion": _assertion(profile), **form}, None
 
 
-def _parse_token(response: requests.Response) -> tuple[str, float]:
+def _parse_token(text: str) -> tuple[str, float]:
     try:
-        tree: Any = json.loads(response.text) if response.text.strip() else None
+        tree: Any = json.loads(text) if text.strip() else None
     except ValueError:
         raise _bad_token("The OAuth token endpoint did not answer with JSON") from None
     if not tree:

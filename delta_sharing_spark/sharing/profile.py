@@ -216,7 +216,9 @@ def _read(path: str) -> str:
     except FileNotFoundError:
         raise ProfileError(f"the profile {path} does not exist; check the path before '#'") from None
     except (OSError, UnicodeDecodeError, ImportError, ValueError) as error:
-        raise ProfileError(f"the profile {path} cannot be read ({type(error).__name__}: {error}); check the path and its permissions") from None
+        raise ProfileError(
+            f"the profile {path} cannot be read ({type(error).__name__}: {error}); check the path and its permissions"
+        ) from None
 
 
 def _local(path: str) -> Path | None:

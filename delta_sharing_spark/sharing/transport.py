@@ -25,6 +25,7 @@ from delta_sharing_spark.errors import (
     NetworkError,
     NotFoundError,
     RequestRefusedError,
+    ResponseError,
     ServerError,
     UnauthenticatedError,
     UnavailableError,
@@ -97,7 +98,9 @@ def with_retries(settings: TransportSettings, call: Callable[[], _T]) -> _T:
     def wait(state: tenacity.RetryCallState) -> float:
         failure = state.outcome.exception() if state.outcome else None
         asked = failure.wait if isinstance(failure, Transient) else None
-        return asked if asked is not None else min(30.0, 0.5 * 2 ** (state.attempt_number - 1)) * random.uniform(0.5, 1.0)
+        return (
+            asked if asked is not None else min(30.0, 0.5 * 2 ** (state.attempt_number - 1)) * random.uniform(0.5, 1.0)
+        )
 
     def stop(state: tenacity.RetryCallState) -> bool:
         return settings.clock() + state.upcoming_sleep > deadline
@@ -209,23 +212,52 @@ def send(
             timeout=(settings.connect_timeout, settings.read_timeout),
             verify=settings.ca_bundle or None,
             auth=auth or _no_auth,
+            stream=True,
             **arguments,
         )
     except requests.exceptions.SSLError as error:
         raise NetworkError(
             f"{what}: TLS with {host} failed ({redact(str(error))}); set the option caBundle if your network uses its own certificates"
         ) from None
-    except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, requests.exceptions.MissingSchema) as error:
+    except (
+        requests.exceptions.InvalidURL,
+        requests.exceptions.InvalidSchema,
+        requests.exceptions.MissingSchema,
+    ) as error:
         raise ConfigError(f"{what}: the endpoint is not a URL ({redact(str(error))}); check the profile") from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
         raise Transient(unreachable(what, host, error)) from None
     if response.status_code < 400:
         return response
     with response:
-        error = _mapped(response, what, expired)
-    if isinstance(error, UnavailableError):
-        raise Transient(error, _retry_after(response))
-    raise error
+        answered = _mapped(response, what, expired)
+    if isinstance(answered, UnavailableError):
+        raise Transient(answered, _retry_after(response))
+    raise answered
+
+
+def read_body(response: requests.Response, what: str) -> str:
+    """The whole body of a small answer, as text.
+
+    Raises:
+        Transient: The body broke off.
+    """
+    try:
+        with response:
+            return response.content.decode("utf-8", "replace")
+    except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+        raise broken_off(what, error) from None
+
+
+def broken_off(what: str, error: Exception | None = None) -> Transient:
+    """A body that ended before it was complete."""
+    cause = f" ({type(error).__name__})" if error else ""
+    return Transient(
+        ResponseError(
+            f"{what}: the server's answer was truncated{cause}, which is likely caused by a request timeout; "
+            f"try again, with a lower maxFilesPerRequest if the table has many files"
+        )
+    )
 
 
 def unreachable(what: str, host: str | None, error: Exception) -> NetworkError:
@@ -297,5 +329,3 @@ def _package_version() -> str:
 
 def _header_text(text: str) -> str:
     return "".join(c if " " < c < "\x7f" else "_" for c in text)[:200]
-
-

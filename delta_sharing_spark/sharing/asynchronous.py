@@ -1,0 +1,68 @@
+"""Asynchronous queries (protocol, "Asynchronous Query"): polled until the answer is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnavailableError
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.ndjson import Page
+from delta_sharing_spark.sharing.query import Query
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.sharing.rest import SharingRest
+
+_FIRST_POLL, _LONGEST_POLL = 0.5, 10.0
+_MESSAGES = ("error", "errorMessage", "message", "error_message")
+Answer = tuple[Page, "int | None", Mapping[str, str]]
+
+
+def await_query(
+    rest: SharingRest, table: TableName, status: Mapping[str, Any], query: Query, formats: Sequence[str]
+) -> tuple[str, Answer]:
+    """Poll a submitted query until it has succeeded: its id, for further pages, and its first page.
+
+    Raises:
+        RequestRefusedError: The query failed; with the server's message.
+        NotFoundError: The server no longer knows it.
+        UnavailableError: It is still pending after the transport's ``retry_seconds``, at least ten minutes.
+    """
+    settings = rest.settings
+    deadline = settings.clock() + max(settings.retry_seconds, 600.0)
+    pause = _FIRST_POLL
+    body = {"maxFiles": query.max_files} if query.max_files else {}
+    while True:
+        query_id = _pending(status, table)
+        if settings.clock() > deadline:
+            raise UnavailableError(
+                f"the asynchronous query of {table} is still pending; set asyncQuery=false, or ask the provider about the server"
+            )
+        settings.sleep(pause)
+        pause = min(pause * 2, _LONGEST_POLL)
+        try:
+            page, version, headers = rest.poll(table, query_id, body, formats)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"the asynchronous query of {table} has expired on the server; load the table again",
+                status=error.status,
+            ) from None
+        if page.query_status is None:
+            return query_id, (page, version, headers)
+        status = {"queryId": query_id, **page.query_status}
+
+
+def _pending(status: Mapping[str, Any], table: TableName) -> str:
+    """The id of a query that is still under way; a missing status means pending (the reference server sends none)."""
+    state = str(status.get("status") or "pending").lower()
+    if state == "failed":
+        message = next((str(status[m]) for m in _MESSAGES if status.get(m)), "the server gives no reason")
+        raise RequestRefusedError(
+            f"the asynchronous query of {table} failed: {message}; ask the provider, or set asyncQuery=false"
+        )
+    query_id = status.get("queryId")
+    if not isinstance(query_id, str) or not query_id:
+        raise ResponseError(
+            f"the server answered the query of {table} with a status without queryId; set asyncQuery=false"
+        )
+    return query_id

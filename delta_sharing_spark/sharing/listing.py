@@ -1,0 +1,115 @@
+"""Listings and credentials: JSON objects to records, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from delta_sharing_spark.errors import ResponseError
+from delta_sharing_spark.sharing.actions import Schema, Share, Table, TemporaryCredentials
+
+_T = TypeVar("_T")
+_PAGE = "500"
+
+
+def walk_pages(fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], parse: Callable[[Any], _T]) -> Iterator[_T]:
+    """All items of a paged listing: ``items`` and ``nextPageToken`` may be missing or empty.
+
+    Raises:
+        ResponseError: A page token comes twice, or an item lacks its name.
+    """
+    params = {"maxResults": _PAGE}
+    seen: set[str] = set()
+    while True:
+        page = fetch(params)
+        items = page.get("items")
+        if items is not None and not isinstance(items, list):
+            raise ResponseError(
+                "a listing's 'items' is not a list; check that the endpoint is a Delta Sharing server's"
+            )
+        yield from map(parse, items or [])
+        token = page.get("nextPageToken")
+        if not token:
+            return
+        if not isinstance(token, str) or token in seen:
+            raise ResponseError("a listing's page token came twice; ask the provider to check the server")
+        seen.add(token)
+        params = {"maxResults": _PAGE, "pageToken": token}
+
+
+def parse_share_item(item: Any) -> Share:
+    """A share of a listing, or the answer of Get Share."""
+    tree = _named(item)
+    properties = tree.get("properties")
+    return Share(
+        tree["name"],
+        _text(tree, "id"),
+        _text(tree, "displayName"),
+        _text(tree, "comment"),
+        {str(k): str(v) for k, v in properties.items()} if isinstance(properties, dict) else {},
+    )
+
+
+def parse_schema_item(item: Any) -> Schema:
+    """A schema of a listing."""
+    tree = _named(item)
+    return Schema(tree["name"], _text(tree, "share") or "")
+
+
+def parse_table_item(item: Any) -> Table:
+    """A table of a listing."""
+    tree = _named(item)
+    return Table(
+        tree["name"],
+        _text(tree, "schema") or "",
+        _text(tree, "share") or "",
+        _text(tree, "shareId"),
+        _text(tree, "id"),
+        _text(tree, "comment"),
+        _text(tree, "location"),
+        _strings(tree, "auxiliaryLocations"),
+        tuple(m.lower() for m in _strings(tree, "accessModes")),
+    )
+
+
+def parse_credentials(tree: Mapping[str, Any], table: str) -> TemporaryCredentials:
+    """The answer of Generate Temporary Table Credential; what it holds is checked where it is used.
+
+    Raises:
+        ResponseError: It has no ``credentials``.
+    """
+    inner = tree.get("credentials", tree)
+    if not isinstance(inner, dict):
+        raise ResponseError(
+            f"the storage credentials of {table} are not an object; ask the provider to check the server"
+        )
+    expires = inner.get("expirationTime")
+    if isinstance(expires, str) and expires.isdigit():
+        expires = int(expires)
+    return TemporaryCredentials(
+        _text(inner, "location"),
+        expires if isinstance(expires, int) and not isinstance(expires, bool) else None,
+        _secrets(inner.get("awsTempCredentials")),
+        _secrets(inner.get("azureUserDelegationSas")),
+        _secrets(inner.get("gcpOauthToken")),
+    )
+
+
+def _secrets(tree: Any) -> dict[str, str] | None:
+    return {str(k): v if isinstance(v, str) else "" for k, v in tree.items()} if isinstance(tree, dict) else None
+
+
+def _named(item: Any) -> dict[str, Any]:
+    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+        raise ResponseError("a listing has an item without a name; check that the endpoint is a Delta Sharing server's")
+    return item
+
+
+def _text(tree: Mapping[str, Any], name: str) -> str | None:
+    value = tree.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _strings(tree: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = tree.get(name)
+    return tuple(str(v) for v in value) if isinstance(value, list) else ()

@@ -1,0 +1,171 @@
+"""A query's answer, line by line: checked for completeness before a record of it is handed on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from delta_sharing_spark.errors import (
+    ForbiddenError,
+    NotFoundError,
+    RequestRefusedError,
+    ResponseError,
+    ServerError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnsupportedFeatureError,
+)
+from delta_sharing_spark.sharing.actions import (
+    EndStreamAction,
+    FileRecord,
+    Metadata,
+    Protocol,
+    parse_delta_file,
+    parse_end,
+    parse_metadata,
+    parse_parquet_file,
+    parse_protocol,
+)
+from delta_sharing_spark.sharing.transport import Transient, broken_off
+
+_END_FIELDS = frozenset({"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "errorMessage"})
+_FILE_LINES = ("add", "cdf", "remove")
+
+
+@dataclass(slots=True)
+class Page:
+    """One complete answer. ``historical_*`` hold (version, value) of lines that repeat with a version."""
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    response_format: str = "parquet"
+    records: list[FileRecord] = field(default_factory=list)
+    end: EndStreamAction = field(default_factory=EndStreamAction)
+    historical_metadata: list[tuple[int, Metadata]] = field(default_factory=list)
+    historical_protocols: list[tuple[int, Protocol]] = field(default_factory=list)
+    query_status: Mapping[str, Any] | None = None
+
+
+def parse_page(lines: Iterable[bytes], table: str, *, end_required: bool = False) -> Page:
+    """Parse an answer's lines, as they arrive.
+
+    Args:
+        lines: Without their line ends; empty ones are skipped.
+        table: How errors name the table.
+        end_required: Whether the response header promised an ``endStreamAction``.
+
+    Raises:
+        Transient: The answer is truncated (a line that is no JSON at the end, or the promised action missing), or its
+            errorMessage has a status worth a retry.
+        ResponseError: It breaks the protocol.
+        ServerError: Its errorMessage.
+    """
+    page = Page()
+    ended = False
+    last: bytes | None = None
+    for line in lines:
+        if not line or line.isspace():
+            continue
+        if last is not None:
+            ended = _take(page, _loads(last, table, final=False), table)
+        last = line
+    if last is not None:
+        ended = _take(page, _loads(last, table, final=True), table)
+    if end_required and not ended:
+        raise broken_off(f"the query of {table}")
+    if page.end.error_message is not None:
+        _raise_error(page.end, table)
+    return page
+
+
+def _loads(line: bytes, table: str, *, final: bool) -> dict[str, Any]:
+    try:
+        tree = json.loads(line)
+    except (ValueError, RecursionError):
+        if final:
+            raise broken_off(f"the query of {table}") from None
+        raise ResponseError(
+            f"the server's answer for {table} has a line that is not JSON; check that the endpoint is a Delta Sharing server's"
+        ) from None
+    if not isinstance(tree, dict):
+        raise ResponseError(
+            f"the server's answer for {table} has a line that is not an object; check that the endpoint is a Delta Sharing server's"
+        )
+    return tree
+
+
+def _take(page: Page, tree: dict[str, Any], table: str) -> bool:
+    """Take in one line; tells whether it is an ``endStreamAction``."""
+    body = tree.get("file")
+    if body is not None:
+        if isinstance(body, dict) and "deltaSingleAction" in body:
+            record = parse_delta_file(body, table)
+            if record is not None:
+                page.records.append(record)
+        else:
+            page.records.append(parse_parquet_file("file", body, table))
+        return False
+    for kind in _FILE_LINES:
+        if kind in tree:
+            page.records.append(parse_parquet_file(kind, tree[kind], table))
+            return False
+    if "protocol" in tree:
+        _take_protocol(page, tree["protocol"], table)
+    elif "metaData" in tree:
+        _take_metadata(page, tree["metaData"], table)
+    elif "endStreamAction" in tree or _END_FIELDS & tree.keys():
+        page.end = parse_end(tree.get("endStreamAction", tree), table)
+        return True
+    elif isinstance(tree.get("queryStatus"), dict):
+        page.query_status = tree["queryStatus"]
+    return False
+
+
+def _take_protocol(page: Page, body: Any, table: str) -> None:
+    protocol, response_format = parse_protocol(body, table)
+    version = body.get("version")
+    if page.protocol is None:
+        page.protocol, page.response_format = protocol, response_format
+    elif isinstance(version, int):
+        page.historical_protocols.append((version, protocol))
+
+
+def _take_metadata(page: Page, body: Any, table: str) -> None:
+    metadata = parse_metadata(body, table)
+    if metadata.provider.lower() != "parquet":
+        raise UnsupportedFeatureError(
+            f"{table} stores its data as {metadata.provider!r}, this reader reads parquet; ask the provider for a Parquet table",
+            features=(metadata.provider,),
+        )
+    if page.metadata is None:
+        page.metadata = metadata
+    elif metadata.version is not None:
+        page.historical_metadata.append((metadata.version, metadata))
+
+
+def _raise_error(end: EndStreamAction, table: str) -> None:
+    status = end.http_status_error_code
+    kinds: dict[int | None, type[ServerError]] = {401: UnauthenticatedError, 403: ForbiddenError, 404: NotFoundError}
+    busy = status is not None and (status == 429 or status >= 500)
+    kind = kinds.get(status) or (UnavailableError if busy else RequestRefusedError)
+    error = kind(
+        f"the query of {table}: the server gave up in the middle of its answer"
+        f"{f' ({status})' if status else ''}: {end.error_message}; try again, and ask the provider if it goes on",
+        status=status,
+    )
+    if busy:
+        raise Transient(error)
+    raise error
+
+
+def iter_lines(chunks: Iterable[bytes]) -> Iterable[bytes]:
+    """Lines of a body that arrives in chunks."""
+    rest = b""
+    for chunk in chunks:
+        lines = (rest + chunk).split(b"\n") if rest else chunk.split(b"\n")
+        rest = lines.pop()
+        yield from lines
+    if rest:
+        yield rest

@@ -1,0 +1,16 @@
+"""Profile files in any storage that fsspec knows, with whatever identity the user's environment gives it."""
+
+from __future__ import annotations
+
+
+def read_text(url: str) -> str:
+    """The text of a small file. A profile is the user's own file, so the user's own identity reads it.
+
+    Raises:
+        FileNotFoundError, OSError: It is not there, or cannot be read.
+        ImportError, ValueError: The scheme's package is not installed, or the scheme is unknown.
+    """
+    import fsspec
+
+    with fsspec.open(url, "rt", encoding="utf-8-sig") as file:
+        return str(file.read())

@@ -15,10 +15,10 @@ _log = logging.getLogger(__name__)
 #: ``(name, text, zone)`` to a value; ``zone`` is what zone-less timestamps are read in.
 Parser = Callable[[str, str, tzinfo], Any]
 
-_INTEGER = re.compile(r"[+-]?[0-9]+\Z")
-_SIZE = re.compile(r"([0-9]+)\s*([a-z]*)\Z")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,30}\Z")
+_SIZE = re.compile(r"([0-9]{1,30})\s*([a-z]*)\Z")
 _SIZE_UNITS = {"": 0, "b": 0, "k": 10, "kb": 10, "m": 20, "mb": 20, "g": 30, "gb": 30, "t": 40, "tb": 40, "p": 50}
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\Z")
+_DURATION = re.compile(r"([0-9]{1,30}(?:\.[0-9]+)?)\s*([a-z]*)\Z")
 _DURATION_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "min": 60.0, "h": 3600.0}
 _TIMESTAMP = re.compile(
     r"(?P<year>[0-9]{4})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})"

@@ -15,7 +15,7 @@ from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_fr
 from delta_sharing_spark.deltalog.adds import AddBatch
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
-from delta_sharing_spark.deltalog.commits import find_actions
+from delta_sharing_spark.deltalog.commits import find_actions, split_lines
 from delta_sharing_spark.deltalog.paths import LogStore
 from delta_sharing_spark.deltalog.segment import Segment, find_segment, read_all
 from delta_sharing_spark.deltalog.tail import CommitTail
@@ -26,7 +26,7 @@ from delta_sharing_spark.schema.types import Struct
 logger = logging.getLogger(__name__)
 
 #: Bytes of commits that are parsed together.
-_GROUP_BYTES = 8 << 20
+_GROUP_BYTES = 2 << 20
 
 _T = TypeVar("_T")
 
@@ -117,7 +117,12 @@ class Snapshot:
 
 
 def load_snapshot(
-    store: LogStore, *, version: int | None = None, timestamp_ms: int | None = None, table: str = "the table"
+    store: LogStore,
+    *,
+    version: int | None = None,
+    timestamp_ms: int | None = None,
+    table: str = "the table",
+    gate: bool = True,
 ) -> Snapshot:
     """A version of a table: the newest, the one asked for, or the last at or before a timestamp.
 
@@ -126,6 +131,7 @@ def load_snapshot(
         version: The version.
         timestamp_ms: Milliseconds since the epoch; not together with ``version``.
         table: How errors name the table.
+        gate: Whether the table's protocol must be one that this reader does; a server that passes it on asks for less.
 
     Raises:
         LogError: No log, a hole, or a corrupt or missing file, by its name.
@@ -138,12 +144,12 @@ def load_snapshot(
     if version is not None and version < 0:
         raise VersionError(f"version {version} of {table} cannot exist; versions start at 0")
     if timestamp_ms is not None:
-        head = load_head(store, table=table)
+        head = load_head(store, table=table, gate=gate)
         times = CommitTimes(store, head.version, head.metadata, table)
         version = times.at_or_before(timestamp_ms)
         if version == head.version and timestamp_ms > times.time(version):
             raise times.too_late(timestamp_ms)
-    return _twice(store, version, table, _load)
+    return _twice(store, version, table, lambda *found: _load(*found, gate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +161,9 @@ class Head:
     metadata: Metadata
 
 
-def load_head(store: LogStore, *, version: int | None = None, table: str = "the table") -> Head:
+def load_head(store: LogStore, *, version: int | None = None, table: str = "the table", gate: bool = True) -> Head:
     """Protocol and metadata of a version, the newest by default, without its files. Raises as :func:`load_snapshot`."""
-    return _twice(store, version, table, _load_head)
+    return _twice(store, version, table, lambda *found: _load_head(*found, gate))
 
 
 def _twice(store: LogStore, version: int | None, table: str, load: Callable[[LogStore, Segment, str], _T]) -> _T:
@@ -205,19 +211,20 @@ class _State:
         self._metadata = metadata
         self.partitions.update(metadata.partition_columns, _physical(metadata, self._table))
 
-    def head(self, version: int) -> Head:
+    def head(self, version: int, gate: bool) -> Head:
         if self._protocol is None or self._metadata is None:
             missing = "protocol" if self._protocol is None else "metaData"
             raise LogError(
                 f"the log of {self._table} has no {missing} action up to version {version}; "
                 f"ask the provider to repair the table"
             )
-        self._protocol.check(self._table)
-        self._metadata.check(self._table)
+        if gate:
+            self._protocol.check(self._table)
+            self._metadata.check(self._table)
         return Head(version, self._protocol, self._metadata)
 
 
-def _load(store: LogStore, segment: Segment, table: str) -> Snapshot:
+def _load(store: LogStore, segment: Segment, table: str, gate: bool) -> Snapshot:
     checkpoint = None if segment.checkpoint is None else Checkpoint(store, segment.checkpoint, table)
     state = _State(checkpoint, table)
     tail = CommitTail(store.root, suppresses=checkpoint is not None)
@@ -225,17 +232,17 @@ def _load(store: LogStore, segment: Segment, table: str) -> Snapshot:
         for path, data in group:
             state.take(path, data)
         tail.append(group, state.partitions)
-    head = state.head(segment.version)
+    head = state.head(segment.version, gate)
     tail.finish()
     return Snapshot(store, head, checkpoint, tail, table)
 
 
-def _load_head(store: LogStore, segment: Segment, table: str) -> Head:
+def _load_head(store: LogStore, segment: Segment, table: str, gate: bool) -> Head:
     state = _State(None if segment.checkpoint is None else Checkpoint(store, segment.checkpoint, table), table)
     for group in _groups(store, segment):
         for path, data in group:
             state.take(path, data)
-    return state.head(segment.version)
+    return state.head(segment.version, gate)
 
 
 def _physical(metadata: Metadata, table: str) -> Collection[str]:
@@ -247,15 +254,16 @@ def _physical(metadata: Metadata, table: str) -> Collection[str]:
 
 
 def _groups(store: LogStore, segment: Segment) -> Iterator[list[tuple[str, bytes]]]:
-    """The segment's commits, oldest first, in groups of a bounded number of bytes."""
+    """The segment's commits, oldest first, in groups of a bounded number of bytes; a long commit in several."""
     group: list[tuple[str, bytes]] = []
     size = 0
     for path, data in _contents(store, segment):
-        if group and size + len(data) > _GROUP_BYTES:
-            yield group
-            group, size = [], 0
-        group.append((path, data))
-        size += len(data)
+        for piece in split_lines(data, _GROUP_BYTES):
+            if group and size + len(piece) > _GROUP_BYTES:
+                yield group
+                group, size = [], 0
+            group.append((path, piece))
+            size += len(piece)
     if group:
         yield group
 

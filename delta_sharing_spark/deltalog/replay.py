@@ -149,7 +149,7 @@ def load_snapshot(
         version = times.at_or_before(timestamp_ms)
         if version == head.version and timestamp_ms > times.time(version):
             raise times.too_late(timestamp_ms)
-    return _twice(store, version, table, lambda *found: _load(*found, gate))
+    return _twice(store, version, table, lambda log, part, name: _load(log, part, name, gate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Head:
 
 def load_head(store: LogStore, *, version: int | None = None, table: str = "the table", gate: bool = True) -> Head:
     """Protocol and metadata of a version, the newest by default, without its files. Raises as :func:`load_snapshot`."""
-    return _twice(store, version, table, lambda *found: _load_head(*found, gate))
+    return _twice(store, version, table, lambda log, part, name: _load_head(log, part, name, gate))
 
 
 def _twice(store: LogStore, version: int | None, table: str, load: Callable[[LogStore, Segment, str], _T]) -> _T:

@@ -16,7 +16,8 @@ from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri
 from delta_sharing_spark.deltalog.segment import CheckpointFiles
 from delta_sharing_spark.errors import DeltaSharingError, LogError
 
-_BATCH_ROWS = 1 << 16
+_BATCH_ROWS = 1 << 13
+_BUFFER = 1 << 18
 _PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError)
 
 
@@ -143,7 +144,8 @@ class Checkpoint:
                     pa.PythonFile(raw, mode="r"),
                     metadata=self._footers.get(path),
                     coerce_int96_timestamp_unit="us",
-                    pre_buffer=True,
+                    pre_buffer=not isinstance(raw, pa.NativeFile),
+                    buffer_size=_BUFFER if isinstance(raw, pa.NativeFile) else 0,
                 ) as file,
             ):
                 self._footers[path] = file.metadata

@@ -79,7 +79,7 @@ class PackedStrings:
         validity, offsets, data = array.buffers()
         data = pa.py_buffer(b"") if data is None else data
         codec = "zstd" if data.size and pa.Codec.is_available("zstd") else None
-        packed = data if codec is None else pa.Codec(codec, 1).compress(data)
+        packed = data if codec is None else pa.py_buffer(pa.Codec(codec, 1).compress(data, asbytes=True))
         return cls(len(array), array.null_count, validity, offsets, packed, data.size, codec)
 
     def unpack(self) -> pa.StringArray:

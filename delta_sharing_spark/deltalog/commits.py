@@ -12,8 +12,6 @@ from delta_sharing_spark.deltalog.actions import VECTOR_TYPE, file_action_schema
 from delta_sharing_spark.errors import LogError
 
 _MIN_BLOCK = 1 << 20
-#: Below this many bytes the start-up of Arrow's reader costs more than Python's.
-_SMALL = 1 << 12
 
 
 def find_actions(data: bytes, kind: str, where: str) -> Iterator[dict[str, Any]]:
@@ -59,6 +57,21 @@ def parse_lines(data: bytes, where: str) -> Iterator[dict[str, Any]]:
             yield parse_line(line, where)
 
 
+def split_lines(data: bytes, size: int) -> Iterator[bytes]:
+    """Pieces of whole lines, of about ``size`` bytes each (more where a line is longer)."""
+    start = 0
+    while len(data) - start > size:
+        end = data.rfind(b"\n", start, start + size) + 1 or data.find(b"\n", start + size) + 1
+        if not end:
+            break
+        yield data[start:end]
+        start = end
+    if start == 0:
+        yield data
+    elif start < len(data):
+        yield data[start:]
+
+
 def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collection[str]) -> pa.Table:
     """Adds and removes of commits, in the commits' order.
 
@@ -74,11 +87,10 @@ def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collec
     """
     schema = file_action_schema(partition_columns)
     data = b"\n".join(content for _, content in files if content)
-    if len(data) > _SMALL:
-        try:
-            return _read_arrow(data, schema)
-        except (pa.ArrowInvalid, UnicodeDecodeError):
-            pass  # a line that Arrow's reader does not take; Python's tells which file, or takes it
+    try:
+        return _read_arrow(data, schema)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        pass  # a line that Arrow's reader does not take; Python's tells which file, or takes it
     tables = [_read_python(content, schema, name) for name, content in files]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
@@ -86,10 +98,14 @@ def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collec
 def _read_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
     import pyarrow.json as arrow_json
 
+    if not data.strip():
+        return schema.empty_table()
     options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     block = max(_MIN_BLOCK, _longest_line(data) + 2)
     return arrow_json.read_json(
-        pa.BufferReader(data), read_options=arrow_json.ReadOptions(block_size=block), parse_options=options
+        pa.BufferReader(data),
+        read_options=arrow_json.ReadOptions(block_size=block, use_threads=False),
+        parse_options=options,
     )
 
 

@@ -155,6 +155,8 @@ def _split_stats(adds: pa.StructArray) -> tuple[pa.StructArray, columns.PackedSt
     names = [field.name for field in adds.type]
     arrays = {name: adds.field(name) for name in names}
     stats = arrays.pop("stats")
+    if normalize_vectors(arrays["deletionVector"]) is None:
+        del arrays["deletionVector"]
     if stats.offset:
         stats = pa.concat_arrays([stats])
     return pa.StructArray.from_arrays(list(arrays.values()), list(arrays)), columns.PackedStrings.pack(stats)

@@ -165,7 +165,7 @@ class SharingIssuer:
     """
 
     profile: Profile = field(repr=False)
-    settings: TransportSettings = field(repr=False)
+    settings: TransportSettings = field(repr=False, compare=False)
     table: TableName
     root: Location
 

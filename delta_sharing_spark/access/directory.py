@@ -154,13 +154,15 @@ def open_directory(
     root, others = _locations(head, name)
     for location in (root, *others):
         _readable(location, profile, name)
-    asking = issuer or SharingIssuer(profile, transport, table, root)
+    asking: Issuer = issuer or SharingIssuer(profile, transport, table, root)
+    # Equal to `asking`, so that the tokens are the same; it only gives up sooner.
+    hurried: Issuer = issuer or SharingIssuer(profile, _hurried(transport, seconds), table, root)
     known = None if head.version is None else f"_delta_log/{head.version:020d}.json"
     at = parse_location(f"{root}/{known or '_delta_log/_last_checkpoint'}")
     quick = replace(settings, retry_seconds=min(settings.retry_seconds, 4.0))
 
     def connect(location: Location) -> StorageToken:
-        token = TOKENS.get(asking, location)
+        token = TOKENS.get(hurried, location)
         if location != root:
             return token
         try:
@@ -169,7 +171,7 @@ def open_directory(
             return token
         except PermissionError:
             # Cached and late, or read-only and absent: one new token decides.
-            token = TOKENS.get(asking, location, refused=token)
+            token = TOKENS.get(hurried, location, refused=token)
             _try_again(token, quick, at, known)
         return token
 
@@ -177,6 +179,15 @@ def open_directory(
     carried = DirectoryAccess(name, tokens, asking if carry_profile else None, settings, at if known else None)
     driver = replace(carried, issuer=asking)
     return DirectoryTable(name, head, carried, StorageLogStore(driver.lease, root, known))
+
+
+def _hurried(transport: TransportSettings, seconds: float) -> TransportSettings:
+    return replace(
+        transport,
+        connect_timeout=min(transport.connect_timeout, seconds / 3),
+        read_timeout=min(transport.read_timeout, seconds),
+        retry_seconds=min(transport.retry_seconds, seconds / 2),
+    )
 
 
 def _try_again(token: StorageToken, settings: StorageSettings, at: Location, known: str | None) -> None:

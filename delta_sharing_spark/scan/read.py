@@ -23,6 +23,7 @@ from delta_sharing_spark.scan.plan import (
     Split,
 )
 from delta_sharing_spark.scan.transform import Columns, Context, conform, plan_columns, wanted_leaves
+from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.partition_values import partition_scalar
 from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
@@ -158,8 +159,9 @@ class _SplitReader:
         batch = batch.filter(evaluate(spec.predicate, batch))
         if spec.full_schema == spec.schema:
             return batch
-        context = Context(spec.table, "", "none")
-        return conform(batch, plan_columns(batch.schema, spec.schema, {}, context), spec.schema, context)
+        # The batch has logical names by now, whatever the files called the columns.
+        context, wanted = Context(spec.table, "", "none"), without_mapping(spec.schema)
+        return conform(batch, plan_columns(batch.schema, wanted, {}, context), wanted, context)
 
 
 def _constants(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:

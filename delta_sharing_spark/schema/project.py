@@ -46,6 +46,22 @@ def _narrowed(field: Field, rests: list[str], table: str) -> Field:
     return Field(field.name, select(field.type, rests, table), field.nullable, field.metadata)
 
 
+def select_paths(schema: Struct, paths: Iterable[tuple[str, ...]]) -> Struct:
+    """The columns that exact ``paths`` (as a bound predicate holds them) reach, structs narrowed to the fields needed."""
+    wanted: dict[str, list[tuple[str, ...]]] = {}
+    for path in paths:
+        wanted.setdefault(path[0], []).append(path[1:])
+    fields = []
+    for field in schema.fields:
+        rests = wanted.get(field.name)
+        if rests is None:
+            continue
+        if isinstance(field.type, Struct) and all(rests):
+            field = Field(field.name, select_paths(field.type, rests), field.nullable, field.metadata)
+        fields.append(field)
+    return Struct(tuple(fields))
+
+
 def merge(first: Struct, second: Struct) -> Struct:
     """Fields of both, structs merged field by field; ``first``'s order, then what ``second`` adds."""
     fields = list(first.fields)

@@ -61,7 +61,9 @@ def _client_arguments(location: Location, secret: AzureSas, settings: StorageSet
         "max_chunk_get_size": 16 << 20,
     }
     host = location.blob_host
-    if not settings.endpoint and not proxy_bypass(host):
+    if settings.proxy:
+        arguments["proxies"] = {"http": settings.proxy, "https": settings.proxy}
+    elif not settings.endpoint and not proxy_bypass(host):
         arguments["proxies"] = getproxies()
     if settings.ca_bundle:
         arguments["connection_verify"] = settings.ca_bundle

@@ -46,21 +46,22 @@ class StorageSettings:
         region: AWS region; None finds it (S3 names the right one when asked in the wrong one).
         endpoint: Instead of the cloud's own (MinIO, Azurite, an emulator): a URL with its scheme.
         ca_bundle: A file of certificate authorities.
+        proxy: A proxy, instead of the environment's.
         connect_timeout, read_timeout: Seconds of one request.
         retry_seconds: How long transient failures are repeated.
-        sleep, clock: Injectable, so that tests need not wait.
+        sleep: Injectable, so that tests need not wait.
     """
 
     region: str | None = None
     endpoint: str | None = None
     ca_bundle: str | None = None
+    proxy: str | None = field(default=None, repr=False)
     connect_timeout: float = 3.0
     read_timeout: float = 60.0
     retry_seconds: float = 120.0
     first_wait: float = 0.2
     longest_wait: float = 10.0
-    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
-    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
 
 
 def retried(action: Callable[[], T], settings: StorageSettings, *, what: str, host: str) -> T:

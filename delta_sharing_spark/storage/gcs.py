@@ -56,6 +56,8 @@ class _BearerFileSystem(GCSFileSystem):  # type: ignore[misc]
         return await GCSFileSystem._request.__wrapped__(self, *args, **kwargs)
 
     def _proxy(self) -> str | None:
+        if self._settings.proxy:
+            return self._settings.proxy
         if self._settings.endpoint or proxy_bypass("storage.googleapis.com"):
             return None
         return getproxies().get("https")

@@ -25,6 +25,7 @@ from delta_sharing_spark.errors import (
 )
 
 _CHUNK = 1 << 20
+_UNKNOWN = 1 << 62
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _MAX_REDIRECTS = 5
 _MAX_RENEWALS = 3
@@ -82,15 +83,21 @@ class HttpSource:
         session: A session that never carries the sharing token.
         lease: Where the URL comes from.
         name: How errors name the file.
-        size: Planned bytes; a storage that reports another total is an error.
+        size: Planned bytes; a storage that reports another total is an error. None where the plan does not say.
         policy: Time-outs and retries.
     """
 
     def __init__(
-        self, session: requests.Session, lease: UrlLease, *, name: str, size: int, policy: HttpPolicy | None = None
+        self,
+        session: requests.Session,
+        lease: UrlLease,
+        *,
+        name: str,
+        size: int | None,
+        policy: HttpPolicy | None = None,
     ) -> None:
         self.name = name
-        self.size = size
+        self.size = size if size is not None else _UNKNOWN
         self._session = session
         self._lease = lease
         self._policy = policy or HttpPolicy()
@@ -196,7 +203,7 @@ class HttpSource:
             self._check_range(response, start, end)
         elif status == 200:
             declared = response.headers.get("content-length")
-            if declared is not None and int(declared) != self.size:
+            if declared is not None and int(declared) != self.size and self.size != _UNKNOWN:
                 raise self._changed(f"it has {declared} bytes, planned were {self.size}")
         else:
             self._raise_for(response)
@@ -206,7 +213,7 @@ class HttpSource:
         match = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", "").strip())
         if match is None or int(match[1]) != start or int(match[2]) >= end or int(match[2]) < start:
             raise _Transient(f"asked for bytes {start}-{end - 1}, got {response.headers.get('content-range')!r}")
-        if match[3] != "*" and int(match[3]) != self.size:
+        if match[3] != "*" and int(match[3]) != self.size and self.size != _UNKNOWN:
             raise self._changed(f"it has {match[3]} bytes, planned were {self.size}")
 
     def _check_etag(self, etag: str | None) -> None:

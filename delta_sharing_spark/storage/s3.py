@@ -47,6 +47,8 @@ def build(location: Location, secret: AwsSession, settings: StorageSettings) -> 
         "ignore_configured_endpoint_urls": True,
         "max_pool_connections": 32,
     }
+    if settings.proxy:
+        config["proxies"] = {"http": settings.proxy, "https": settings.proxy}
     if settings.endpoint:
         config["s3"] = {"addressing_style": "path"}
     return _SessionFileSystem(

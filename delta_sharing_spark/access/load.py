@@ -1,0 +1,267 @@
+"""One load, resolved: which table, at which version, in which access mode, with which schema.
+
+The Spark data source, ``SharingClient`` and the command line resolve the same way, once; ``planning`` goes on from here.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+
+from delta_sharing_spark.access.negotiate import Decision, negotiate, with_fallback
+from delta_sharing_spark.access.settings import formats_of, iso, millis, storage_of, transport_of, who
+from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, TableChangedError, VersionError
+from delta_sharing_spark.features import check_protocol
+from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.predicates.tree import Expression
+from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from delta_sharing_spark.schema.mapping import mapping_mode, without_mapping
+from delta_sharing_spark.schema.project import select
+from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_schema
+from delta_sharing_spark.sharing.actions import Metadata, Protocol, Table, TableSnapshotHead
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.sharing.rest import SharingRest
+from delta_sharing_spark.sharing.transport import TransportSettings
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What of a table decides how its rows look.
+
+    Attributes:
+        id: The table's id; another one means another table.
+        schema: Its columns, with physical names only where columns are mapped.
+        partition_columns: Logical names.
+        mapping: Column mapping mode.
+    """
+
+    id: str
+    schema: Struct
+    partition_columns: tuple[str, ...]
+    mapping: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A resolved load; pickles to the planning worker, and no further.
+
+    Attributes:
+        options: What the user asked for.
+        profile, settings, table: Whom to ask, how, for what.
+        head: What the sharing server said of the table.
+        decision: The access mode, why, and what to fall back to.
+        shape: The table's shape at the version loaded.
+        version: The version that directory mode is pinned to; None in url mode unless the user chose one.
+        columns: The table's columns and, for a change feed, the change columns.
+        output: The columns that the load has.
+        predicate: The parsed ``where``.
+    """
+
+    options: ReadOptions = field(repr=False)
+    profile: Profile = field(repr=False)
+    settings: TransportSettings = field(repr=False)
+    table: TableName
+    head: TableSnapshotHead = field(repr=False)
+    decision: Decision
+    shape: TableShape = field(repr=False)
+    version: int | None
+    columns: Struct = field(repr=False)
+    output: Struct
+    predicate: Expression | None = None
+
+    @property
+    def rest(self) -> SharingRest:
+        return SharingRest(self.profile, self.settings)
+
+
+def resolve(options: ReadOptions) -> Load:
+    """Ask for the table's metadata and decide how to read it: one request, and the log's head in directory mode.
+
+    Raises:
+        ConfigError: The address, the profile, an option or ``where`` is wrong.
+        ServerError, NetworkError: The sharing server refuses or does not answer.
+        AccessModeError: No access mode fits.
+        TableError: The table cannot be read right; an unknown column.
+    """
+    profile, table = who(options)
+    settings = transport_of(options)
+    rest = SharingRest(profile, settings)
+    head, decision = _negotiated(rest, table, options)
+
+    def by_directory() -> Load:
+        return _by_directory(options, profile, settings, table, head, decision)
+
+    def by_url() -> Load:
+        shape = shape_of(head.protocol, head.metadata, str(table))
+        pinned = options.version_as_of
+        return _finished(options, profile, settings, table, head, replace(decision, mode="url"), shape, pinned)
+
+    return with_fallback(decision, by_directory, by_url, table=str(table))
+
+
+def shape_of(protocol: Protocol, metadata: Metadata, table: str) -> TableShape:
+    """The shape of a table as the sharing server describes it; the protocol passes the gate first.
+
+    Raises:
+        UnsupportedFeatureError: A reader feature or a type that this reader does not know, by its name.
+        ResponseError: A schema that is malformed.
+    """
+    check_protocol(protocol.min_reader_version, protocol.reader_features or None, table=table)
+    schema = parse_schema(metadata.schema_string, table)
+    mapping = mapping_mode(metadata.configuration, protocol.min_reader_version, protocol.reader_features, table)
+    if mapping == "none":
+        schema = without_mapping(schema)
+    return TableShape(metadata.id, schema, metadata.partition_columns, mapping)
+
+
+def check_same(loaded: TableShape, now: TableShape, table: str) -> None:
+    """Compare what a query returns with what was loaded; columns that were only added do no harm.
+
+    Raises:
+        TableChangedError: The rows would not be what the DataFrame promises.
+    """
+    why = None
+    if loaded.id and now.id and loaded.id != now.id:
+        why = "it was replaced by another table"
+    elif loaded.partition_columns != now.partition_columns:
+        why = "its partition columns changed"
+    elif loaded.mapping != now.mapping:
+        why = "its column mapping changed"
+    else:
+        for old in loaded.schema.fields:
+            new = now.schema.find(old.name)
+            if new is None:
+                why = f"column {old.name!r} was dropped"
+            elif new.type != old.type or (new.nullable and not old.nullable):
+                why = f"column {old.name!r} changed from {_shown(old)} to {_shown(new)}"
+            elif new.physical_name != old.physical_name:
+                why = f"column {old.name!r} was replaced"
+            if why:
+                break
+    if why:
+        raise TableChangedError(f"table {table} has changed since it was loaded: {why}; load it again")
+
+
+def _shown(field_: Field) -> str:
+    return f"{field_.type}{'' if field_.nullable else ' NOT NULL'}"
+
+
+def _negotiated(rest: SharingRest, table: TableName, options: ReadOptions) -> tuple[TableSnapshotHead, Decision]:
+    try:
+        head = rest.metadata(
+            table, version=options.version_as_of, timestamp=iso(options.timestamp_as_of), formats=formats_of(options)
+        )
+    except RequestRefusedError as refusal:
+        head = _listed(rest, table, refusal)
+        return head, _decide(head, table, options, url_refusal=str(refusal))
+    asked = options.version_as_of
+    if asked is not None and head.version is not None and head.version != asked:
+        head = _queried_head(rest, table, options, asked)
+    return head, _decide(head, table, options)
+
+
+def _decide(
+    head: TableSnapshotHead, table: TableName, options: ReadOptions, url_refusal: str | None = None
+) -> Decision:
+    metadata = head.metadata
+    return negotiate(
+        metadata.access_modes,
+        options.access_mode,
+        table=str(table),
+        num_files=metadata.num_files,
+        location=metadata.location,
+        url_refusal=url_refusal,
+    )
+
+
+def _queried_head(rest: SharingRest, table: TableName, options: ReadOptions, version: int) -> TableSnapshotHead:
+    """The head at a version, from a server whose metadata endpoint knows only the newest."""
+    from delta_sharing_spark.sharing.query import Query
+
+    response = rest.query(table, Query(version=version, max_files=1), formats=formats_of(options))
+    if response.head.version is not None and response.head.version != version:
+        raise VersionError(
+            f"version {version} of {table} was asked for and the server answers with {response.head.version}; "
+            f"leave versionAsOf out, or ask the provider to share the table's history"
+        )
+    return response.head
+
+
+def _listed(rest: SharingRest, table: TableName, refusal: RequestRefusedError) -> TableSnapshotHead:
+    """What the listing says of a table whose metadata the server refuses (its features): enough for directory mode.
+
+    Raises:
+        RequestRefusedError: The refusal, where directory mode is not on offer.
+    """
+    try:
+        entry: Table | None = next(
+            (t for t in rest.list_tables(table.share, table.schema) if t.name.lower() == table.table.lower()), None
+        )
+    except NotFoundError:
+        entry = None
+    if entry is None or "dir" not in entry.access_modes or not entry.location:
+        raise refusal
+    metadata = Metadata(
+        "",
+        "",
+        (),
+        location=entry.location,
+        auxiliary_locations=entry.auxiliary_locations,
+        access_modes=entry.access_modes,
+    )
+    return TableSnapshotHead(None, "delta", Protocol(1), metadata)
+
+
+def _by_directory(
+    options: ReadOptions,
+    profile: Profile,
+    settings: TransportSettings,
+    table: TableName,
+    head: TableSnapshotHead,
+    decision: Decision,
+) -> Load:
+    from delta_sharing_spark.access.directory import open_directory
+
+    directory = open_directory(
+        profile, settings, table, head, settings=storage_of(options), carry_profile=options.carry_profile
+    )
+    snapshot = directory.snapshot(version=options.version_as_of, timestamp_ms=millis(options.timestamp_as_of))
+    schema = snapshot.schema if snapshot.mapping != "none" else without_mapping(snapshot.schema)
+    shape = TableShape(snapshot.metadata.id, schema, snapshot.partition_columns, snapshot.mapping)
+    return _finished(options, profile, settings, table, head, decision, shape, snapshot.version)
+
+
+def _finished(
+    options: ReadOptions,
+    profile: Profile,
+    settings: TransportSettings,
+    table: TableName,
+    head: TableSnapshotHead,
+    decision: Decision,
+    shape: TableShape,
+    version: int | None,
+) -> Load:
+    columns = with_change_columns(shape.schema, options) if options.read_change_feed else shape.schema
+    output = columns if options.columns is None else select(columns, options.columns, str(table))
+    predicate = None
+    if options.where is not None:
+        from delta_sharing_spark.predicates.sql import parse_where
+
+        predicate = parse_where(options.where, columns, time_zone=options.time_zone)
+    return Load(options, profile, settings, table, head, decision, shape, version, columns, output, predicate)
+
+
+def with_change_columns(schema: Struct, options: ReadOptions) -> Struct:
+    """A table's columns and those of its change data feed."""
+    moment = "long" if options.commit_timestamp_type == "long" else "timestamp"
+    return Struct(
+        (
+            *schema.fields,
+            Field(CHANGE_TYPE, Primitive("string")),
+            Field(COMMIT_VERSION, Primitive("long")),
+            Field(COMMIT_TIMESTAMP, Primitive(moment)),
+        )
+    )

@@ -1,0 +1,123 @@
+"""A load's options as the settings of each layer below."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+
+from delta_sharing_spark.errors import AddressError, OptionError
+from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.sharing.address import TableName, parse_address
+from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
+from delta_sharing_spark.sharing.rest import FORMATS
+from delta_sharing_spark.sharing.transport import TransportSettings
+from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.http import HttpPolicy
+
+_INLINE = {
+    "shareCredentialsVersion": "share_credentials_version",
+    "type": "type",
+    "endpoint": "endpoint",
+    "tokenEndpoint": "token_endpoint",
+    "clientId": "client_id",
+    "clientSecret": "client_secret",
+    "scope": "scope",
+    "bearerToken": "bearer_token",
+    "expirationTime": "expiration_time",
+    "username": "username",
+    "password": "password",
+}
+
+
+def who(options: ReadOptions) -> tuple[Profile, TableName]:
+    """The profile and the table of a load: from its address, its inline options or ``DELTA_SHARING_PROFILE``.
+
+    Raises:
+        AddressError, ProfileError: What is missing or malformed.
+    """
+    address = parse_address(options.path)
+    inline = {name: getattr(options, attribute) for name, attribute in _INLINE.items() if getattr(options, attribute)}
+    if inline:
+        if address.profile is not None:
+            raise OptionError(
+                "cannot specify both share credentials options and a profile file path; "
+                "write the path as <share>.<schema>.<table>, or leave the credentials out"
+            )
+        inline.setdefault(
+            "shareCredentialsVersion", "1" if inline.get("type", "bearer_token") == "bearer_token" else "2"
+        )
+        return profile_from_fields(inline, "the profile in the options"), address.table
+    if address.profile is not None:
+        return load_profile(address.profile), address.table
+    profile = profile_from_environment()
+    if profile is None:
+        raise AddressError(
+            f"the path {options.path!r} names no profile; write <profile>#<share>.<schema>.<table>, "
+            f"set DELTA_SHARING_PROFILE, or give the credentials as options"
+        )
+    return profile, address.table
+
+
+def transport_of(options: ReadOptions) -> TransportSettings:
+    """How requests to the sharing server are sent."""
+    return TransportSettings(
+        connect_timeout=options.connect_timeout,
+        read_timeout=options.read_timeout,
+        retry_seconds=options.retry_timeout,
+        proxy=options.proxy,
+        ca_bundle=options.ca_bundle,
+        caller_org=options.caller_org,
+        engine=_engine(),
+    )
+
+
+def http_policy_of(options: ReadOptions) -> HttpPolicy:
+    """Bounds of data requests."""
+    return HttpPolicy(
+        connect_timeout=options.connect_timeout,
+        read_timeout=options.read_timeout,
+        retry_seconds=options.retry_timeout,
+        allowed_hosts=tuple(h.lower() for h in options.allowed_data_hosts),
+    )
+
+
+def storage_of(options: ReadOptions) -> StorageSettings:
+    """How storage is reached in directory mode."""
+    return StorageSettings(
+        region=options.storage_region,
+        endpoint=options.storage_endpoint,
+        ca_bundle=options.ca_bundle,
+        proxy=options.proxy,
+        retry_seconds=options.retry_timeout,
+    )
+
+
+def formats_of(options: ReadOptions) -> tuple[str, ...]:
+    """The response formats to ask for, preferred first."""
+    return (options.response_format,) if options.response_format else FORMATS
+
+
+def iso(moment: datetime | None) -> str | None:
+    """A moment as the protocol writes it: ISO-8601 in UTC, milliseconds only where there are some."""
+    if moment is None:
+        return None
+    utc = moment.astimezone(timezone.utc)
+    text = utc.strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{utc.microsecond // 1000:03d}Z" if utc.microsecond else f"{text}Z"
+
+
+def millis(moment: datetime | None) -> int | None:
+    """A moment as milliseconds since the epoch."""
+    if moment is None:
+        return None
+    delta = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (delta.days * 86_400 + delta.seconds) * 1000 + delta.microseconds // 1000
+
+
+def _engine() -> str | None:
+    """Spark's name and version for the User-Agent, where the process runs under it (without importing it)."""
+    import sys
+
+    spark = sys.modules.get("pyspark")
+    version = getattr(spark, "__version__", None) or os.environ.get("SPARK_VERSION")
+    return f"Spark/{version}" if version else None

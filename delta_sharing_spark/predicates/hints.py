@@ -1,0 +1,246 @@
+"""A ``where`` as hints for a server: never one by which it, reading statistics as servers do, could drop a row.
+
+A hint says less than the predicate, never more. What cannot be said is left out under AND and takes the whole of an
+OR with it; NOT is pushed down to the comparisons first, so that neither rule is ever applied upside down. Servers
+compare a literal with a file's ``[min, max]``, and the reference server answers ``not`` and ``isNull`` over such a range
+wrongly (it drops files that hold matches): those two are said of partition columns only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import Any
+
+from delta_sharing_spark.predicates.like import like_parts, like_prefix
+from delta_sharing_spark.predicates.literals import BOOLEAN, DATE, DOUBLE, FLOAT, INTEGER, LONG, STRING, TIMESTAMP
+from delta_sharing_spark.predicates.tree import (
+    And,
+    Column,
+    Compare,
+    Constant,
+    Expression,
+    In,
+    IsNull,
+    IsTrue,
+    Like,
+    Literal,
+    Not,
+    Or,
+    conjuncts,
+    date_text,
+    timestamp_text,
+)  # fmt: skip
+from delta_sharing_spark.schema.types import DataType, Struct
+
+#: More values than this become their range; the peers' bound.
+MAX_VALUES = 20
+#: The reference server ignores a tree of 100 levels and more, OpenSharing's one above 1 MiB.
+_MAX_DEPTH, _MAX_CHARACTERS = 90, 900_000
+
+_NAMES = {BOOLEAN: "bool", INTEGER: "int", LONG: "long", STRING: "string", DATE: "date", FLOAT: "float", DOUBLE: "double",
+          TIMESTAMP: "timestamp"}  # fmt: skip
+_OPS = {"=": "equal", "<": "lessThan", "<=": "lessThanOrEqual", ">": "greaterThan", ">=": "greaterThanOrEqual"}
+_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SQL_TEXT = re.compile(r"[A-Za-z0-9 _.:+-]*")
+_DAY_LIMITS = (-719_162, 2_932_896)
+
+Node = dict[str, Any]
+
+
+def json_hints(expression: Expression, schema: Struct, partition_columns: Collection[str]) -> str | None:
+    """``jsonPredicateHints`` (spec section "JSON predicates for filtering"), or None if nothing can be said.
+
+    Args:
+        expression: A bound tree from ``parse_where``.
+        schema: The table's schema, by logical names.
+        partition_columns: Logical names of the partition columns.
+    """
+    node = _Sayer(frozenset(name.lower() for name in partition_columns) & _lowered(schema)).say(expression, False, 1)
+    if node is None:
+        return None
+    text = json.dumps(node, separators=(",", ":"), ensure_ascii=True)
+    return text if len(text) <= _MAX_CHARACTERS else None
+
+
+def sql_hints(expression: Expression, partition_columns: Collection[str]) -> list[str]:
+    """``predicateHints``: SQL conditions on partition columns, all of which must hold; simple forms only."""
+    partitions = {name.lower() for name in partition_columns}
+    found = (_sql(part, partitions) for part in conjuncts(expression))
+    return [text for text in found if text is not None]
+
+
+def _lowered(schema: Struct) -> frozenset[str]:
+    return frozenset(name.lower() for name in schema.names)
+
+
+class _Sayer:
+    def __init__(self, partitions: frozenset[str]) -> None:
+        self._partitions = partitions
+
+    def say(self, node: Expression, negated: bool, depth: int) -> Node | None:
+        """What the rows for which ``node`` (or its negation) is true have in common; None for nothing."""
+        if depth > _MAX_DEPTH:
+            return None
+        match node:
+            case And(operands) | Or(operands):
+                return self._junction(operands, isinstance(node, And) != negated, negated, depth)
+            case Not(operand):
+                return self.say(operand, not negated, depth)
+            case IsTrue(operand):
+                return None if negated else self.say(operand, False, depth)
+            case Compare(op, column, literal):
+                return self._compare(op, column, literal, negated)
+            case In(column, literals):
+                return self._membership(column, literals, negated)
+            case Like(column, pattern, escape):
+                return None if negated else self._like(column, pattern, escape)
+            case IsNull(Column() as column) if self._is_partition(column) and column.type in _NAMES:
+                null = {"op": "isNull", "children": [_column(column)]}
+                return {"op": "not", "children": [null]} if negated else null
+        return None
+
+    def _junction(self, operands: tuple[Expression, ...], conjunction: bool, negated: bool, depth: int) -> Node | None:
+        if not conjunction:  # of an OR, a side that can never be true adds no row
+            operands = tuple(o for o in operands if not (isinstance(o, Constant) and o.value in (None, negated)))
+        said = [self.say(o, negated, depth + 1) for o in operands]
+        if not conjunction and None in said:
+            return None
+        return _joined("and" if conjunction else "or", [s for s in said if s is not None])
+
+    def _is_partition(self, column: Column) -> bool:
+        return len(column.path) == 1 and column.path[0].lower() in self._partitions
+
+    def _compare(self, op: str, column: Column, literal: Literal, negated: bool) -> Node | None:
+        if negated and op == "=":
+            if not self._is_partition(column) or column.type in (FLOAT, DOUBLE, BOOLEAN):
+                return None
+            sides = [self._compare(side, column, literal, False) for side in ("<", ">")]
+            return _joined("or", [s for s in sides if s is not None]) if None not in sides else None
+        op = _NEGATED[op] if negated else op
+        if len(column.path) != 1 or column.type not in _NAMES:
+            return None
+        kind = column.type
+        if kind == BOOLEAN and op != "=":
+            return None
+        if kind in (FLOAT, DOUBLE) and (op in (">", ">=") or literal.value != literal.value or literal.value == 0):
+            return None  # NaN is above all, and not in the statistics; -0.0 equals 0.0, and servers tell them apart
+        if kind == TIMESTAMP:
+            return None if self._is_partition(column) else _timestamp(op, column, literal)
+        text = _text(literal)
+        return None if text is None else _node(op, column, text)
+
+    def _membership(self, column: Column, literals: tuple[Literal, ...], negated: bool) -> Node | None:
+        if negated or len(literals) > MAX_VALUES:
+            if negated:
+                parts = [self._compare("=", column, v, True) for v in literals[:MAX_VALUES]]
+                return _joined("and", [p for p in parts if p is not None])
+            ends = [self._compare(op, column, v, False) for op, v in _range(literals)]
+            return _joined("and", [e for e in ends if e is not None])
+        said = [self._compare("=", column, v, False) for v in literals]
+        return None if None in said else _joined("or", [s for s in said if s is not None])
+
+    def _like(self, column: Column, pattern: str, escape: str) -> Node | None:
+        prefix, whole = like_prefix(pattern, escape)
+        if not like_parts(pattern, escape) or whole:
+            return self._compare("=", column, Literal(prefix, STRING), False)
+        if not prefix or ord(prefix[-1]) >= 0xD7FF:
+            return None
+        after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        ends = [
+            self._compare(">=", column, Literal(prefix, STRING), False),
+            self._compare("<", column, Literal(after, STRING), False),
+        ]
+        return _joined("and", [e for e in ends if e is not None])
+
+
+def _joined(op: str, nodes: list[Node]) -> Node | None:
+    return None if not nodes else nodes[0] if len(nodes) == 1 else {"op": op, "children": nodes}
+
+
+def _range(literals: tuple[Literal, ...]) -> list[tuple[str, Literal]]:
+    from delta_sharing_spark.predicates.coercion import key
+
+    ordered = sorted(literals, key=lambda v: key(v.value, v.type))
+    return [(">=", ordered[0]), ("<=", ordered[-1])]
+
+
+def _column(column: Column) -> Node:
+    return {"op": "column", "name": column.path[0], "valueType": _name(column.type)}
+
+
+def _name(kind: DataType) -> str:
+    return _NAMES[kind]  # type: ignore[index]
+
+
+def _node(op: str, column: Column, text: str) -> Node:
+    literal = {"op": "literal", "value": text, "valueType": _name(column.type)}
+    return {"op": _OPS[op], "children": [_column(column), literal]}
+
+
+def _text(literal: Literal) -> str | None:
+    value, kind = literal.value, literal.type
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        # Servers compare strings in UTF-16, whose order differs from that of bytes from U+D800 on.
+        # An empty one may be taken for NULL.
+        return value if value and all(c < "\ud800" for c in value) else None
+    if kind == DATE and isinstance(value, int):
+        return date_text(value) if _DAY_LIMITS[0] <= value <= _DAY_LIMITS[1] else None
+    if isinstance(value, float):
+        return repr(value) if value - value == 0 else None
+    return str(value) if isinstance(value, int) else None
+
+
+def _timestamp(op: str, column: Column, literal: Literal) -> Node | None:
+    """A bound in whole milliseconds, as the statistics are: their maxima are cut, so a lower bound is cut as well."""
+    value = literal.value
+    assert isinstance(value, int)
+    millis = value // 1000
+    if op in ("<", "<="):
+        op, millis = "<=", -(-value // 1000)
+    elif op == ">":
+        op = ">="
+    days = millis // 86_400_000
+    if not _DAY_LIMITS[0] <= days <= _DAY_LIMITS[1]:
+        return None
+    text = timestamp_text(millis // 1000 * 1_000_000, "T")
+    return _node(op, column, f"{text}.{millis % 1000:03d}Z")
+
+
+def _sql(node: Expression, partitions: set[str]) -> str | None:
+    match node:
+        case Compare(op, column, literal):
+            return _sql_compare(op, column, literal, partitions)
+        case Not(Compare("=", column, literal)):
+            return _sql_compare("<>", column, literal, partitions)
+        case Not(Compare(op, column, literal)) if column.type not in (FLOAT, DOUBLE):
+            return _sql_compare(_NEGATED[op], column, literal, partitions)
+        case IsNull(Column() as column) if _sql_column(column, partitions):
+            return f"{_sql_column(column, partitions)} is null"
+        case Not(IsNull(Column() as column)) if _sql_column(column, partitions):
+            return f"{_sql_column(column, partitions)} is not null"
+    return None
+
+
+def _sql_column(column: Column, partitions: set[str]) -> str | None:
+    if (
+        len(column.path) != 1
+        or column.path[0].lower() not in partitions
+        or column.type not in (INTEGER, LONG, STRING, DATE)
+    ):
+        return None
+    name = column.path[0]
+    return name if _SQL_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"
+
+
+def _sql_compare(op: str, column: Column, literal: Literal, partitions: set[str]) -> str | None:
+    name, text = _sql_column(column, partitions), _text(literal)
+    if name is None or text is None:
+        return None
+    if column.type in (INTEGER, LONG):
+        return f"{name} {op} {text}"
+    return f"{name} {op} '{text}'" if _SQL_TEXT.fullmatch(text) else None  # nothing that needs an escape

@@ -1,0 +1,182 @@
+"""Which row groups cannot hold a row that passes, by the statistics in a Parquet file's footer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+
+from delta_sharing_spark.predicates.coercion import domain, key
+from delta_sharing_spark.predicates.floats import float_key
+from delta_sharing_spark.predicates.literals import (
+    BINARY,
+    BITS,
+    BOOLEAN,
+    DATE,
+    DAY,
+    DOUBLE,
+    FLOAT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+)  # fmt: skip
+from delta_sharing_spark.predicates.outcomes import ALL_NULL, NOTHING_KNOWN, Facts, T, compile_outcome, exactly
+from delta_sharing_spark.predicates.tree import Column, Expression, columns
+from delta_sharing_spark.schema.types import DataType, Decimal, Field
+
+#: parquet-mr compared byte arrays as signed bytes before 1.10.
+_OLD_WRITER = re.compile(r"parquet-mr version 1\.[0-9](?:\.|\b)")
+_UNITS = {"milliseconds": Fraction(1000), "microseconds": Fraction(1), "nanoseconds": Fraction(1, 1000)}
+
+#: From a raw statistic to an exact number (or bytes) in the terms of the column's keys; None if it bounds nothing.
+Reading = Callable[[Any], "Fraction | int | bytes | None"]
+
+
+class RowGroupSkipping:
+    """A predicate compiled once, asked of the row groups of many files."""
+
+    def __init__(self, expression: Expression) -> None:
+        self._columns: dict[tuple[str, ...], Column] = {c.path: c for c in columns(expression)}
+        self._slots = {path: slot for slot, path in enumerate(self._columns)}
+        self._outcome = compile_outcome(expression, self._slots)
+
+    @property
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """The columns and nested fields (logical names) that ``bind`` wants leaves or constants for."""
+        return tuple(self._columns)
+
+    def bind(
+        self, metadata: Any, leaves: Mapping[tuple[str, ...], int | None], constants: Mapping[str, pa.Scalar]
+    ) -> Callable[[int], bool]:
+        """A function from a row group's index to whether it may hold a row that passes.
+
+        Args:
+            metadata: ``pyarrow.parquet.FileMetaData``.
+            leaves: The Parquet leaf column of each path (see :func:`leaf_of`); None where the file lacks it and its rows
+                read NULL. A path that is missing here may hold anything.
+            constants: Top-level columns with one value in the whole file (partition values, change columns).
+        """
+        facts = [NOTHING_KNOWN] * len(self._slots)
+        readers: list[tuple[int, int, DataType, Reading | None]] = []
+        trusted = not _OLD_WRITER.match(metadata.created_by or "")
+        for path, column in self._columns.items():
+            slot = self._slots[path]
+            if len(path) == 1 and path[0] in constants:
+                facts[slot] = _constant(constants[path[0]], column.type)
+            elif path in leaves:
+                leaf = leaves[path]
+                if leaf is None:
+                    facts[slot] = ALL_NULL
+                elif metadata.schema.column(leaf).max_repetition_level == 0:
+                    readers.append(
+                        (slot, leaf, column.type, _reading(metadata.schema.column(leaf), column.type, trusted))
+                    )
+
+        def may_match(index: int) -> bool:
+            group = metadata.row_group(index)
+            here = list(facts)
+            for slot, leaf, kind, reading in readers:
+                here[slot] = _facts(group.column(leaf).statistics, group.num_rows, kind, reading)
+            return bool(self._outcome(here) & T)
+
+        return may_match
+
+
+def leaf_of(
+    source: pa.Schema,
+    fields: Sequence[Field],
+    find: Callable[[Field, list[pa.Field]], int | None],
+    leaf_count: Callable[[pa.DataType], int],
+) -> int | None:
+    """The Parquet leaf column of a nested field, outermost field first; None if the file lacks it.
+
+    Args:
+        source: The file's Arrow schema.
+        fields: The table's fields from the top down; the last is a scalar.
+        find: How a field is found among the file's (by name or id).
+        leaf_count: Leaves under an Arrow type.
+    """
+    siblings = [source.field(i) for i in range(len(source))]
+    first = 0
+    for depth, field in enumerate(fields):
+        at = find(field, siblings)
+        if at is None:
+            return None
+        first += sum(leaf_count(s.type) for s in siblings[:at])
+        kind = siblings[at].type
+        if depth < len(fields) - 1:
+            if not pa.types.is_struct(kind):
+                return None
+            siblings = [kind.field(i) for i in range(kind.num_fields)]
+    return first
+
+
+def _constant(scalar: pa.Scalar, kind: DataType) -> Facts:
+    if not scalar.is_valid:
+        return ALL_NULL
+    timed = pa.types.is_date32(scalar.type) or pa.types.is_timestamp(scalar.type)
+    value = scalar.value if timed else scalar.as_py()
+    if pa.types.is_timestamp(scalar.type) and scalar.type.unit != "us":
+        return NOTHING_KNOWN
+    return exactly(key(value, kind))
+
+
+def _facts(statistics: Any, rows: int, kind: DataType, reading: Reading | None) -> Facts:
+    if statistics is None:
+        return NOTHING_KNOWN
+    counted = statistics.has_null_count
+    nulls = not counted or statistics.null_count != 0
+    values = not (counted and rows > 0 and statistics.null_count == rows)
+    if reading is None or not values or not statistics.has_min_max:
+        return Facts(nulls, values)
+    low, high = reading(statistics.min_raw), reading(statistics.max_raw)
+    if isinstance(low, Fraction):
+        low = low.numerator // low.denominator
+    if isinstance(high, Fraction):
+        high = -(-high.numerator // high.denominator)
+    if kind in (FLOAT, DOUBLE):  # NaN is not in the statistics, and is above all that is
+        return Facts(nulls, True, low, domain(kind)[1], high)
+    return Facts(nulls, True, low, high, high)
+
+
+def _reading(column: Any, kind: DataType, trusted: bool) -> Reading | None:
+    """How raw statistics of a file's column bound a table's column of ``kind``; None if they do not."""
+    physical = column.physical_type
+    logical = json.loads(column.logical_type.to_json()) if column.logical_type is not None else {}
+    name = logical.get("Type", "None")
+    plain_integer = physical in ("INT32", "INT64") and (name == "None" or (name == "Int" and logical.get("isSigned")))
+    if kind in BITS:
+        return _same if plain_integer else None
+    if kind in (FLOAT, DOUBLE):
+        if physical in ("FLOAT", "DOUBLE") if kind == DOUBLE else physical == "FLOAT":
+            bits = 32 if kind == FLOAT else 64
+            return lambda raw: None if raw != raw else float_key(raw, bits)
+        return (lambda raw: float_key(float(raw), 64)) if plain_integer and physical == "INT32" else None
+    if isinstance(kind, Decimal):
+        if plain_integer:
+            return lambda raw: raw * 10**kind.scale
+        if name != "Decimal" or (physical not in ("INT32", "INT64") and not trusted):
+            return None
+        factor = Fraction(10) ** (kind.scale - int(logical["scale"]))
+        if physical in ("INT32", "INT64"):
+            return lambda raw: raw * factor
+        return lambda raw: int.from_bytes(raw, "big", signed=True) * factor if raw else None
+    if kind in (STRING, BINARY):
+        return bytes if physical == "BYTE_ARRAY" and name in ("None", "String") and trusted else None
+    if kind == BOOLEAN:
+        return int if physical == "BOOLEAN" else None
+    if name == "Date" and physical == "INT32":
+        return _same if kind == DATE else (lambda raw: raw * DAY) if kind == TIMESTAMP_NTZ else None
+    if kind in (TIMESTAMP, TIMESTAMP_NTZ) and name == "Timestamp" and physical == "INT64":
+        unit = _UNITS.get(logical.get("timeUnit", ""))
+        if unit is not None and logical.get("isAdjustedToUTC") == (kind == TIMESTAMP):
+            return lambda raw: raw * unit
+    return None
+
+
+def _same(raw: int) -> int:
+    return raw

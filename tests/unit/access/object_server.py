@@ -24,7 +24,7 @@ class ObjectServer:
     """``files`` maps ``bucket/key`` to bytes. ``listing=False`` plays a policy of GetObject alone."""
 
     files: dict[str, bytes] = field(default_factory=dict)
-    accepted: set[str] = field(default_factory=set)
+    accepted: set[str] | None = None
     refused_prefixes: tuple[str, ...] = ()
     listing: bool = True
     failures: list[int] = field(default_factory=list)
@@ -37,7 +37,7 @@ class ObjectServer:
         if self.failures:
             return _error(self.failures.pop(0), "InternalError")
         key = re.search(r"Credential=([^/]+)/", request.headers.get("authorization", ""))
-        if self.accepted and (key is None or key[1] not in self.accepted):
+        if self.accepted is not None and (key is None or key[1] not in self.accepted):
             return _error(400, "ExpiredToken")
         if "list-type" in query:
             return self._list(path.strip("/"), query) if self.listing else _error(403, "AccessDenied")

@@ -79,7 +79,7 @@ def test_an_unknown_mode_beside_a_known_one_is_passed_over() -> None:
 def test_dir_without_a_location() -> None:
     with pytest.raises(AccessModeError, match="no location"):
         negotiate(["dir"], table="t", location=None)
-    with pytest.raises(AccessModeError, match="no location.*set accessMode to auto or url"):
+    with pytest.raises(AccessModeError, match=r"no location.*set accessMode to auto or url"):
         negotiate(["url", "dir"], "dir", table="t", location="")
     assert negotiate(["url", "dir"], table="t", location=None, num_files=10**6).mode == "url"
 
@@ -93,7 +93,7 @@ def test_a_location_this_client_cannot_read() -> None:
 
 
 def test_url_refused_and_no_dir_to_go_to() -> None:
-    with pytest.raises(AccessModeError, match="deletionVectors.*offer dir"):
+    with pytest.raises(AccessModeError, match=r"deletionVectors.*offer dir"):
         negotiate(["url"], table="t", url_refusal="deletionVectors is not in readerfeatures")
 
 

@@ -1,0 +1,380 @@
+"""Directory mode end to end, over a real HTTP object server: log, files, refusals, renewals, what is checked."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from issuing import CountingIssuer
+from object_server import ObjectServer, serving
+from shared_tables import PROFILE, head_of, opened, rows, split_of, upload
+
+from delta_sharing_spark.access.credentials import StorageToken
+from delta_sharing_spark.access.negotiate import negotiate, with_fallback
+from delta_sharing_spark.errors import (
+    AccessModeError,
+    CredentialError,
+    FileGoneError,
+    LogError,
+    NetworkError,
+    TableChangedError,
+    UnsupportedFeatureError,
+)
+from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+LOCATION = "s3://bucket/table"
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def _data(start: int, count: int) -> pa.Table:
+    return pa.table({"id": range(start, start + count), "name": [f"n{i}" for i in range(start, start + count)]}, SCHEMA)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTableBuilder:
+    built = DeltaTableBuilder(tmp_path / "table", SCHEMA, properties={"delta.enableDeletionVectors": "true"})
+    built.append(_data(0, 10), files=2).append(_data(10, 5))
+    return built.delete(_three_and_twelve, deletion_vectors=True)
+
+
+def _three_and_twelve(data: pa.Table) -> pa.BooleanArray:
+    return pa.array([value in (3, 12) for value in data["id"].to_pylist()])
+
+
+@pytest.fixture
+def server(table: DeltaTableBuilder) -> Iterator[ObjectServer]:
+    with serving(ObjectServer(upload(table.path, "bucket/table"), accepted=set())) as running:
+        yield running
+
+
+@pytest.fixture
+def issuer(server: ObjectServer) -> CountingIssuer:
+    return CountingIssuer(accepted=server.accepted)
+
+
+def _ids(found: list[dict[str, object]]) -> list[object]:
+    return sorted(row["id"] for row in found)  # type: ignore[type-var]
+
+
+EXPECTED = [i for i in range(15) if i not in (3, 12)]
+
+
+@pytest.mark.parametrize("listing", [True, False], ids=["listing", "get-only"])
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_the_same_rows_with_and_without_listing(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer, listing: bool, checkpoint: bool, scheme: str
+) -> None:
+    if checkpoint:
+        table.checkpoint().append(_data(15, 1))
+        server.files.update(upload(table.path, "bucket/table"))
+    server.listing = listing
+    head = head_of(table, LOCATION.replace("s3:", f"{scheme}:"))
+    found = rows(opened(head, endpoint=server.url, issuer=issuer))
+    assert _ids(found) == EXPECTED + ([15] if checkpoint else [])
+    assert len(issuer.asked) == 1, "one credential for the one location"
+
+
+def test_local_files(table: DeltaTableBuilder) -> None:
+    assert _ids(rows(opened(head_of(table, table.path.as_uri()), issuer=CountingIssuer()))) == EXPECTED
+
+
+def test_local_files_are_read_only_for_a_server_on_this_machine(table: DeltaTableBuilder) -> None:
+    with pytest.raises(AccessModeError, match="local path"):
+        opened(
+            head_of(table, table.path.as_uri()), issuer=CountingIssuer(), profile=Profile("https://share.example.com")
+        )
+
+
+def test_time_travel(table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
+    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    assert _ids(rows(found, version=1)) == list(range(10))
+    assert _ids(rows(found, version=2)) == list(range(15))
+
+
+def test_a_small_file_costs_at_most_two_requests(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    snapshot = found.snapshot(version=2)
+    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    server.seen.clear()
+    assert sum(batch.num_rows for batch in read_split(split)) == 15
+    assert len(server.seen) <= 2 * len(split.slices)
+
+
+def test_an_expired_token_is_renewed_on_the_executor_once_for_many_tasks(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    snapshot = found.snapshot()
+    tasks = list(found.tasks(snapshot))
+    splits = [split_of(found, snapshot, [task]) for task in tasks]
+    server.accepted -= set(issuer.keys)  # announced as valid for an hour, and late already
+    asked_before, got = len(issuer.asked), []
+
+    def run(split) -> None:
+        got.extend(row for batch in read_split(split) for row in batch.to_pylist())
+
+    threads = [threading.Thread(target=run, args=(split,)) for split in splits]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert _ids(got) == EXPECTED
+    assert len(issuer.asked) == asked_before + 1
+
+
+def test_a_token_is_renewed_before_it_expires(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    issuer.lifetime = 2.0
+    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    snapshot = found.snapshot()
+    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    time.sleep(2.0)
+    server.accepted -= set(issuer.keys)
+    server.seen.clear()
+    assert _ids([row for batch in read_split(split) for row in batch.to_pylist()]) == EXPECTED
+    assert all(issuer.keys[0] not in seen.headers["authorization"] for seen in server.seen)
+
+
+def test_a_renewal_that_does_not_help_is_a_clear_error(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    snapshot = found.snapshot()
+    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    issuer.accepted = None
+    server.accepted -= set(issuer.keys)
+    with pytest.raises(CredentialError, match="also with a new credential") as caught:
+        list(read_split(split))
+    assert "secret-in-text" not in str(caught.value)
+    assert "session-token-text" not in str(caught.value)
+    assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
+
+
+def test_without_the_profile_expiry_is_an_error_that_says_so(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    issuer.lifetime = 1.0
+    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carry_profile=False)
+    snapshot = found.snapshot()
+    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    assert split.access.issuer is None
+    assert b"sharing-token-text" not in pickle.dumps(split)
+    time.sleep(1.1)
+    with pytest.raises(CredentialError, match=r"expired at .* carryProfile=false"):
+        list(read_split(split))
+
+
+def test_without_the_profile_a_refusal_is_an_error_that_says_so(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carry_profile=False)
+    snapshot = found.snapshot()
+    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    server.accepted -= set(issuer.keys)
+    with pytest.raises(CredentialError, match="refused.*carryProfile=false"):
+        list(read_split(split))
+
+
+@pytest.mark.parametrize("listing", [True, False], ids=["listing", "get-only"])
+def test_a_vacuumed_file_says_to_reload(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer, listing: bool
+) -> None:
+    server.listing = listing
+    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    snapshot = found.snapshot()
+    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    for name in [n for n in server.files if n.endswith(".parquet")]:
+        del server.files[name]
+    with pytest.raises(FileGoneError, match="reload"):
+        list(read_split(split))
+
+
+def test_passing_faults_of_the_storage_are_repeated(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    server.failures = [503, 500, 503, 500]
+    assert _ids(rows(opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer))) == EXPECTED
+
+
+def test_expired_while_planning_is_renewed_on_the_driver(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    server.accepted -= set(issuer.keys)
+    server.listing = False
+    assert found.snapshot().version == table.version
+    assert len(issuer.asked) == 2
+
+
+# What the sharing server said is checked
+
+
+def test_the_log_of_another_table(table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
+    head = head_of(table, LOCATION)
+    head = replace(head, metadata=replace(head.metadata, id="another"))
+    with pytest.raises(TableChangedError, match="id another"):
+        opened(head, endpoint=server.url, issuer=issuer).snapshot()
+
+
+def test_a_log_behind_what_the_server_said(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    head = head_of(table, LOCATION, version=table.version + 1)
+    with pytest.raises(TableChangedError, match=f"said {table.version + 1}"):
+        opened(head, endpoint=server.url, issuer=issuer).snapshot()
+
+
+def test_no_location(table: DeltaTableBuilder) -> None:
+    with pytest.raises(AccessModeError, match="no location"):
+        opened(head_of(table, ""), issuer=CountingIssuer())
+
+
+def test_a_log_without_a_hint_or_its_beginning_is_read_by_the_servers_word(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    table.checkpoint().append(_data(20, 1))
+    server.files.update(upload(table.path, "bucket/table"))
+    del server.files["bucket/table/_delta_log/_last_checkpoint"]
+    for version in range(table.version - 1):
+        del server.files[f"bucket/table/_delta_log/{version:020d}.json"]
+    server.listing = False
+    assert _ids(rows(opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer))) == [*EXPECTED, 20]
+
+
+def test_a_hole_in_the_log_is_not_fewer_rows(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    del server.files[f"bucket/table/_delta_log/{1:020d}.json"]
+    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    with pytest.raises(LogError):
+        found.snapshot()
+
+
+def test_an_unknown_feature_is_named(tmp_path: Path, issuer: CountingIssuer, server: ObjectServer) -> None:
+    strange = DeltaTableBuilder(tmp_path / "strange", SCHEMA, features=("madeUpFeature",))
+    server.files.update(upload(strange.path, "bucket/strange"))
+    with pytest.raises(UnsupportedFeatureError, match="madeUpFeature"):
+        opened(head_of(strange, "s3://bucket/strange"), endpoint=server.url, issuer=issuer).snapshot()
+
+
+# Several locations
+
+
+@pytest.fixture
+def spread(table: DeltaTableBuilder, server: ObjectServer) -> DeltaTableBuilder:
+    """The table with its third commit's file moved to an auxiliary location."""
+    name = f"bucket/table/_delta_log/{2:020d}.json"
+    lines = [json.loads(line) for line in server.files[name].splitlines()]
+    for line in lines:
+        if "add" in line:
+            path = line["add"]["path"]
+            server.files[f"other/aux/{path}"] = server.files.pop(f"bucket/table/{path}")
+            line["add"]["path"] = moved = f"s3://other/aux/{path}"
+    server.files[name] = "\n".join(map(json.dumps, lines)).encode()
+    later = f"bucket/table/_delta_log/{3:020d}.json"
+    server.files[later] = server.files[later].replace(f'"{path}"'.encode(), f'"{moved}"'.encode())
+    return table
+
+
+def test_a_credential_for_each_location(
+    spread: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    found = opened(head_of(spread, LOCATION, auxiliary=("s3://other/aux/",)), endpoint=server.url, issuer=issuer)
+    assert _ids(rows(found)) == EXPECTED
+    assert sorted(map(str, issuer.asked)) == ["s3://bucket/table", "s3://other/aux"]
+    snapshot = found.snapshot()
+    tasks = list(found.tasks(snapshot))
+    here = [task for task in tasks if task.location.startswith(LOCATION) and task.deletion_vector is None]
+    carried = split_of(found, snapshot, here).access.tokens
+    assert [str(token.location) for token in carried] == [LOCATION], "a split carries what its files need"
+
+
+def test_a_file_outside_every_location(spread: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
+    found = opened(head_of(spread, LOCATION), endpoint=server.url, issuer=issuer)
+    with pytest.raises(CredentialError, match="s3://other/aux/.* lies outside"):
+        list(found.tasks(found.snapshot()))
+
+
+def test_a_refused_auxiliary_location_shows_on_the_driver(
+    spread: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    server.refused_prefixes = ("other/",)
+    found = opened(head_of(spread, LOCATION, auxiliary=("s3://other/aux",)), endpoint=server.url, issuer=issuer)
+    with pytest.raises(CredentialError, match="also with a new credential"):
+        list(found.tasks(found.snapshot()))
+
+
+# Falling back within ten seconds
+
+
+def _black_hole() -> tuple[socket.socket, list[socket.socket], str]:
+    """A host that answers nothing: a listener whose queue is full."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    port = listener.getsockname()[1]
+    waiting = []
+    for _ in range(6):
+        one = socket.socket()
+        one.setblocking(False)
+        one.connect_ex(("127.0.0.1", port))
+        waiting.append(one)
+    return listener, waiting, f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["s3://bucket/t", "gs://bucket/t", "abfss://c@account.dfs.core.windows.net/t"],
+    ids=["s3", "gs", "abfss"],
+)
+def test_an_unreachable_storage_is_decided_within_ten_seconds(
+    table: DeltaTableBuilder, location: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener, waiting, url = _black_hole()
+    decision = negotiate(["url", "dir"], table="s.d.t", num_files=2000, location=location)
+    start = time.monotonic()
+    try:
+        with caplog.at_level(logging.WARNING):
+            chosen = with_fallback(
+                decision,
+                lambda: str(opened(head_of(table, location), endpoint=url, issuer=CountingIssuer())),
+                lambda: "by url",
+                table="s.d.t",
+            )
+    finally:
+        for one in (listener, *waiting):
+            one.close()
+    assert chosen == "by url"
+    assert time.monotonic() - start < 10
+    assert "falling back" in caplog.text
+
+
+def test_a_server_that_does_not_answer_is_given_up(table: DeltaTableBuilder) -> None:
+    with pytest.raises(NetworkError, match="within 1 s"):
+        opened(head_of(table, LOCATION), issuer=CountingIssuer(delay=3), seconds=0.5 + 0.4)
+
+
+def test_the_access_shows_no_secret(table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
+    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    snapshot = found.snapshot()
+    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    text = repr((found, found.access, split, split.access.tokens, split.access.lease(split.access.tokens[0].location)))
+    assert "session-token-text" not in text
+    assert "sharing-token-text" not in text
+    assert all(isinstance(token, StorageToken) for token in split.access.tokens)
+    assert PROFILE.bearer_token == "sharing-token-text"

@@ -218,7 +218,7 @@ def from_struct(
 
 def decode_paths(paths: pa.StringArray) -> pa.StringArray:
     """Percent-decode the paths that need it."""
-    if not pc.match_substring(paths, "%").true_count:
+    if not columns.has_byte(paths, b"%"):
         return paths
     return columns.strings([None if text is None else decode_uri(text) for text in paths.to_pylist()])
 
@@ -227,7 +227,7 @@ def _partition_column(values: pa.Array | None, name: str, length: int) -> pa.Str
     if values is None:
         return pa.nulls(length, pa.string())
     if pa.types.is_map(values.type):
-        return pc.cast(pc.map_lookup(values, columns.scalar(name), "first"), pa.string())
+        return columns.map_values(values, name)
     index = values.type.get_field_index(name)
     return pa.nulls(length, pa.string()) if index < 0 else values.field(index)
 

@@ -10,6 +10,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _INTEGERS = {pa.int64(): np.int64, pa.int32(): np.int32}
 
@@ -58,6 +59,41 @@ def strings(texts: Sequence[str | None]) -> pa.StringArray:
 def scalar(text: str) -> pa.StringScalar:
     """A string as an Arrow scalar."""
     return strings([text])[0]
+
+
+def has_byte(array: pa.StringArray, byte: bytes) -> bool:
+    """Whether the text of an array, or what lies between its values, holds an ASCII character."""
+    offsets, data = array.buffers()[1:]
+    if data is None or not len(array):
+        return False
+    bounds = np.frombuffer(offsets, np.int32)[[array.offset, array.offset + len(array)]]
+    return bool((np.frombuffer(data, np.uint8)[bounds[0] : bounds[1]] == byte[0]).any())
+
+
+def map_values(maps: pa.MapArray, key: str) -> pa.StringArray:
+    """The value of one key in each map of strings; null where it is missing.
+
+    Maps of one length that hold their keys in one order, as partition values do, cost a comparison and a slice.
+    """
+    wanted, rows = scalar(key), len(maps)
+    if rows and not maps.null_count:
+        offsets = integers(maps.offsets)
+        first, entries = int(offsets[0]), int(offsets[-1] - offsets[0])
+        width = entries // rows
+        if width and (np.diff(offsets) == width).all():
+            keys, items = maps.keys.slice(first, entries), maps.items.slice(first, entries)
+            for place in range(width):
+                if keys[place].as_py() != key:
+                    continue
+                if width > 1:
+                    every = pa.Array.from_buffers(
+                        pa.int64(), rows, [None, pa.py_buffer(np.arange(place, entries, width, dtype=np.int64))]
+                    )
+                    keys, items = keys.take(every), items.take(every)
+                if pc.equal(keys, wanted).true_count == rows:
+                    return pc.cast(items, pa.string())
+                break
+    return pc.cast(pc.map_lookup(maps, wanted, "first"), pa.string())
 
 
 @dataclass(frozen=True, slots=True)

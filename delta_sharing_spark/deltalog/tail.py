@@ -190,8 +190,7 @@ def _paths_of(keys: pa.StringArray) -> pa.StringArray:
 
 def canonical_paths(paths: pa.StringArray, root: str) -> pa.StringArray:
     """Paths as they are compared: absolute ones written in one way, relative ones as they stand."""
-    odd = pc.or_kleene(pc.match_substring(paths, ":"), pc.starts_with(paths, "/"))
-    if not odd.true_count:
+    if not columns.has_byte(paths, b":") and not pc.starts_with(paths, "/").true_count:
         return paths
     texts = paths.to_pylist()
     return columns.strings([None if t is None else qualify(root, t) if is_absolute(t) else t for t in texts])

@@ -145,7 +145,7 @@ def open_directory(
 
     Raises:
         AccessModeError: An unsupported scheme, a missing extra, a local location of a remote server.
-        CredentialError: A credential that is refused, malformed, or does not cover its location.
+        CredentialError: A credential that is malformed or does not cover its location.
         NetworkError: The storage or the server did not answer in time.
         ServerError: The sharing server refuses to issue one.
     """
@@ -170,9 +170,8 @@ def open_directory(
         except FileNotFoundError:
             return token
         except PermissionError:
-            # Cached and late, or read-only and absent: one new token decides.
+            # Late, or read-only and absent: a new token decides the first, reading the log the second.
             token = TOKENS.get(hurried, location, refused=token)
-            _try_again(token, quick, at, known)
         return token
 
     tokens = _together(connect, (root, *others), seconds, name)
@@ -188,19 +187,6 @@ def _hurried(transport: TransportSettings, seconds: float) -> TransportSettings:
         read_timeout=min(transport.read_timeout, seconds),
         retry_seconds=min(transport.retry_seconds, seconds / 2),
     )
-
-
-def _try_again(token: StorageToken, settings: StorageSettings, at: Location, known: str | None) -> None:
-    try:
-        storage_for(token, settings).get(at, 0, 1, what=str(at))
-    except FileNotFoundError:
-        return
-    except PermissionError:
-        if known is not None:
-            raise CredentialError(
-                f"the storage refuses {at} with the credential that the sharing server issued for {token.location}; "
-                f"ask the provider to check it, or use accessMode=url"
-            ) from None
 
 
 def _locations(head: TableSnapshotHead, table: str) -> tuple[Location, tuple[Location, ...]]:

@@ -186,7 +186,7 @@ def test_without_the_profile_a_refusal_is_an_error_that_says_so(
     snapshot = found.snapshot()
     split = split_of(found, snapshot, list(found.tasks(snapshot)))
     server.accepted -= set(issuer.keys)
-    with pytest.raises(CredentialError, match="refused.*carryProfile=false"):
+    with pytest.raises(CredentialError, match=r"refused.*carryProfile=false"):
         list(read_split(split))
 
 
@@ -306,7 +306,7 @@ def test_a_credential_for_each_location(
 
 def test_a_file_outside_every_location(spread: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
     found = opened(head_of(spread, LOCATION), endpoint=server.url, issuer=issuer)
-    with pytest.raises(CredentialError, match="s3://other/aux/.* lies outside"):
+    with pytest.raises(CredentialError, match=r"s3://other/aux/.* lies outside"):
         list(found.tasks(found.snapshot()))
 
 
@@ -317,6 +317,15 @@ def test_a_refused_auxiliary_location_shows_on_the_driver(
     found = opened(head_of(spread, LOCATION, auxiliary=("s3://other/aux",)), endpoint=server.url, issuer=issuer)
     with pytest.raises(CredentialError, match="also with a new credential"):
         list(found.tasks(found.snapshot()))
+
+
+def test_a_refused_root_is_a_credential_error(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
+) -> None:
+    server.refused_prefixes, server.listing = ("bucket/",), False
+    with pytest.raises(CredentialError, match="refuses to read the log"):
+        opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer).snapshot()
+    assert len(issuer.asked) <= 3
 
 
 # Falling back within ten seconds

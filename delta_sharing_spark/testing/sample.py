@@ -1,0 +1,183 @@
+"""The demonstration's tables: a small one, a partitioned one of two million rows, and a nested one with nulls."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from delta_sharing_spark.schema.types import Array, Decimal, Field, Map, Primitive, Struct
+from delta_sharing_spark.testing.datafiles import FileStyle
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+SHARE, SCHEMA = "demo", "city"
+#: Rows of ``demo.city.trips``.
+TRIPS = 2_000_000
+
+_STATIONS = (
+    ("Harbour", "Lisbon", 38.7057, -9.1448, 24),
+    ("Old Market", "Lisbon", 38.7139, -9.1334, 18),
+    ("Nørreport", "Copenhagen", 55.6831, 12.5716, 40),
+    ("Amager", "Copenhagen", 55.6574, 12.6026, 22),
+    ("Marienplatz", "München", 48.1374, 11.5755, 36),
+    ("Isartor", "München", 48.1340, 11.5820, None),
+    ("Ginza", "東京", 35.6717, 139.7650, 64),
+    ("Ueno", "東京", 35.7141, 139.7774, 48),
+)
+_CITIES = ("Copenhagen", "Lisbon", "München", "東京")
+_PAYMENTS = ("card", "cash", "pass")
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTable:
+    """A table of the sample: its name in the share, its directory, how many rows it has, and what it shows."""
+
+    name: str
+    path: str
+    rows: int
+    comment: str
+
+    def __str__(self) -> str:
+        return f"{SHARE}.{SCHEMA}.{self.name}"
+
+
+def write_sample(directory: str | os.PathLike[str], *, trips: int = TRIPS) -> list[SampleTable]:
+    """Write the three tables below ``directory``; the rows are the same each time.
+
+    Args:
+        directory: Where; made if absent.
+        trips: Rows of the large table.
+    """
+    root = Path(directory)
+    return [_stations(root / "stations"), _trips(root / "trips", trips), _customers(root / "customers")]
+
+
+def _comment(text: str) -> Mapping[str, str]:
+    return {"comment": text}
+
+
+def _stations(path: Path) -> SampleTable:
+    schema = Struct(
+        (
+            Field("station", Primitive("string"), False, _comment("Name of the station")),
+            Field("city", Primitive("string"), False),
+            Field("latitude", Primitive("double")),
+            Field("longitude", Primitive("double")),
+            Field("docks", Primitive("integer"), True, _comment("Places for bicycles, if known")),
+            Field("opened", Primitive("date")),
+        )
+    )
+    opened = datetime.date(2021, 3, 1)
+    rows = [
+        {
+            "station": station,
+            "city": city,
+            "latitude": latitude,
+            "longitude": longitude,
+            "docks": docks,
+            "opened": opened + datetime.timedelta(days=97 * number),
+        }
+        for number, (station, city, latitude, longitude, docks) in enumerate(_STATIONS)
+    ]
+    DeltaTableBuilder(path, schema, description="Bicycle stations").append(rows)
+    return SampleTable("stations", str(path), len(rows), "Bicycle stations: a small table")
+
+
+def _trips(path: Path, rows: int) -> SampleTable:
+    schema = Struct(
+        (
+            Field("trip", Primitive("long"), False, _comment("Number of the trip")),
+            Field("city", Primitive("string"), True, _comment("Partition")),
+            Field("started", Primitive("timestamp")),
+            Field("seconds", Primitive("integer")),
+            Field("kilometres", Primitive("double")),
+            Field("fare", Decimal(8, 2)),
+            Field("payment", Primitive("string")),
+            Field("member", Primitive("boolean")),
+            Field("rating", Primitive("float"), True, _comment("One to five; most riders give none")),
+        )
+    )
+    draw = np.random.default_rng(20261121)
+    numbers = np.arange(rows, dtype=np.int64)
+    seconds = draw.integers(60, 7200, rows, dtype=np.int32)
+    kilometres = np.round(seconds / 3600 * draw.uniform(8, 22, rows), 2)
+    start = int(datetime.datetime(2025, 1, 1, tzinfo=datetime.timezone.utc).timestamp()) * 1_000_000
+    started = start + (numbers * (365 * 86_400_000_000 // max(rows, 1)))
+    ratings = draw.integers(1, 6, rows).astype(np.float32)
+    data = pa.table(
+        {
+            "trip": numbers,
+            "city": _texts(_CITIES, draw.integers(0, len(_CITIES), rows, dtype=np.int8)),
+            "started": pa.array(started).cast(pa.timestamp("us", tz="UTC")),
+            "seconds": seconds,
+            "kilometres": kilometres,
+            "fare": _cents(100 + seconds.astype(np.int64) * 2),
+            "payment": _texts(_PAYMENTS, draw.integers(0, len(_PAYMENTS), rows, dtype=np.int8)),
+            "member": draw.random(rows) < 0.4,
+            "rating": pa.array(ratings, mask=draw.random(rows) < 0.7),
+        }
+    )
+    style = FileStyle(keep_rows=False, row_group_size=131_072)
+    DeltaTableBuilder(path, schema, ["city"], style=style, description="Bicycle trips").append(data, files=2)
+    return SampleTable("trips", str(path), rows, "Bicycle trips, partitioned by city")
+
+
+def _texts(values: tuple[str, ...], codes: npt.NDArray[np.int8]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(values)).cast(pa.string())
+
+
+def _cents(values: npt.NDArray[np.int64]) -> pa.Array:
+    """Hundredths as ``decimal(8,2)``, without a Python object for each."""
+    words = np.zeros((len(values), 2), dtype="<i8")
+    words[:, 0] = values
+    return pa.Array.from_buffers(pa.decimal128(8, 2), len(values), [None, pa.py_buffer(words)])
+
+
+def _customers(path: Path) -> SampleTable:
+    address = Struct(
+        (
+            Field("street", Primitive("string")),
+            Field("city", Primitive("string")),
+            Field("geo", Struct((Field("latitude", Primitive("double")), Field("longitude", Primitive("double"))))),
+        )
+    )
+    schema = Struct(
+        (
+            Field("customer", Primitive("long"), False),
+            Field("name", Primitive("string")),
+            Field("address", address),
+            Field("phones", Array(Primitive("string"))),
+            Field("preferences", Map(Primitive("string"), Primitive("string"))),
+            Field("rides", Array(Struct((Field("trip", Primitive("long")), Field("fare", Decimal(8, 2)))))),
+            Field("joined", Primitive("timestamp")),
+        )
+    )
+    rows = [_customer(number) for number in range(1000)]
+    DeltaTableBuilder(path, schema, description="Customers").append(rows)
+    return SampleTable(
+        "customers", str(path), len(rows), "Customers: structs, arrays and maps, with nulls at each level"
+    )
+
+
+def _customer(number: int) -> dict[str, object]:
+    station, city, latitude, longitude, _ = _STATIONS[number % len(_STATIONS)]
+    geo = None if number % 5 == 0 else {"latitude": latitude, "longitude": longitude}
+    cents = (number * 37 % 5000, number * 53 % 5000)
+    return {
+        "customer": number,
+        "name": None if number % 11 == 0 else f"Customer {number}",
+        "address": None if number % 7 == 0 else {"street": f"{station} {number % 90 + 1}", "city": city, "geo": geo},
+        "phones": None if number % 6 == 0 else [f"+351 555 {number:04d}", None][: number % 3],
+        "preferences": None if number % 4 == 0 else {"language": "pt", "bicycle": None if number % 3 else "cargo"},
+        "rides": None
+        if number % 9 == 0
+        else [{"trip": number, "fare": decimal.Decimal(c).scaleb(-2)} for c in cents[: number % 3]],
+        "joined": datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc) + datetime.timedelta(hours=7 * number),
+    }

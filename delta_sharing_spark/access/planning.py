@@ -6,18 +6,25 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
 
+from delta_sharing_spark.access.changes import change_tasks
 from delta_sharing_spark.access.load import Load, check_same, shape_of
 from delta_sharing_spark.access.negotiate import with_fallback
 from delta_sharing_spark.access.renewal import Recipe
-from delta_sharing_spark.access.settings import formats_of, http_policy_of, iso, storage_of
+from delta_sharing_spark.access.settings import formats_of, http_policy_of, iso, millis, storage_of
 from delta_sharing_spark.access.url import UrlAccess, plan_tasks
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.splits import pack
 from delta_sharing_spark.schema.project import merge, requested, select_paths
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.sharing.rest import Query, QueryResponse
+from delta_sharing_spark.sharing.actions import FileRecord
+from delta_sharing_spark.sharing.rest import ChangesQuery, Query, QueryResponse
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.access.directory import DirectoryTable
 
 _log = logging.getLogger(__name__)
 
@@ -71,11 +78,13 @@ def plan(load: Load, wanted: Struct | None = None) -> ScanPlan:
     """
     spec = spec_of(load, wanted)
 
+    feed = load.options.read_change_feed
+
     def by_directory() -> ScanPlan:
-        return _plan_directory(load, spec)
+        return (_changes_by_directory(load) if feed else _snapshot_by_directory(load)).plan(load, spec)
 
     def by_url() -> ScanPlan:
-        return _plan_url(load, spec)
+        return _changes_by_url(load).plan(load, spec) if feed else _plan_url(load, spec)
 
     return with_fallback(load.decision, by_directory, by_url, table=str(load.table))
 
@@ -106,11 +115,11 @@ def spec_of(load: Load, wanted: Struct | None = None) -> ReadSpec:
 
 def _plan_url(load: Load, spec: ReadSpec) -> ScanPlan:
     hinted = load.options.limit is not None and load.predicate is None
-    found = _query(load, spec, hinted)
+    found = _snapshot_by_url(load, hinted)
     limit = load.options.limit
     if hinted and limit is not None and not _enough(found.tasks, limit):
         # A hint may have left out files whose rows were needed: too few are known to be live.
-        found = _query(load, spec, False)
+        found = _snapshot_by_url(load, False)
     return found.plan(load, spec)
 
 
@@ -126,7 +135,7 @@ def _enough(tasks: list[FileTask], limit: int) -> bool:
 
 def live_rows(task: FileTask) -> int | None:
     """Rows of a file that are not deleted; None where statistics do not tell."""
-    if task.rows is None:
+    if task.rows is None or task.invert_deletion_vector:
         return None
     return task.rows - (task.deletion_vector.cardinality if task.deletion_vector else 0)
 
@@ -140,7 +149,7 @@ class _Found:
     report: PlanReport
 
     def plan(self, load: Load, spec: ReadSpec) -> ScanPlan:
-        tasks = sorted(self.tasks, key=lambda t: t.id)
+        tasks = sorted(self.tasks, key=lambda t: (t.commit_version or 0, t.id, t.change_type or ""))
         limit = load.options.limit
         bins: list[tuple[FileSlice, ...]]
         if limit is None:
@@ -181,7 +190,7 @@ def _exact_rows(tasks: list[FileTask], load: Load) -> int | None:
     return total if load.options.limit is None else min(total, load.options.limit)
 
 
-def _query(load: Load, spec: ReadSpec, hinted: bool) -> _Found:
+def _snapshot_by_url(load: Load, hinted: bool) -> _Found:
     options = load.options
     table = str(load.table)
     report = PlanReport("url", load.decision.reason)
@@ -199,14 +208,61 @@ def _query(load: Load, spec: ReadSpec, hinted: bool) -> _Found:
     report.version = response.head.version
     check_same(load.shape, shape_of(response.head.protocol, response.head.metadata, table), table)
     tasks = list(_pruned(load, report, plan_tasks(_counted(response.records(), report), table)))
-    recipe = _recipe(load, query, response) if options.carry_profile else None
+    return _Found(_expiring(tasks, response), url_access(load, _again(query, response), response), report)
+
+
+def _changes_by_url(load: Load) -> _Found:
+    options, table = load.options, str(load.table)
+    report = PlanReport("url", load.decision.reason)
+    newest = load.head.version
+    if newest is not None and options.starting_version == newest + 1:
+        return _Found([], url_access(load, None, None), report)
+    query = ChangesQuery(
+        starting_version=_numbered(options.starting_version),
+        starting_timestamp=iso(options.starting_timestamp),
+        ending_version=options.ending_version,
+        ending_timestamp=iso(options.ending_timestamp),
+        max_files=options.max_files_per_request,
+    )
+    response = load.rest.changes(load.table, query, formats=formats_of(options))
+    check_same(load.shape, shape_of(response.head.protocol, response.head.metadata, table), table)
+    tasks = list(_pruned(load, report, change_tasks(_counted(response.records(), report), table)))
+    return _Found(_expiring(tasks, response), url_access(load, query, response), report)
+
+
+def _numbered(version: int | str | None) -> int | None:
+    return version if isinstance(version, int) else None
+
+
+def _expiring(tasks: list[FileTask], response: QueryResponse) -> list[FileTask]:
+    """Tasks with the answer's earliest expiry, where their own lines name none."""
     earliest = response.min_url_expiration
-    if earliest:
-        tasks = [t if t.expires_at is not None else replace(t, expires_at=earliest / 1000) for t in tasks]
-    return _Found(tasks, UrlAccess(load.settings, http_policy_of(options), recipe), report)
+    if not earliest:
+        return tasks
+    return [t if t.expires_at is not None else replace(t, expires_at=earliest / 1000) for t in tasks]
 
 
-def _counted(records: Iterator, report: PlanReport) -> Iterator:  # type: ignore[type-arg]
+def url_access(load: Load, query: Query | ChangesQuery | None, response: QueryResponse | None) -> UrlAccess:
+    """The access of splits in url mode; ``query`` is what executors repeat to renew URLs."""
+    recipe = None
+    if query is not None and response is not None and load.options.carry_profile:
+        pinned = isinstance(query, ChangesQuery) or any(
+            at is not None for at in (query.version, query.timestamp, query.starting_version, query.refresh_token)
+        )
+        recipe = Recipe(
+            key=uuid.uuid4().hex,
+            table=load.table,
+            table_id=response.head.metadata.id,
+            profile=load.profile,
+            settings=load.settings,
+            query=query,
+            pinned=pinned,
+            formats=(response.head.response_format,),
+        )
+    return UrlAccess(load.settings, http_policy_of(load.options), recipe)
+
+
+def _counted(records: Iterator[FileRecord], report: PlanReport) -> Iterator[FileRecord]:
     for record in records:
         report.listed += 1
         yield record
@@ -257,41 +313,57 @@ def _physical_keys(load: Load) -> Callable[[FileTask], dict[str, str | None]]:
     return lambda task: {names.get(k, k): v for k, v in task.partition_values.items()}
 
 
-def _recipe(load: Load, query: Query, response: QueryResponse) -> Recipe:
-    """How executors ask again: by refresh token, else the version, else the same query."""
-    pinned = True
+def _again(query: Query, response: QueryResponse) -> Query:
+    """The query as executors repeat it: by refresh token, else the version the user chose, else as it was."""
     again = replace(query, include_refresh_token=False, limit_hint=None, idempotency_key=None)
-    if response.refresh_token:
-        again = replace(again, refresh_token=response.refresh_token)
-    elif query.version is None and query.timestamp is None:
-        pinned = False
-    return Recipe(
-        key=uuid.uuid4().hex,
-        table=load.table,
-        table_id=response.head.metadata.id,
-        profile=load.profile,
-        settings=load.settings,
-        query=again,
-        pinned=pinned,
-        formats=(response.head.response_format,),
-    )
+    return replace(again, refresh_token=response.refresh_token) if response.refresh_token else again
 
 
-def _plan_directory(load: Load, spec: ReadSpec) -> ScanPlan:
-    from delta_sharing_spark.access.directory import open_directory
-
-    options = load.options
-    directory = open_directory(
-        load.profile,
-        load.settings,
-        load.table,
-        load.head,
-        settings=storage_of(options),
-        carry_profile=options.carry_profile,
-    )
+def _snapshot_by_directory(load: Load) -> _Found:
+    directory = _open(load)
     snapshot = directory.snapshot(version=load.version)
     report = PlanReport("dir", load.decision.reason, version=snapshot.version)
     tasks = directory.tasks(snapshot, keep_stats=load.predicate is not None)
     found = list(_pruned(load, report, tasks))
     report.listed = len(found) + sum(report.skipped.values())
-    return _Found(found, directory.access, report).plan(load, spec)
+    return _Found(found, directory.access, report)
+
+
+def _changes_by_directory(load: Load) -> _Found:
+    from delta_sharing_spark.deltalog.changes import load_changes
+    from delta_sharing_spark.deltalog.history import version_at_or_after, version_at_or_before
+
+    options, table, directory = load.options, str(load.table), _open(load)
+    report = PlanReport("dir", load.decision.reason, version=load.version)
+    start = _numbered(options.starting_version)
+    if start is None:
+        start = version_at_or_after(directory.store, _required_millis(options.starting_timestamp), table=table)
+    end = options.ending_version
+    if options.ending_timestamp is not None:
+        end = version_at_or_before(
+            directory.store, _required_millis(options.ending_timestamp), table=table, allow_after_newest=True
+        )
+    commits = load_changes(directory.store, start, end, table=table)
+    tasks = directory.checked(task for commit in commits for task in commit.tasks)
+    found = list(_pruned(load, report, tasks))
+    report.listed = len(found) + sum(report.skipped.values())
+    return _Found(found, directory.access, report)
+
+
+def _required_millis(moment: datetime | None) -> int:
+    number = millis(moment)
+    assert number is not None
+    return number
+
+
+def _open(load: Load) -> DirectoryTable:
+    from delta_sharing_spark.access.directory import open_directory
+
+    return open_directory(
+        load.profile,
+        load.settings,
+        load.table,
+        load.head,
+        settings=storage_of(load.options),
+        carry_profile=load.options.carry_profile,
+    )

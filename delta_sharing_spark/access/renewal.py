@@ -10,9 +10,10 @@ import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from delta_sharing_spark.access.vectors import vector_of
 from delta_sharing_spark.errors import CredentialError, FileGoneError, TableChangedError
 from delta_sharing_spark.sharing.actions import FileRecord
 from delta_sharing_spark.sharing.address import TableName
@@ -53,11 +54,15 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class FreshUrl:
-    """A file's URLs and when they end (seconds since the epoch; None if nobody says)."""
+    """A file's URLs and when they end (seconds since the epoch; None if nobody says); its vectors by unique id."""
 
     url: str = field(repr=False)
-    vector_url: str | None = field(repr=False)
+    vectors: Mapping[str, str] = field(repr=False)
     expires_at: float | None
+
+    def of(self, vector: str | None) -> str | None:
+        """The URL of the file, or of one of its deletion vectors; None if the server no longer names that."""
+        return self.url if vector is None else self.vectors.get(vector)
 
 
 class _Renewals:
@@ -73,13 +78,13 @@ _loads: OrderedDict[str, _Renewals] = OrderedDict()
 _loads_lock = threading.Lock()
 
 
-def fresh_url(recipe: Recipe | None, wanted: str, ids: Iterable[str], stale: str | None, reason: str) -> FreshUrl:
-    """A URL of the file ``wanted`` that is not ``stale``, from what this process knows or from the sharing server.
+def fresh_url(recipe: Recipe | None, wanted: str, vector: str | None, stale: str | None, reason: str) -> FreshUrl:
+    """A URL of the file ``wanted`` (or of its ``vector``) that is not ``stale``: known to this process, or asked for.
 
     Args:
         recipe: How to ask; None where the sharing token stays on the driver.
         wanted: The file's id.
-        ids: All ids this task may come to need: asked for in the same request.
+        vector: The unique id of the deletion vector whose URL is wanted; None for the file's own.
         stale: The URL that was refused or is about to end.
         reason: Why, for the log and for errors.
 
@@ -95,11 +100,11 @@ def fresh_url(recipe: Recipe | None, wanted: str, ids: Iterable[str], stale: str
     renewals = _renewals_of(recipe.key)
     with renewals.lock:
         known = renewals.urls.get(wanted)
-        if known is not None and known.url != stale and not ends_soon(known.expires_at):
+        if known is not None and known.of(vector) != stale and not ends_soon(known.expires_at):
             return known
-        _ask(recipe, renewals, {wanted, *ids}, reason)
+        _ask(recipe, renewals, wanted, reason)
         fresh = renewals.urls.get(wanted)
-    if fresh is None or fresh.url == stale:
+    if fresh is None or fresh.of(vector) == stale:
         raise _gone(recipe, wanted)
     return fresh
 
@@ -120,19 +125,16 @@ def _renewals_of(key: str) -> _Renewals:
         return renewals
 
 
-def _ask(recipe: Recipe, renewals: _Renewals, ids: set[str], reason: str) -> None:
+def _ask(recipe: Recipe, renewals: _Renewals, wanted: str, reason: str) -> None:
     _log.info("renewing the URLs of %s (%s)", recipe.table, reason)
     renewals.requests += 1
     response = _query(recipe)
     if recipe.table_id and response.head.metadata.id != recipe.table_id:
         raise TableChangedError(f"table {recipe.table} was replaced since it was loaded; load it again")
     found: dict[str, FreshUrl] = {}
-    missing = set(ids)
     for record in response.records():
-        fresh = _fresh(record, response)
-        found[record.id] = fresh
-        missing.discard(record.id)
-        if not missing and len(found) >= _REMEMBERED:
+        found[record.id] = _merged(found.get(record.id), record, response)
+        if wanted in found and len(found) >= _REMEMBERED:
             break
     renewals.urls = found
 
@@ -144,15 +146,16 @@ def _query(recipe: Recipe) -> QueryResponse:
     return rest.query(recipe.table, recipe.query, formats=recipe.formats)
 
 
-def _fresh(record: FileRecord, response: QueryResponse) -> FreshUrl:
-    vector = record.deletion_vector
+def _merged(known: FreshUrl | None, record: FileRecord, response: QueryResponse) -> FreshUrl:
+    """A record's URLs, beside those of another record of the same file (a change feed may list it twice)."""
+    vectors = dict(known.vectors) if known else {}
+    vector = vector_of(record, response.head.metadata.id)
+    if vector is not None and vector.storage != "i":
+        vectors[vector.unique_id] = vector.path
     millis = record.expiration_timestamp or response.min_url_expiration
-    jitter = random.uniform(0, JITTER)
-    return FreshUrl(
-        record.url,
-        vector.path_or_inline_dv if vector is not None and vector.storage_type != "i" else None,
-        None if not millis else max(millis / 1000 - jitter, time.time() + 1),
-    )
+    # Processes that ask at different moments do not all ask again at one.
+    ends = None if not millis else max(millis / 1000 - random.uniform(0, JITTER), time.time() + MARGIN + 1)
+    return FreshUrl(record.url, vectors, ends)
 
 
 def _gone(recipe: Recipe, wanted: str) -> FileGoneError:
@@ -163,10 +166,3 @@ def _gone(recipe: Recipe, wanted: str) -> FileGoneError:
         f"file {wanted} of {recipe.table}: its URL ended and {why}; the table has changed since it was loaded: load it again",
         file=wanted,
     )
-
-
-def without_refresh_token(recipe: Recipe) -> Recipe:
-    """The recipe for a server that no longer takes its refresh token."""
-    if isinstance(recipe.query, Query) and recipe.query.refresh_token:
-        return replace(recipe, query=replace(recipe.query, refresh_token=None), pinned=False)
-    return recipe

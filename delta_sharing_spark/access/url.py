@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from delta_sharing_spark.access.renewal import FreshUrl, Recipe, ends_soon, fresh_url
-from delta_sharing_spark.deltalog.deletion_vector import unique_id
+from delta_sharing_spark.access.vectors import vector_of
 from delta_sharing_spark.errors import CorruptFileError, ResponseError
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.sharing.actions import FileRecord
@@ -38,28 +38,6 @@ def task_of(record: FileRecord, table: str, min_url_expiration: int | None = Non
     )
 
 
-def vector_of(record: FileRecord, table: str) -> DeletionVector | None:
-    """The deletion vector of a line in delta format; its path is a presigned URL unless it is inline."""
-    raw = record.deletion_vector
-    if raw is None:
-        return None
-    if raw.storage_type not in ("i", "p", "u"):
-        raise ResponseError(
-            f"file {record.id} of {table} has a deletion vector of the unknown storage type {raw.storage_type!r}; "
-            f"upgrade delta-sharing-spark"
-        )
-    name = record.deletion_vector_file_id or record.id
-    return DeletionVector(
-        storage=raw.storage_type,
-        path=raw.path_or_inline_dv,
-        offset=raw.offset,
-        size=raw.size_in_bytes,
-        cardinality=raw.cardinality,
-        unique_id=unique_id("i", raw.path_or_inline_dv, None) if raw.storage_type == "i" else f"{name}@{raw.offset}",
-        file_id=record.deletion_vector_file_id,
-    )
-
-
 def rows_of(stats: str | None) -> int | None:
     """``numRecords`` of a file's statistics; None if they do not say."""
     if not stats:
@@ -79,7 +57,7 @@ class _Lease:
     file_id: str
     current: str = field(repr=False)
     expires_at: float | None
-    of_vector: bool = False
+    vector: str | None = None
 
     def url(self) -> str:
         if ends_soon(self.expires_at):
@@ -91,8 +69,8 @@ class _Lease:
             self._renew(reason)
 
     def _renew(self, reason: str) -> None:
-        fresh: FreshUrl = fresh_url(self.access.recipe, self.file_id, (), self.current, reason)
-        url = fresh.vector_url if self.of_vector else fresh.url
+        fresh: FreshUrl = fresh_url(self.access.recipe, self.file_id, self.vector, self.current, reason)
+        url = fresh.of(self.vector)
         if url is None:
             raise CorruptFileError(
                 f"file {self.file_id}: its deletion vector is gone from the server's answer; load the table again",
@@ -124,7 +102,7 @@ class UrlAccess:
         """See ``Access.read_vector``."""
         start = 1 if vector.offset is None else vector.offset
         length = vector.size + _FRAME
-        lease = _Lease(self, task.id, vector.path, task.expires_at, of_vector=True)
+        lease = _Lease(self, task.id, vector.path, task.expires_at, vector.unique_id)
         source = HttpSource(
             data_session(self.settings),
             lease,
@@ -156,15 +134,3 @@ def plan_tasks(records: Iterator[FileRecord], table: str) -> Iterator[FileTask]:
             )
         seen.add(record.id)
         yield task_of(record, table)
-
-
-def without_stats(task: FileTask) -> FileTask:
-    """The task as a split carries it."""
-    return replace(task, stats=None) if task.stats is not None else task
-
-
-def expiring(task: FileTask, millis: int | None) -> FileTask:
-    """The task with the answer's earliest expiry, where its own line names none."""
-    if task.expires_at is not None or not millis:
-        return task
-    return replace(task, expires_at=millis / 1000)

@@ -1,0 +1,345 @@
+"""Snapshots against a model: random histories, every kind of checkpoint, with and without listing."""
+
+import json
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from logbuilder import ROOT, TimedStore, add, lines, log, metadata, parquet, protocol, remove, write_checkpoint
+
+from delta_sharing_spark.deltalog import replay
+from delta_sharing_spark.deltalog.paths import LocalLogStore, commit_name, in_log
+from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
+from delta_sharing_spark.errors import CredentialError, LogError, UnsupportedFeatureError, VersionError
+
+KINDS = ["classic", "multipart", "v2json", "v2json-inline", "v2parquet", "v2parquet-inline"]
+
+
+def live(snapshot):
+    return sorted(
+        (t.id, t.deletion_vector.unique_id if t.deletion_vector else "", t.size, t.partition_values.get("p") or "")
+        for t in snapshot.tasks()
+    )
+
+
+def expected(model):
+    return sorted((path, dv_id(dv), size, p or "") for (path, dv), (size, p) in model.items())
+
+
+def dv_id(dv):
+    return {None: "", 0: "uab^-aqEH.-t@S}K{vb[*k^"}.get(dv, f"uab^-aqEH.-t@S}}K{{vb[*k^@{dv}")
+
+
+PATHS = st.sampled_from(["a", "b%20c", "p=x/d", "e%25f", "s3://other/g", "file:/abs/h", "ü"])
+DVS = st.sampled_from([None, None, 0, 1, 7])
+ACTION = st.tuples(st.booleans(), PATHS, DVS, st.integers(0, 99), st.sampled_from(["x", "", None]))
+COMMIT = st.lists(ACTION, max_size=5, unique_by=lambda a: (a[1], a[2]))
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.lists(st.tuples(COMMIT, st.sampled_from([None, None, *KINDS])), min_size=1, max_size=8),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.data(),
+)
+def test_any_history_replays_to_the_model(history, listing, refuses, hint, data):
+    model, states, checkpoints = {}, [], []
+    store = TimedStore({}, listing=listing, refuses=refuses)
+    for version, (actions, kind) in enumerate(history):
+        out = [protocol(), metadata()] if version == 0 else []
+        for is_add, path, dv, size, p in actions:
+            if is_add:
+                model[path, dv] = (size, p)
+                out.append(add(path, dv=dv, size=size, p=p))
+            else:
+                model.pop((path, dv), None)
+                out.append(remove(path, dv=dv))
+        store.files[in_log(commit_name(version))] = lines(out)
+        states.append(dict(model))
+        if kind is not None:
+            rows = [add(path, dv=dv, size=size, p=p) for (path, dv), (size, p) in model.items()]
+            rows += [remove("gone"), protocol(), metadata()]
+            write_checkpoint(store, version, rows, kind)
+            checkpoints.append((version, kind))
+    if hint and checkpoints:
+        version, kind = data.draw(st.sampled_from(checkpoints))
+        tree = {"version": version, "size": 1}
+        if kind == "multipart":
+            tree["parts"] = 2
+        if kind.startswith("v2"):
+            name = next(p for p in store.files if p.startswith(f"_delta_log/{version:020d}.checkpoint"))
+            tree["v2Checkpoint"] = {"path": name.rpartition("/")[2]}
+        store.files["_delta_log/_last_checkpoint"] = json.dumps(tree).encode()
+    decoded = [{(unescape(p), d): v for (p, d), v in state.items()} for state in states]
+    snapshot = load_snapshot(store)
+    assert (snapshot.version, live(snapshot)) == (len(history) - 1, expected(decoded[-1]))
+    assert live(snapshot) == expected(decoded[-1])  # batches may be read again
+    asked = data.draw(st.integers(0, len(history) - 1))
+    assert live(load_snapshot(store, version=asked)) == expected(decoded[asked])
+
+
+def unescape(path):
+    return path.replace("%20", " ").replace("%25", "%")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("listing", [True, False])
+def test_commits_below_a_checkpoint_are_not_needed(kind, listing):
+    store = log([add("a")], [add("b")], [remove("a")], listing=listing)
+    write_checkpoint(store, 1, [protocol(), metadata(), add("a"), add("b")], kind)
+    name = next(p for p in store.files if "checkpoint" in p and "_sidecars" not in p).rpartition("/")[2]
+    hint = {"version": 1, "size": 4, **({"parts": 2} if kind == "multipart" else {})}
+    if kind.startswith("v2"):
+        hint["v2Checkpoint"] = {"path": name}
+    store.files["_delta_log/_last_checkpoint"] = json.dumps(hint).encode()
+    for version in (0, 1):
+        del store.files[in_log(commit_name(version))]
+    snapshot = load_snapshot(store)
+    assert (snapshot.version, [t.id for t in snapshot.tasks()]) == (2, ["b"])
+    with pytest.raises((VersionError, LogError)):
+        load_snapshot(store, version=0)
+
+
+def test_checkpoint_alone_is_a_table():
+    store = log([add("a")])
+    write_checkpoint(store, 5, [protocol(), metadata(), add("a")], "classic")
+    del store.files[in_log(commit_name(0))]
+    assert load_snapshot(store).version == 5
+
+
+def test_an_incomplete_multipart_checkpoint_is_ignored():
+    store = log([add("a")], [add("b")])
+    write_checkpoint(store, 1, [protocol(), metadata(), add("a")], "multipart")
+    del store.files[in_log(f"{1:020d}.checkpoint.0000000002.0000000002.parquet")]
+    assert [t.id for t in load_snapshot(store).tasks()] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [b"", b"{", b"[]", b'{"version":"1"}', b'{"version":-1}', b'{"version":77,"size":1}', b'{"version":true}', b"\xff",
+     b'{"version":1,"parts":"x"}', b'{"version":1,"v2Checkpoint":[]}'],
+)  # fmt: skip
+@pytest.mark.parametrize("listing", [True, False])
+def test_last_checkpoint_is_a_hint_only(hint, listing):
+    store = log([add("a")], [add("b")], listing=listing)
+    store.files["_delta_log/_last_checkpoint"] = hint
+    assert [t.id for t in load_snapshot(store).tasks()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("listing", [True, False])
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_hole_is_an_error_by_name(listing, refuses):
+    store = log([add("a")], [add("b")], [add("c")], listing=listing, refuses=refuses)
+    del store.files[in_log(commit_name(1))]
+    with pytest.raises(LogError, match=r"00000000000000000001\.json") as raised:
+        load_snapshot(store)
+    assert raised.value.file == in_log(commit_name(1))
+    assert load_snapshot(store, version=0).version == 0
+
+
+def test_a_hole_after_a_checkpoint():
+    store = log([add("a")], [add("b")], [add("c")])
+    write_checkpoint(store, 0, [protocol(), metadata(), add("a")], "classic")
+    del store.files[in_log(commit_name(1))]
+    with pytest.raises(LogError, match="hole"):
+        load_snapshot(store)
+
+
+@pytest.mark.parametrize("listing", [True, False])
+def test_compactions_stand_for_their_commits_where_they_can_be_listed(listing):
+    store = log([add("a")], [add("b")], [remove("a")], [add("c")], listing=listing)
+    store.files[in_log(f"{1:020d}.{2:020d}.compacted.json")] = lines([add("b"), remove("a")])
+    snapshot = load_snapshot(store)
+    assert sorted(t.id for t in snapshot.tasks()) == ["b", "c"]
+    assert (in_log(commit_name(1)) in store.reads) is not listing
+    assert [t.id for t in load_snapshot(store, version=1).tasks()] == ["a", "b"]
+
+
+def test_long_logs_are_probed_in_windows_without_listing():
+    store = log(*[[add(f"f{i}")] for i in range(40)], listing=False, refuses=True)
+    snapshot = load_snapshot(store)
+    assert (snapshot.version, len(list(snapshot.tasks()))) == (39, 40)
+    assert len(store.reads) < 60
+
+
+def test_a_credential_that_reads_nothing_is_named_as_the_cause():
+    with pytest.raises(CredentialError, match="refuses"):
+        load_snapshot(TimedStore({}, listing=False, refuses=True))
+    with pytest.raises(LogError, match="no Delta log"):
+        load_snapshot(TimedStore({}, listing=False))
+    with pytest.raises(LogError, match="no Delta log"):
+        load_snapshot(TimedStore({}))
+
+
+@pytest.mark.parametrize("listing", [True, False])
+def test_versions_out_of_range(listing):
+    store = log([add("a")], [add("b")], listing=listing)
+    with pytest.raises(VersionError, match="newest is 1"):
+        load_snapshot(store, version=2)
+    with pytest.raises(VersionError, match="start at 0"):
+        load_snapshot(store, version=-1)
+
+
+def test_missing_and_corrupt_parts_are_named():
+    store = log([add("a")])
+    write_checkpoint(store, 0, [protocol(), metadata(), add("a")], "v2parquet")
+    del store.files["_delta_log/_sidecars/0-0.parquet"]
+    with pytest.raises(LogError, match=r"_sidecars/0-0\.parquet"):
+        list(load_snapshot(store).tasks())
+    store = log([add("a")])
+    store.files[in_log(f"{0:020d}.checkpoint.parquet")] = b"PAR1 nothing PAR1"
+    with pytest.raises(LogError, match=r"checkpoint\.parquet"):
+        load_snapshot(store)
+    store = log([add("a")])
+    store.files[in_log(f"{0:020d}.checkpoint.parquet")] = parquet([add("a")])
+    with pytest.raises(LogError, match="lacks its protocol"):
+        load_snapshot(store)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"add":{"path":"x"',
+        b'{"add":{"size":1,"partitionValues":{}}}',
+        b'{"add":{"path":1,"size":1}}',
+        b'{"add":{"path":"x","size":"big"}}',
+        b'{"remove":{}}',
+        b"[]",
+        b'{"add":{"path":"x","size":1},"remove":{"path":"y"}}',
+        b"\xff\xfe",
+    ],
+)
+def test_corrupt_commits_are_named_and_never_skipped(line):
+    store = log([add("a")], [add("b")])
+    store.files[in_log(commit_name(1))] += line + b"\n"
+    with pytest.raises(LogError, match=r"00000000000000000001\.json"):
+        list(load_snapshot(store).tasks())
+
+
+def test_lines_that_arrow_does_not_take_are_read_by_python():
+    store = log([add("a")])
+    store.files[in_log(commit_name(1))] = (
+        b'{"add":{"path":"b","size":1e1,"partitionValues":{"p":"y"},"modificationTime":1.0,"dataChange":true,'
+        b'"stats":{"numRecords":3}}}\n\n{"unknown":{"x":1}}'
+    )
+    task = list(load_snapshot(store).tasks())[-1]
+    assert (task.id, task.size, task.rows, task.partition_values) == ("b", 10, 3, {"p": "y"})
+
+
+def test_a_line_longer_than_a_block_and_a_commit_in_pieces(monkeypatch):
+    monkeypatch.setattr(replay, "_GROUP_BYTES", 1000)
+    stats = json.dumps({"numRecords": 5, "minValues": {"p": "x" * 3_000_000}})
+    store = log([add("a", stats=stats), *[add(f"f{i}") for i in range(50)], remove("f7")])
+    tasks = list(load_snapshot(store).tasks(keep_stats=True))
+    assert len(tasks) == 50
+    assert next(t for t in tasks if t.id == "a").stats == stats
+
+
+def test_gate_and_errors_by_name():
+    with pytest.raises(UnsupportedFeatureError, match="'catalogManaged'"):
+        load_snapshot(log([protocol(3, ["catalogManaged"]), metadata()]))
+    with pytest.raises(UnsupportedFeatureError, match="'somethingNew'") as raised:
+        load_snapshot(log([protocol(3, ["deletionVectors", "somethingNew"]), metadata()]))
+    assert raised.value.features == ("somethingNew",)
+    with pytest.raises(UnsupportedFeatureError, match="reader version 4"):
+        load_snapshot(log([protocol(4), metadata()]))
+    with pytest.raises(LogError, match="readerFeatures"):
+        load_snapshot(log([protocol(1, ["deletionVectors"]), metadata()]))
+    with pytest.raises(LogError, match="no metaData"):
+        load_snapshot(log([protocol()]))
+    broken = metadata()
+    broken["metaData"]["format"]["provider"] = "orc"
+    with pytest.raises(UnsupportedFeatureError, match="orc"):
+        load_snapshot(log([protocol(), broken]))
+
+
+def test_the_newest_protocol_counts():
+    store = log([protocol(3, ["catalogManaged"]), metadata()], [protocol(1)])
+    assert load_head(store).protocol.min_reader_version == 1
+
+
+def test_partition_values_by_physical_name_with_reader_version_2():
+    schema = json.dumps(
+        {
+            "type": "struct",
+            "fields": [
+                {"name": n, "type": "string", "nullable": True,
+                 "metadata": {"delta.columnMapping.id": i, "delta.columnMapping.physicalName": f"col-{n}"}}
+                for i, n in enumerate(["p", "q", "v"], 1)
+            ],
+        }
+    )  # fmt: skip
+    values = [{"col-p": "1", "col-q": "2"}, {"col-q": "4", "col-p": "3"}, {"col-p": ""}]
+    adds = [add(f"f{i}", partitionValues=v) for i, v in enumerate(values)]
+    head = [protocol(2), metadata(("p", "q"), schema, delta__columnMapping__mode="name")]
+    wanted = [{"col-p": "1", "col-q": "2"}, {"col-p": "3", "col-q": "4"}, {"col-p": "", "col-q": None}]
+    for store in (log([*head, *adds]), log([*head])):
+        if not any(b"f0" in data for data in store.files.values()):
+            write_checkpoint(store, 0, [*head, *adds], "classic")
+        snapshot = load_snapshot(store)
+        assert snapshot.mapping == "name"
+        assert [t.partition_values for t in snapshot.tasks()] == wanted
+    plain = load_snapshot(log([protocol(1), metadata(("p",), schema, delta__columnMapping__mode="name")]))
+    assert plain.mapping == "none"
+
+
+def test_tasks_are_built_for_survivors_only_and_share_partition_values():
+    store = log([add(f"f{i}", p="xy"[i % 2], stats=json.dumps({"numRecords": i})) for i in range(20)])
+    tasks = list(load_snapshot(store).tasks(lambda batch: batch.sizes.is_valid()))
+    assert len(tasks) == 20
+    assert len({id(t.partition_values) for t in tasks}) == 2
+    seen = []
+
+    def prune(batch):
+        seen.append(batch.num_rows)
+        import numpy as np
+
+        return np.arange(batch.num_rows) == 3
+
+    (task,) = load_snapshot(store).tasks(prune)
+    assert (task.id, task.rows, task.location, seen) == ("f3", 3, f"{ROOT}/f3", [20])
+
+
+def test_a_commit_that_goes_while_the_log_is_read():
+    class Vacuumed(TimedStore):
+        def read(self, path):
+            if path.endswith(commit_name(0)):
+                write_checkpoint(self, 1, [protocol(), metadata(), add("a"), add("b")], "classic")
+                self.files.pop(path, None)
+            return super().read(path)
+
+    store = Vacuumed(dict(log([add("a")], [add("b")]).files))
+    assert sorted(t.id for t in load_snapshot(store).tasks()) == ["a", "b"]
+
+    class Gone(TimedStore):
+        def read(self, path):
+            if path.endswith(commit_name(0)):
+                raise FileNotFoundError(path)
+            return super().read(path)
+
+    with pytest.raises(LogError, match="cleaned up"):
+        load_snapshot(Gone(dict(log([add("a")], [add("b")]).files)))
+
+
+def test_memory_of_a_plan_stays_columnar():
+    store = log([add(f"p=x/part-{i:06d}", stats=json.dumps({"numRecords": i})) for i in range(20_000)])
+    snapshot = load_snapshot(store)
+    tracemalloc.start()
+    count = sum(batch.num_rows for batch in snapshot.adds())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 20_000
+    assert peak < 2_000_000
+
+
+def test_the_local_store(tmp_path):
+    files = log([add("a")], [add("b")]).files
+    (tmp_path / "_delta_log").mkdir()
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    for root in (tmp_path, str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}/"):
+        snapshot = load_snapshot(LocalLogStore(root))
+        assert [t.location for t in snapshot.tasks()] == [f"file://{tmp_path}/a", f"file://{tmp_path}/b"]

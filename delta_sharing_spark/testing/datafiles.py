@@ -127,7 +127,7 @@ class FileWriter:
             kinds = rows.column("_change_type")
             physical = self._physical(rows.drop_columns(["_change_type"]))
             held = self._held(physical).append_column("_change_type", kinds)
-            path, size, uri = self._put(held, values, "_change_data/")
+            _, size, uri = self._put(held, values, "_change_data/")
             yield {"cdc": {"path": uri, "partitionValues": values, "size": size, "dataChange": False}}
 
     def add_existing(

@@ -40,10 +40,12 @@ def widen(schema: Struct, path: str, new_type: str) -> Struct:
         field = _find(schema, parts[:length])
         if field is not None:
             changed = _widen_field(field, parts[length:], target)
-            return _edit(
-                schema, parts[:length], lambda fields, name: tuple(changed if f.name == name else f for f in fields)
-            )
+            return _edit(schema, parts[:length], _replacement(changed))
     raise ValueError(f"no column {path!r}")
+
+
+def _replacement(changed: Field) -> _Edit:
+    return lambda fields, name: tuple(changed if f.name == name else f for f in fields)
 
 
 def _widen_field(field: Field, inner: list[str], target: DataType) -> Field:

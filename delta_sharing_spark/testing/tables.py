@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from delta_sharing_spark.testing.columns import empty_is_null, schema_from_arrow
 from delta_sharing_spark.testing.datafiles import FileStyle, FileWriter, LiveFile, mask_of
 from delta_sharing_spark.testing.vectors import write_vectors
 
-Rows = pa.Table | pa.RecordBatch | list[dict[str, Any]]
+Rows: TypeAlias = pa.Table | pa.RecordBatch | list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)

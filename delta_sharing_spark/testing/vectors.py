@@ -53,7 +53,7 @@ def _in_file(root: Path, vectors: Sequence[Rows], storage: str, prefix: str, *, 
     descriptors = []
     for rows in vectors:
         payload = encode(rows.tolist())
-        descriptor = {"storageType": storage, "pathOrInlineDv": where}
+        descriptor: dict[str, Any] = {"storageType": storage, "pathOrInlineDv": where}
         if offsets:
             descriptor["offset"] = len(content)
         descriptors.append(descriptor | {"sizeInBytes": len(payload), "cardinality": len(rows)})

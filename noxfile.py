@@ -1,0 +1,250 @@
+"""Everything there is to run, from an empty machine: ``pip install nox && nox -s demo``, ``nox -s tests``.
+
+Needs Python 3.10 or newer and, for what runs Spark, Java 17 or newer: found by JAVA_HOME, on PATH and in the usual
+places; on Debian as root a headless one is installed. ``nox -l`` lists the sessions.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.10.9"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.error_on_external_run = False
+
+HERE = Path(__file__).resolve().parent
+PROJECT = nox.project.load_toml("pyproject.toml")
+EVERYTHING = ".[spark,connect,all,server]"
+
+#: Spark's minor versions that the behaviour suite runs on, with what each needs held back.
+SPARKS = {
+    "4.0": ["pyspark[connect]~=4.0.0", "pandas<3"],
+    "4.1": ["pyspark[connect]~=4.1.0", "pandas<3"],
+    "4.2": ["pyspark[connect]~=4.2.0"],
+    "4.3": ["pyspark[connect]~=4.3.0"],
+}
+PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
+OLDEST_JAVA = 17
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """All tests on the newest Spark, classic, then the Spark suite once more over Connect."""
+    env = spark_environment(session)
+    install(session, "-e", EVERYTHING, groups=["test"])
+    pytest(session, *(session.posargs or ["tests", "-m", "not emulators"]), env=env)
+    if not session.posargs:
+        pytest(session, "tests/spark", "--spark-mode=connect", env=env)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """A sample share on loopback, read by Spark as a user would."""
+    env = spark_environment(session)
+    install(session, ".[spark,server]")
+    session.run("delta-sharing-spark", "demo", *session.posargs, env=env)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, format, and the layers that may not blur."""
+    install(session, "-e", ".", groups=["lint"])
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports", env=UTF8)
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """mypy, strict."""
+    install(session, "-e", EVERYTHING, groups=["types"])
+    session.run("mypy", *session.posargs)
+
+
+@nox.session
+def emulators(session: nox.Session) -> None:
+    """Directory access against S3, Azure and GCS emulators, which the tests start."""
+    env = spark_environment(session)
+    install(session, "-e", EVERYTHING, groups=["test"])
+    pytest(session, "tests", "-m", "emulators", *session.posargs, env=env)
+
+
+@nox.session(python=PYTHONS)
+def unit(session: nox.Session) -> None:
+    """The tests that need no Spark, on each Python there is."""
+    install(session, "-e", ".[all,server]", groups=["test"])
+    pytest(session, "tests/unit", *session.posargs, env=UTF8)
+
+
+def _behaviour(version: str) -> Callable[[nox.Session], None]:
+    def session_of_one_version(session: nox.Session) -> None:
+        env = spark_environment(session)
+        install(session, "-e", ".[all,server]", *SPARKS[version], groups=["test"])
+        pytest(session, "tests/spark", *session.posargs, env=env)
+        pytest(session, "tests/spark", "--spark-mode=connect", *session.posargs, env=env)
+
+    session_of_one_version.__doc__ = f"The Spark suite on Spark {version}, classic and Connect."
+    return session_of_one_version
+
+
+for _version in SPARKS:
+    nox.session(_behaviour(_version), name=f"spark-{_version}")
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """The wheel holds both packages and nothing else, and its command works from an empty environment."""
+    install(session, "build")
+    out = Path(session.create_tmp()).resolve()
+    session.run("python", "-m", "build", "--wheel", "--outdir", str(out), str(HERE), silent=True)
+    (built,) = sorted(out.glob("*.whl"), key=lambda p: p.stat().st_mtime)[-1:]
+    listed = session.run("python", "-m", "zipfile", "-l", str(built), silent=True)
+    names = [line.split()[0] for line in str(listed).splitlines()[1:] if line.strip()]
+    strangers = [n for n in names if not re.match(r"(delta_sharing_spark|pyspark_delta_sharing|[\w.]+\.dist-info)/", n)]
+    if strangers:
+        session.error(f"the wheel holds more than the two packages: {strangers}")
+    install(session, str(built))
+    with session.chdir(out):
+        session.run("delta-sharing-spark", "--version", env=UTF8)
+
+
+@nox.session(name="reference-client")
+def reference_client(session: nox.Session) -> None:
+    """The reference Python client reads the embedded server; apart, for its pins hold others back."""
+    install(session, "-e", ".[server]", "delta-sharing>=1.4", groups=["test-base"])
+    pytest(session, "tests/reference_client", *session.posargs, env=UTF8)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """The scan benchmark's table; ``nox -s bench -- --rows 1000000`` for a smaller one."""
+    env = spark_environment(session)
+    install(session, ".[spark,server]")
+    session.run("python", "benchmarks/scan.py", *session.posargs, env=env)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Write the pages that are made from code: docs/options.md and docs/features.md."""
+    install(session, "-e", ".")
+    session.run("python", "docs/generate.py", env=UTF8)
+
+
+# --- environment ------------------------------------------------------------------------------------------------------
+
+#: Text is UTF-8 whatever the machine says: file names, the JVM's arguments, the output.
+UTF8 = {"PYTHONUTF8": "1", "LC_ALL": "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"}
+
+
+def install(session: nox.Session, *packages: str, groups: Iterable[str] = ()) -> None:
+    """Install packages and groups of ``[dependency-groups]``: read here, so that any pip will do."""
+    # uv would take a wheel of an earlier state of this directory from its cache.
+    fresh = ["--reinstall-package", "delta-sharing-spark"] if session.venv_backend == "uv" else []
+    session.install(*fresh, *packages, *nox.project.dependency_groups(PROJECT, *groups))
+
+
+def pytest(session: nox.Session, *args: str, env: dict[str, str]) -> None:
+    session.run("python", "-m", "pytest", *args, env=env)
+
+
+def spark_environment(session: nox.Session) -> dict[str, str | None]:
+    """What Spark needs: a Java, this session's Python for its workers, UTF-8, loopback."""
+    python = str(Path(session.bin) / ("python.exe" if os.name == "nt" else "python"))
+    return {
+        **UTF8,
+        "JAVA_HOME": str(java_home(session)),
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": None,
+    }
+
+
+def java_home(session: nox.Session) -> Path:
+    """The home of a Java that Spark runs on; installed on Debian as root, else an error with the line to run."""
+    for home in _java_homes():
+        if _java_version(home) >= OLDEST_JAVA:
+            return home
+    debian = Path("/etc/debian_version").exists() and shutil.which("apt-get")
+    if debian and os.geteuid() == 0:
+        session.log(f"no Java {OLDEST_JAVA} or newer found: installing a headless one")
+        subprocess.run(["apt-get", "update", "-qq"], check=False)
+        for package in ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless"):
+            noninteractive = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
+            if subprocess.run(command, env=noninteractive, check=False).returncode == 0:
+                break
+        for home in _java_homes():
+            if _java_version(home) >= OLDEST_JAVA:
+                return home
+    if debian:
+        line = "sudo apt-get update && sudo apt-get install -y openjdk-17-jre-headless"
+    elif sys.platform == "darwin":
+        line = "brew install openjdk@17"
+    elif shutil.which("dnf"):
+        line = "sudo dnf install -y java-17-openjdk-headless"
+    else:
+        line = "install a Java 17 and set JAVA_HOME to it"
+    session.error(f"Spark needs Java {OLDEST_JAVA} or newer and none was found. Run: {line}")
+
+
+def _java_homes() -> Iterable[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"])
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+    for pattern in (
+        "/usr/lib/jvm/*",
+        "/opt/java/*",
+        "/opt/*jdk*",
+        "/usr/local/*jdk*",
+        "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+        "/usr/local/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+        "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+        str(Path.home() / ".sdkman/candidates/java/*"),
+        str(Path.home() / ".jdks/*"),
+    ):
+        root = Path(pattern[: pattern.index("*")]).parent if "*" in pattern else Path(pattern)
+        anchor = Path(root.anchor)
+        yield from sorted(anchor.glob(str(Path(pattern).relative_to(anchor))))
+
+
+def _java_version(home: Path) -> int:
+    """The major version of the Java at ``home``; 0 where there is none that runs."""
+    java = home / "bin" / ("java.exe" if os.name == "nt" else "java")
+    if not java.is_file():
+        return 0
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    match = re.search(r'version "(?:1\.)?(\d+)', told)
+    return int(match[1]) if match else 0
+
+
+def _offer_pyenv() -> None:
+    """Put interpreters that pyenv has but does not serve on PATH, after everything that is there already works."""
+    for version in PYTHONS:
+        found = shutil.which(f"python{version}")
+        runs = found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0
+        if not runs:
+            for folder in sorted(Path.home().glob(f".pyenv/versions/{version}*/bin"), reverse=True):
+                os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
+                break
+
+
+if any("unit" in argument for argument in sys.argv):
+    _offer_pyenv()

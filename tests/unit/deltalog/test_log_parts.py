@@ -1,0 +1,233 @@
+"""The pieces below a snapshot: names, paths, columns, statistics, the feature gate."""
+
+import datetime
+import decimal
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from logbuilder import ADD, add, log, metadata, parquet, protocol
+
+from delta_sharing_spark import features
+from delta_sharing_spark.deltalog import columns, paths
+from delta_sharing_spark.deltalog.commits import split_lines
+from delta_sharing_spark.deltalog.replay import load_snapshot
+from delta_sharing_spark.deltalog.stats import stats_to_json
+from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
+
+N = "0" * 19
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (f"{N}1.json", "commit"),
+        (f"{N}1.checkpoint.parquet", "classic"),
+        (f"{N}1.checkpoint.0000000001.0000000002.parquet", "multipart"),
+        (f"{N}1.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json", "v2"),
+        (f"{N}1.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.parquet", "v2"),
+        (f"{N}1.{N}5.compacted.json", "compacted"),
+        (f"{N}1.checkpoint.json", None),
+        (f"{N}1.crc", None),
+        ("_last_checkpoint", None),
+        (f".{N}1.json.crc", None),
+        (f"{N}1.json.tmp", None),
+        ("1.json", None),
+        (f"{N}1.80a083e8-7026-4e79-81be-64bd76c43a11.json", None),
+    ],
+)
+def test_file_names(name, kind):
+    found = paths.parse_name(name)
+    assert (found and found.kind) == kind
+    assert found is None or found.version == 1
+
+
+@pytest.mark.parametrize(
+    ("root", "uri", "location"),
+    [
+        ("s3://b/t", "p=1/a%20b.parquet", "s3://b/t/p=1/a b.parquet"),
+        ("s3://b/t", "a%2520b", "s3://b/t/a%20b"),
+        ("s3://b/t", "s3://other/x%25y", "s3://other/x%y"),
+        ("s3://b/t", "/k/x", "s3://b/k/x"),
+        ("abfss://c@a.dfs.core.windows.net/t", "/k", "abfss://c@a.dfs.core.windows.net/k"),
+        ("file:///d/t", "file:/d/x", "file:///d/x"),
+        ("file:///d/t", "file://localhost/d/x", "file:///d/x"),
+        ("file:///d/t", "../../etc/passwd", "file:///etc/passwd"),
+        ("s3://b/t", "x/../../u/y", "s3://b/u/y"),
+        ("s3://b/t", "a..b/c.d", "s3://b/t/a..b/c.d"),
+        ("s3://b/t", "ts=10%3A00/f", "s3://b/t/ts=10:00/f"),
+    ],
+)
+def test_paths_are_decoded_once_and_stand_where_they_point(root, uri, location):
+    assert paths.join(root, paths.decode_uri(uri)) == location
+
+
+def test_a_file_on_another_host_is_refused():
+    with pytest.raises(LogError, match="another host"):
+        paths.join("file:///d", "file://host/x")
+
+
+@given(st.lists(st.booleans(), max_size=70), st.integers(0, 10))
+def test_masks_round_trip(values, cut):
+    array = columns.mask(np.array(values, np.bool_))
+    assert array.to_pylist() == values
+    assert columns.bools(array.slice(cut)).tolist() == values[cut:]
+
+
+@given(st.lists(st.none() | st.text(max_size=5), max_size=20))
+def test_strings_round_trip(texts):
+    array = columns.strings(texts)
+    array.validate(full=True)
+    assert array.to_pylist() == texts
+    assert columns.PackedStrings.pack(array).unpack().to_pylist() == texts
+    assert columns.has_byte(array, b"%") == any("%" in text for text in texts if text)
+
+
+MAPS = st.lists(
+    st.none() | st.dictionaries(st.sampled_from("abc"), st.none() | st.text(max_size=2), max_size=3), max_size=12
+)
+
+
+@given(MAPS, st.integers(0, 5), st.sampled_from("abcd"))
+def test_map_values(rows, cut, key):
+    array = pa.array([None if r is None else list(r.items()) for r in rows], pa.map_(pa.string(), pa.string()))
+    wanted = [None if r is None else r.get(key) for r in rows][cut:]
+    assert columns.map_values(array.slice(cut), key).to_pylist() == wanted
+
+
+@given(st.binary(max_size=200), st.integers(1, 50))
+def test_pieces_are_whole_lines(data, size):
+    pieces = list(split_lines(data, size))
+    assert b"".join(pieces) == data
+    assert all(piece.endswith(b"\n") for piece in pieces[:-1])
+
+
+def test_parsed_statistics_become_the_json_of_other_files():
+    utc = datetime.timezone.utc
+    values = {
+        "i": 1,
+        "s": 'a"b',
+        "d": datetime.date(2020, 1, 2),
+        "t": datetime.datetime(2020, 1, 2, 3, 4, 5, 678000, utc),
+        "n": datetime.datetime(2020, 1, 2, 3, 4, 5),
+        "dec": decimal.Decimal("12345678901234567890.10"),
+        "f": float("nan"),
+        "b": b"x",
+        "nested": {"x": 2, "y": None},
+    }
+    types = pa.struct(
+        [
+            ("i", pa.int64()),
+            ("s", pa.string()),
+            ("d", pa.date32()),
+            ("t", pa.timestamp("us", "UTC")),
+            ("n", pa.timestamp("us")),
+            ("dec", pa.decimal128(38, 2)),
+            ("f", pa.float64()),
+            ("b", pa.binary()),
+            ("nested", pa.struct([("x", pa.int32()), ("y", pa.int32())])),
+        ]
+    )
+    kind = pa.struct([("numRecords", pa.int64()), ("minValues", types), ("tightBounds", pa.bool_())])
+    text, nothing = stats_to_json(pa.array([{"numRecords": 3, "minValues": values, "tightBounds": True}, None], kind))
+    assert nothing is None
+    assert "12345678901234567890.10" in text
+    tree = json.loads(text)
+    assert tree["numRecords"] == 3
+    assert tree["tightBounds"] is True
+    assert tree["minValues"] | {"dec": 0} == {
+        "i": 1,
+        "s": 'a"b',
+        "d": "2020-01-02",
+        "t": "2020-01-02T03:04:05.678000Z",
+        "n": "2020-01-02T03:04:05.000000",
+        "dec": 0,
+        "nested": {"x": 2},
+    }
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+def test_a_checkpoint_with_statistics_in_columns_only(json_too):
+    values = pa.struct([("id", pa.int64()), ("other", pa.int64())])
+    parsed = pa.struct([("numRecords", pa.int64()), ("minValues", values), ("nullCount", values)])
+    fields = [f for f in ADD if json_too or f.name != "stats"]
+    kind = pa.struct([*fields, ("stats_parsed", parsed)])
+    store = log([protocol(), metadata()])
+    tree = {"numRecords": 4, "minValues": {"id": 1, "other": 2}, "nullCount": {"id": 0, "other": 0}}
+    store.files["_delta_log/" + paths.checkpoint_names(0)[0]] = parquet(
+        [protocol(), metadata(), add("a", stats_parsed=tree), add("b")], add_type=kind
+    )
+    snapshot = load_snapshot(store)
+    a, b = snapshot.tasks(keep_stats=True)
+    assert (a.rows, json.loads(a.stats), b.rows, b.stats) == (4, tree, None, None)
+    (batch,) = [x for x in snapshot.adds(stats_columns=["id"]) if x.paths[0].as_py() == "a"] or [None]
+    assert json.loads(batch.stats_json(0)) == {"numRecords": 4, "minValues": {"id": 1}, "nullCount": {"id": 0}}
+    assert next(iter(snapshot.adds(stats=False))).num_records()[0].as_py() is None
+
+
+@pytest.mark.parametrize(
+    ("stats", "rows"),
+    [
+        ('{"numRecords":5}', 5),
+        (' { "numRecords" : 6 , "x":1}', 6),
+        ('{"minValues":{"numRecords":9},"numRecords":7}', 7),
+        ("broken", None),
+        ('{"numRecords":"5"}', None),
+        (None, None),
+    ],
+)
+def test_rows_from_statistics(stats, rows):
+    store = log([add("a", stats=stats), add("b", stats='{"numRecords":1}')])
+    assert [t.rows for t in load_snapshot(store).tasks()] == [rows, 1]
+
+
+@pytest.mark.parametrize("name", sorted(features.FEATURES))
+def test_every_feature_passes_or_is_refused_by_name(name):
+    if features.FEATURES[name].supported:
+        features.check_protocol(3, [name], table="t")
+        assert name.lower() in features.reader_features_header().split(",")
+    else:
+        with pytest.raises(UnsupportedFeatureError, match=f"'{name}'"):
+            features.check_protocol(3, [name], table="t")
+        assert name.lower() not in features.reader_features_header().split(",")
+    assert f"| `{name}` |" in features.features_page()
+
+
+@pytest.mark.parametrize(
+    ("version", "names", "error"),
+    [
+        (1, None, None),
+        (2, None, None),
+        (3, [], None),
+        (3, ["nope"], UnsupportedFeatureError),
+        (3, ["DeletionVectors"], UnsupportedFeatureError),
+        (4, [], UnsupportedFeatureError),
+        (0, None, LogError),
+        (3, None, LogError),
+        (2, ["columnMapping"], LogError),
+    ],
+)
+def test_protocol_versions(version, names, error):
+    if error is None:
+        features.check_protocol(version, names, table="t")
+    else:
+        with pytest.raises(error):
+            features.check_protocol(version, names, table="t")
+
+
+def test_planning_imports_no_pandas(tmp_path):
+    (tmp_path / "_delta_log").mkdir()
+    for name, data in log([add("a", p="1"), add("b%20c")]).files.items():
+        (tmp_path / name).write_bytes(data)
+    code = (
+        "import sys\nfrom delta_sharing_spark.deltalog.paths import LocalLogStore\n"
+        "from delta_sharing_spark.deltalog.replay import load_snapshot\n"
+        f"assert len(list(load_snapshot(LocalLogStore({str(tmp_path)!r})).tasks())) == 2\n"
+        "assert not {'pandas', 'sqlglot', 'fsspec'} & set(sys.modules), 'heavy imports'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

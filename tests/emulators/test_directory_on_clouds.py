@@ -1,0 +1,200 @@
+"""Directory access against the real protocols of S3, Azure and GCS, with credentials that end and may not list."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from clouds import Cloud, put_table
+from shared_tables import NAME, head_of, opened, rows, split_of
+
+from delta_sharing_spark.access.credentials import StorageToken, issue
+from delta_sharing_spark.errors import CredentialError, FileGoneError
+from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.sharing.listing import parse_credentials
+from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.locations import Location, parse_location
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+pytestmark = pytest.mark.emulators
+
+SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
+PARTS = ["plain", "with space", "per%cent", "pl+us", "ünï", "a=b", "q?mark", "ha#sh", "semi;colon", "quo'te"]
+
+
+@dataclass(eq=False)
+class CloudIssuer:
+    """Asks a cloud as the sharing server would, through the wire form of the answer."""
+
+    cloud: Cloud
+    lifetime: float = 3600.0
+    listing: bool = True
+    asked: list[Location] = field(default_factory=list)
+
+    def ask(self, location: Location) -> StorageToken:
+        self.asked.append(location)
+        wire = self.cloud.vend(str(location), lifetime=self.lifetime, listing=self.listing)
+        answer = parse_credentials(wire, str(NAME))
+        return issue(answer, location, origin="emulator", now=time.time())
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTableBuilder:
+    path = tmp_path_factory.mktemp("delta") / "table"
+    built = DeltaTableBuilder(path, SCHEMA, ["part"], {"delta.enableDeletionVectors": "true"})
+    data = pa.table({"id": range(len(PARTS) * 10), "part": [p for p in PARTS for _ in range(10)]}, SCHEMA)
+    built.append(data).checkpoint().append(pa.table({"id": [1000], "part": ["late"]}, SCHEMA))
+    return built.delete(lambda t: pa.array([i % 7 == 3 for i in t["id"].to_pylist()]), deletion_vectors=True)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"t{uuid.uuid4().hex[:8]}"
+
+
+def _expected(table: DeltaTableBuilder) -> list[tuple[object, object]]:
+    return sorted((row["id"], row["part"]) for row in table.expected().to_pylist())
+
+
+def _found(read: list[dict[str, object]]) -> list[tuple[object, object]]:
+    return sorted((row["id"], row["part"]) for row in read)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("listing", [True, False], ids=["listing", "get-only"])
+def test_the_same_rows(cloud: Cloud, table: DeltaTableBuilder, name: str, listing: bool) -> None:
+    location = put_table(cloud, table.path, name)
+    issuer = CloudIssuer(cloud, listing=listing)
+    found = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
+    assert _found(rows(found)) == _expected(table)
+    assert found.store.listing_refused is not listing
+    assert len(issuer.asked) == 1
+
+
+def test_raw_names(cloud: Cloud, name: str) -> None:
+    """Whatever a key is called: nothing on the way takes a part of it for a query, a fragment or an escape."""
+    names = ["a b", "a%20b", "a+b", "ä", "a#b", "a=b&c", "a;b", "a'b", "a,b@c:d", "a?b", "a%3Fb"]
+    for number, one in enumerate(names):
+        cloud.put(f"{name}/{one}", f"content {number}".encode())
+    root = parse_location(cloud.location(name))
+    token = CloudIssuer(cloud).ask(root)
+    storage = Storage(root, token.secret, StorageSettings(endpoint=cloud.endpoint, retry_seconds=2))
+    for number, one in enumerate(names):
+        at = parse_location(f"{root}/{one}")
+        assert storage.get(at) == f"content {number}".encode()
+        assert storage.get(at, 3, 7) == b"tent"
+        assert storage.info(at).size == len(f"content {number}")
+    assert [entry.name for entry in storage.list_from(root, "")] == sorted(names)
+
+
+def test_listing_from_a_name(cloud: Cloud, name: str) -> None:
+    for version in range(12):
+        cloud.put(f"{name}/_delta_log/{version:020d}.json", b"{}")
+    cloud.put(f"{name}/_delta_log/_last_checkpoint", b"{}")
+    cloud.put(f"{name}/_delta_log/_sidecars/x.parquet", b"{}")
+    root = parse_location(cloud.location(name))
+    storage = Storage(root, CloudIssuer(cloud).ask(root).secret, StorageSettings(endpoint=cloud.endpoint))
+    log = parse_location(f"{root}/_delta_log")
+    found = storage.list_from(log, f"{9:020d}.")
+    assert [entry.name for entry in found] == [f"{v:020d}.json" for v in (9, 10, 11)] + ["_last_checkpoint"]
+    assert all(entry.size == 2 and abs(entry.modified_ms / 1000 - time.time()) < 600 for entry in found)
+    assert abs(storage.info(parse_location(f"{log}/_last_checkpoint")).modified_ms / 1000 - time.time()) < 600
+
+
+def test_missing_and_refused_are_told_apart(cloud: Cloud, name: str) -> None:
+    cloud.put(f"{name}/a", b"x")
+    root = parse_location(cloud.location(name))
+    token = CloudIssuer(cloud).ask(root)
+    storage = Storage(root, token.secret, StorageSettings(endpoint=cloud.endpoint, retry_seconds=2))
+    missing = parse_location(f"{root}/missing")
+    for action in (lambda: storage.get(missing), lambda: storage.get(missing, 0, 1), lambda: storage.info(missing)):
+        with pytest.raises(FileNotFoundError):
+            action()
+    blind = CloudIssuer(cloud, listing=False).ask(root)
+    refused = Storage(root, blind.secret, StorageSettings(endpoint=cloud.endpoint, retry_seconds=2))
+    with pytest.raises(PermissionError):
+        refused.list_from(root, "")
+    assert refused.get(parse_location(f"{root}/a")) == b"x"
+
+
+def test_a_sibling_prefix_is_refused(cloud: Cloud, name: str) -> None:
+    if not cloud.confined:
+        pytest.skip("a SAS of Azurite holds for the whole container, as the reference server's does")
+    cloud.put(f"{name}/a", b"x")
+    cloud.put(f"{name}2/a", b"secret")
+    root = parse_location(cloud.location(name))
+    storage = Storage(
+        root, CloudIssuer(cloud).ask(root).secret, StorageSettings(endpoint=cloud.endpoint, retry_seconds=2)
+    )
+    assert storage.get(parse_location(f"{root}/a")) == b"x"
+    with pytest.raises(PermissionError):
+        storage.get(parse_location(f"{root}2/a"))
+
+
+def test_a_job_outlives_its_credential(cloud: Cloud, table: DeltaTableBuilder, name: str) -> None:
+    location = put_table(cloud, table.path, name)
+    issuer = CloudIssuer(cloud, lifetime=3.0)
+    found = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
+    snapshot = found.snapshot()
+    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    asked = len(issuer.asked)
+    time.sleep(3.5)
+    issuer.lifetime = 3600
+    assert _found([row for batch in read_split(split) for row in batch.to_pylist()]) == _expected(table)
+    assert len(issuer.asked) == asked + 1
+
+
+def test_a_credential_that_ends_before_it_was_announced_to(cloud: Cloud, table: DeltaTableBuilder, name: str) -> None:
+    location = put_table(cloud, table.path, name)
+    issuer = CloudIssuer(cloud)
+    found = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
+    snapshot = found.snapshot()
+    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    cloud.expire_all()
+    assert _found([row for batch in read_split(split) for row in batch.to_pylist()]) == _expected(table)
+
+
+def test_without_a_way_to_renew_expiry_is_an_error(cloud: Cloud, table: DeltaTableBuilder, name: str) -> None:
+    location = put_table(cloud, table.path, name)
+    issuer = CloudIssuer(cloud, lifetime=3.0)
+    found = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer, carry_profile=False)
+    snapshot = found.snapshot()
+    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    time.sleep(3.5)
+    with pytest.raises(CredentialError, match="carryProfile=false"):
+        list(read_split(split))
+
+
+def test_a_wrong_credential_is_refused_not_replaced(cloud: Cloud, name: str) -> None:
+    cloud.put(f"{name}/a", b"x")
+    root = parse_location(cloud.location(name))
+    wire = cloud.vend(str(root))["credentials"]
+    if "awsTempCredentials" in wire:
+        wire["awsTempCredentials"]["sessionToken"] = "forged"
+    elif "gcpOauthToken" in wire:
+        wire["gcpOauthToken"]["oauthToken"] = "forged"
+    else:
+        sas = wire["azureUserDelegationSas"]["sasToken"]
+        wire["azureUserDelegationSas"]["sasToken"] = sas.replace("sig=", "sig=AA")
+    token = issue(parse_credentials({"credentials": wire}, "t"), root, origin="emulator", now=time.time())
+    storage = Storage(root, token.secret, StorageSettings(endpoint=cloud.endpoint, retry_seconds=2))
+    with pytest.raises(PermissionError):
+        storage.get(parse_location(f"{root}/a"))
+
+
+def test_a_vacuumed_file(cloud: Cloud, tmp_path: Path, name: str) -> None:
+    built = DeltaTableBuilder(tmp_path / "t", SCHEMA).append(pa.table({"id": [1], "part": ["a"]}, SCHEMA))
+    data = next(path for path in built.path.glob("*.parquet"))
+    data.unlink()
+    location = put_table(cloud, built.path, name)
+    for listing in (True, False):
+        issuer = CloudIssuer(cloud, listing=listing)
+        found = opened(head_of(built, location), endpoint=cloud.endpoint, issuer=issuer)
+        snapshot = found.snapshot()
+        split = split_of(found, snapshot, list(found.tasks(snapshot)))
+        with pytest.raises(FileGoneError, match="reload"):
+            list(read_split(split))

@@ -1,0 +1,98 @@
+"""What a client says it can do, and the response format that follows from it and from the table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from delta_sharing_spark.deltalog.actions import Metadata, Protocol
+from delta_sharing_spark.testing.responses import bad_request
+from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
+
+#: Reader features that change nothing for a client of URLs.
+_LOG_ONLY = frozenset({"v2checkpoint", "vacuumprotocolcheck"})
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The header ``delta-sharing-capabilities``, lower-cased."""
+
+    formats: tuple[str, ...] = ("parquet",)
+    reader_features: frozenset[str] = frozenset()
+    end_stream_action: bool = False
+    asynchronous: bool = False
+
+
+def parse_capabilities(header: str | None, settings: ServerSettings) -> Capabilities:
+    """Read the header; an old server does not know it."""
+    if header is None or not settings.capabilities:
+        return Capabilities()
+    values: dict[str, tuple[str, ...]] = {}
+    for part in header.lower().split(";"):
+        key, found, value = part.partition("=")
+        if found:
+            values[key.strip()] = tuple(v.strip() for v in value.split(",") if v.strip())
+    return Capabilities(
+        tuple(f for f in values.get("responseformat", ()) if f in ("parquet", "delta")) or ("parquet",),
+        frozenset(values.get("readerfeatures", ())),
+        settings.end_stream_action and values.get("includeendstreamaction") == ("true",),
+        settings.async_polls is not None and values.get("asyncquery") == ("true",),
+    )
+
+
+def choose_format(
+    wanted: Capabilities,
+    settings: ServerSettings,
+    table: SharedTable,
+    protocol: Protocol,
+    metadata: Metadata,
+    *,
+    has_vectors: bool,
+) -> str:
+    """``parquet`` or ``delta``.
+
+    Raises:
+        Refusal: The table needs the delta format, or a reader feature that the client does not list; 400, by name.
+    """
+    needed = _needed(protocol, metadata, has_vectors)
+    if "delta" not in wanted.formats:
+        if needed:
+            raise bad_request(
+                f"table {table} uses the reader features {', '.join(sorted(needed))}, which the parquet response "
+                f"format cannot express; ask with responseformat=delta"
+            )
+        return "parquet"
+    if "parquet" in wanted.formats and not needed and settings.prefer == "parquet":
+        return "parquet"
+    missing = sorted(name for name in needed if name.lower() not in wanted.reader_features)
+    if missing:
+        raise bad_request(
+            f"table {table} requires the reader features {', '.join(missing)}, "
+            f"which the client does not list in readerfeatures"
+        )
+    return "delta"
+
+
+def _needed(protocol: Protocol, metadata: Metadata, has_vectors: bool) -> Collection[str]:
+    """Features of the table that a reader of its files must know, as the log spells them."""
+    listed = set(protocol.reader_features or ())
+    if protocol.min_reader_version == 2:
+        listed.add("columnMapping")
+    needed = {name for name in listed if name.lower() not in _LOG_ONLY}
+    if metadata.configuration.get("delta.columnMapping.mode", "none") == "none":
+        needed.discard("columnMapping")
+    if not has_vectors and not metadata.enabled("delta.enableDeletionVectors"):
+        needed.discard("deletionVectors")
+    if "delta.typeChanges" not in metadata.schema_string:
+        needed -= {"typeWidening", "typeWidening-preview"}
+    return needed
+
+
+def answer_header(response_format: str, wanted: Capabilities, settings: ServerSettings) -> Mapping[str, str]:
+    """The header of the answer."""
+    if not settings.capabilities:
+        return {}
+    text = f"responseformat={response_format}"
+    if wanted.end_stream_action:
+        text += ";includeEndStreamAction=true"
+    return {"delta-sharing-capabilities": text}

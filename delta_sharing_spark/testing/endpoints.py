@@ -1,0 +1,233 @@
+"""The protocol's endpoints: paths to answers."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import parse_qsl
+
+from delta_sharing_spark.errors import DeltaSharingError, LogError, TableError
+from delta_sharing_spark.testing.answers import Ask
+from delta_sharing_spark.testing.capabilities import parse_capabilities
+from delta_sharing_spark.testing.catalog import Catalog, page
+from delta_sharing_spark.testing.credentials import CredentialVendor, vend
+from delta_sharing_spark.testing.queries import TableQueries
+from delta_sharing_spark.testing.responses import (
+    Refusal,
+    Response,
+    bad_request,
+    json_response,
+    lines_response,
+    not_found,
+)
+from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
+
+#: Asynchronous queries that are remembered.
+_JOBS = 1000
+
+_TABLE_KINDS = {
+    "version": "version",
+    "metadata": "metadata",
+    "query": "query",
+    "changes": "changes",
+    "temporary-table-credentials": "credentials",
+}
+_METHODS = {"query": "POST", "poll": "POST", "credentials": "POST", "table": "HEAD"}
+
+
+@dataclass(slots=True)
+class _Job:
+    """An asynchronous query."""
+
+    ask: Ask
+    polls: int = 0
+
+
+class Endpoints:
+    """Routes requests of the protocol.
+
+    Args:
+        catalog, queries, settings, vendors: Of the server.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        queries: TableQueries,
+        settings: ServerSettings,
+        vendors: Mapping[str, CredentialVendor],
+    ) -> None:
+        self._catalog, self._queries, self._settings, self._vendors = catalog, queries, settings, vendors
+        self._jobs: OrderedDict[str, _Job] = OrderedDict()
+        self._keys: dict[tuple[str, str], str] = {}
+        self._lock = threading.Lock()
+
+    def kind_of(self, segments: list[str]) -> str:
+        """What is asked for: ``shares``, ``share``, ``schemas``, ``tables``, ``all-tables``, ``table``, ``version``,
+        ``metadata``, ``query``, ``poll``, ``changes``, ``credentials`` or ``unknown``."""
+        match segments:
+            case ["shares"]:
+                return "shares"
+            case ["shares", _]:
+                return "share"
+            case ["shares", _, "schemas"]:
+                return "schemas"
+            case ["shares", _, "all-tables"]:
+                return "all-tables"
+            case ["shares", _, "schemas", _, "tables"]:
+                return "tables"
+            case ["shares", _, "schemas", _, "tables", _]:
+                return "table"
+            case ["shares", _, "schemas", _, "tables", _, "queries", _]:
+                return "poll"
+            case ["shares", _, "schemas", _, "tables", _, last]:
+                return _TABLE_KINDS.get(last, "unknown")
+        return "unknown"
+
+    def answer(
+        self,
+        kind: str,
+        method: str,
+        segments: list[str],
+        query: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        base: str,
+    ) -> Response:
+        """Answer one request.
+
+        Raises:
+            Refusal: An error answer.
+        """
+        parameters: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
+        if kind == "unknown" or not self._known(kind):
+            raise not_found("the endpoint does not exist")
+        if method != _METHODS.get(kind, "GET"):
+            raise Refusal(405, "METHOD_NOT_ALLOWED", f"{method} is not allowed here")
+        if kind in ("shares", "share", "schemas", "tables", "all-tables"):
+            return self._listing(kind, segments, parameters)
+        table = self._catalog.table(segments[1], segments[3], segments[5])
+        if method == "POST":
+            parameters = _body(body)
+        try:
+            return self._table(kind, table, segments, parameters, headers, base)
+        except LogError as error:
+            raise Refusal(500, "INTERNAL_ERROR", str(error)) from error
+        except TableError as error:
+            raise bad_request(str(error)) from error
+        except DeltaSharingError as error:
+            raise Refusal(500, "INTERNAL_ERROR", str(error)) from error
+
+    def _known(self, kind: str) -> bool:
+        if kind == "all-tables":
+            return self._settings.all_tables
+        if kind == "version":
+            return self._settings.version_by_get
+        return kind != "poll" or self._settings.async_polls is not None
+
+    def _listing(self, kind: str, segments: list[str], parameters: Mapping[str, str]) -> Response:
+        if kind == "share":
+            return json_response({"share": self._catalog.share(segments[1]).item()})
+        if kind == "shares":
+            items = self._catalog.share_items()
+        elif kind == "schemas":
+            items = self._catalog.schema_items(segments[1])
+        else:
+            items = self._catalog.table_items(segments[1], segments[3] if kind == "tables" else None)
+        return json_response(page(items, parameters, self._settings))
+
+    def _table(
+        self,
+        kind: str,
+        table: SharedTable,
+        segments: list[str],
+        parameters: dict[str, Any],
+        headers: Mapping[str, str],
+        base: str,
+    ) -> Response:
+        if kind in ("version", "table"):
+            version = self._queries.version(table, parameters.get("startingTimestamp"))
+            return Response(200, b"", {"Delta-Table-Version": str(version)})
+        if kind == "credentials":
+            return vend(table, parameters.get("location"), self._vendors, self._settings)
+        if kind != "metadata" and table.access_modes is not None and "url" not in table.access_modes:
+            raise bad_request(f"table {table} is shared by directory only; its accessModes are {table.access_modes}")
+        ask = self._ask(table, parameters, headers, base)
+        if kind == "metadata":
+            return self._queries.metadata(ask)
+        if kind == "changes":
+            return self._queries.changes(ask)
+        if kind == "poll":
+            return self._poll(segments[7], ask)
+        if ask.wanted.asynchronous:
+            return self._submit(ask)
+        return self._queries.query(ask)
+
+    def _ask(self, table: SharedTable, parameters: dict[str, Any], headers: Mapping[str, str], base: str) -> Ask:
+        wanted = parse_capabilities(headers.get("delta-sharing-capabilities"), self._settings)
+        hashed = headers.get("fileidhash")
+        if hashed is not None and self._settings.file_id_hash and hashed.lower() not in ("parquet", "delta"):
+            raise bad_request(f"Unsupported fileidhash: {hashed}")
+        known = hashed.lower() if hashed is not None and self._settings.file_id_hash else None
+        return Ask(table, parameters, wanted, known, base)
+
+    def _submit(self, ask: Ask) -> Response:
+        key = ask.parameters.get("idempotencyKey") or ask.parameters.get("idempotency_key")
+        if not key:
+            raise bad_request("idempotency_key is required for async query.")
+        with self._lock:
+            query_id = self._keys.get((str(ask.table), str(key)))
+            if query_id is None or query_id not in self._jobs:
+                query_id = f"q-{uuid.uuid4()}"
+                self._keys[(str(ask.table), str(key))] = query_id
+                self._jobs[query_id] = _Job(ask)
+                if len(self._jobs) > _JOBS:
+                    self._jobs.popitem(last=False)
+        return self._status(query_id, "pending")
+
+    def _poll(self, query_id: str, ask: Ask) -> Response:
+        with self._lock:
+            job = self._jobs.get(query_id)
+            if job is None or job.ask.table != ask.table:
+                raise not_found(f"query '{query_id}' is unknown or has expired")
+            job.polls += 1
+            pending = job.polls <= (self._settings.async_polls or 0)
+        if pending:
+            return self._status(query_id, "pending")
+        if self._settings.async_error is not None:
+            return self._status(query_id, "failed", self._settings.async_error)
+        paging = {k: v for k, v in ask.parameters.items() if k in ("maxFiles", "pageToken")}
+        parameters = {k: v for k, v in job.ask.parameters.items() if k not in ("maxFiles", "pageToken")}
+        wanted = replace(ask.wanted, asynchronous=False)
+        return self._queries.query(replace(job.ask, parameters={**parameters, **paging}, wanted=wanted, base=ask.base))
+
+    def _status(self, query_id: str, status: str, error: str | None = None) -> Response:
+        body: dict[str, Any] = {"queryId": query_id}
+        if self._settings.async_status or status != "pending":
+            body["status"] = status
+        if error is not None:
+            body["errorMessage"] = error
+        headers = {"delta-sharing-capabilities": "asyncquery=true"}
+        return lines_response([json.dumps({"queryStatus": body}).encode()], headers)
+
+    def expire_queries(self) -> None:
+        """Forget every asynchronous query."""
+        with self._lock:
+            self._jobs.clear()
+
+
+def _body(body: bytes) -> dict[str, Any]:
+    if not body.strip():
+        return {}
+    try:
+        tree = json.loads(body)
+    except ValueError:
+        raise bad_request("The request body is not valid JSON.") from None
+    if not isinstance(tree, dict):
+        raise bad_request("The request body is not a JSON object.")
+    return tree

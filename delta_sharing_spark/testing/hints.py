@@ -1,0 +1,257 @@
+"""File skipping by a query's hints: exact over partition values, by ranges over statistics, never by guess.
+
+A mode of its own (``naive``) repeats what the reference server does wrong, for clients that must not fall for it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from delta_sharing_spark.deltalog.actions import Metadata, Protocol
+from delta_sharing_spark.testing.settings import ServerSettings
+from delta_sharing_spark.testing.table_logs import FileAction
+
+#: Can the predicate be true, and can it be not true (false or unknown), for some row of the file?
+_Outcome = tuple[bool, bool]
+_UNKNOWN: _Outcome = (True, True)
+
+_COMPARISONS = {
+    "equal": "=",
+    "lessThan": "<",
+    "lessThanOrEqual": "<=",
+    "greaterThan": ">",
+    "greaterThanOrEqual": ">=",
+}
+_FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<>": "<>"}
+_MAX_DEPTH = 100
+
+_NAME = r"`?([A-Za-z_][\w]*)`?"
+_LITERAL = r"('(?:[^']|'')*'|-?\d+(?:\.\d+)?|true|false|(?:date|timestamp)\s*'[^']*')"
+_SQL_COMPARISON = re.compile(rf"\s*{_NAME}\s*(=|<>|!=|<=|>=|<|>)\s*{_LITERAL}\s*", re.IGNORECASE)
+_SQL_FLIPPED = re.compile(rf"\s*{_LITERAL}\s*(=|<>|!=|<=|>=|<|>)\s*{_NAME}\s*", re.IGNORECASE)
+_SQL_NULL = re.compile(rf"\s*{_NAME}\s+is\s+(not\s+)?null\s*", re.IGNORECASE)
+
+
+class _Unusable(Exception):
+    """A hint that cannot be evaluated: nothing is skipped by it."""
+
+
+class HintFilter:
+    """Decides which files of a snapshot a query's hints leave.
+
+    Args:
+        metadata, protocol: Of the snapshot.
+        parameters: The query's body.
+        settings: Of the server.
+    """
+
+    def __init__(
+        self, metadata: Metadata, protocol: Protocol, parameters: Mapping[str, Any], settings: ServerSettings
+    ) -> None:
+        self._mode = settings.predicate_hints
+        mapping = metadata.mapping(protocol, "the table")
+        self._partitions = {k.lower(): v for k, v in metadata.physical_partition_columns(mapping, "the table").items()}
+        schema = metadata.schema("the table")
+        self._columns = {f.name.lower(): f.physical_name if mapping != "none" else f.name for f in schema.fields}
+        self._types = {f.name.lower(): str(f.type) for f in schema.fields}
+        self._sql = [str(hint) for hint in parameters.get("predicateHints") or ()]
+        self._tree = _tree(parameters.get("jsonPredicateHints"))
+
+    def kept(self, files: Sequence[FileAction]) -> list[FileAction]:
+        if self._mode == "ignore" or (not self._sql and self._tree is None):
+            return list(files)
+        kept, dropped = [], 0
+        for file in files:
+            if self._may_match(file):
+                kept.append(file)
+            else:
+                dropped += 1
+                if self._mode == "over-return" and dropped % 2:
+                    kept.append(file)
+        return kept
+
+    def _may_match(self, file: FileAction) -> bool:
+        view = _FileView(file, self._partitions, self._columns)
+        try:
+            if self._tree is not None and not self._json(self._tree, view)[0]:
+                return False
+        except _Unusable:
+            pass
+        for hint in self._sql:
+            try:
+                if not self._sql_outcome(hint, view)[0]:
+                    return False
+            except _Unusable:
+                continue
+        return True
+
+    def _json(self, node: Mapping[str, Any], view: _FileView) -> _Outcome:
+        op = node.get("op")
+        children: Any = node.get("children") or ()
+        if op == "and":
+            found = [self._json(child, view) for child in children]
+            return all(t for t, _ in found), any(f for _, f in found)
+        if op == "or":
+            found = [self._json(child, view) for child in children]
+            return any(t for t, _ in found), all(f for _, f in found)
+        if op == "not":
+            true, false = self._json(children[0], view)
+            if self._mode == "naive":
+                return not true, not false
+            return false, true
+        if op == "isNull":
+            return view.null_outcome(str(children[0].get("name")), naive=self._mode == "naive")
+        if op in _COMPARISONS:
+            return self._compare(children, _COMPARISONS[op], view)
+        if op == "column":
+            return _UNKNOWN
+        raise _Unusable
+
+    def _compare(self, children: Sequence[Mapping[str, Any]], sign: str, view: _FileView) -> _Outcome:
+        left, right = children
+        if left.get("op") == "literal":
+            left, right, sign = right, left, _FLIPPED[sign]
+        if left.get("op") != "column" or right.get("op") != "literal":
+            return _UNKNOWN
+        kind = str(left.get("valueType")).lower()
+        return view.outcome(str(left.get("name")), sign, kind, _parse(str(right.get("value")), kind))
+
+    def _sql_outcome(self, hint: str, view: _FileView) -> _Outcome:
+        """Only partition columns are understood, as by the reference server."""
+        if match := _SQL_NULL.fullmatch(hint):
+            self._need_partition(match[1])
+            true, false = view.null_outcome(match[1], naive=False)
+            return (false, true) if match[2] else (true, false)
+        if match := _SQL_COMPARISON.fullmatch(hint):
+            name, sign, literal = match.groups()
+        elif match := _SQL_FLIPPED.fullmatch(hint):
+            literal, sign, name = match.groups()
+            sign = _FLIPPED.get(sign, sign)
+        else:
+            raise _Unusable
+        self._need_partition(name)
+        kind = self._types[name.lower()]
+        kind = {"integer": "int", "short": "int", "byte": "int", "boolean": "bool"}.get(kind, kind)
+        text = literal[literal.index("'") + 1 : -1].replace("''", "'") if "'" in literal else literal
+        if sign in ("<>", "!="):
+            true, false = view.outcome(name, "=", kind, _parse(text, kind))
+            return false, true
+        return view.outcome(name, sign, kind, _parse(text, kind))
+
+    def _need_partition(self, name: str) -> None:
+        if name.lower() not in self._partitions:
+            raise _Unusable
+
+
+class _FileView:
+    """What is known of a column's values in one file."""
+
+    def __init__(self, file: FileAction, partitions: Mapping[str, str], columns: Mapping[str, str]) -> None:
+        self._file, self._partitions, self._columns = file, partitions, columns
+        self._stats: dict[str, Any] | None = None
+
+    def outcome(self, name: str, sign: str, kind: str, value: Any) -> _Outcome:
+        """Of ``name sign value``."""
+        if name.lower() in self._partitions:
+            text = self._partition(name)
+            if not text:
+                return False, True
+            found = _parse(text, kind)
+            true = {
+                "=": found == value, "<": found < value, "<=": found <= value, ">": found > value, ">=": found >= value
+            }[sign]  # fmt: skip
+            return true, not true
+        low, high = self._bounds(name, kind)
+        if low is None or high is None:
+            return _UNKNOWN
+        true = {"=": low <= value <= high, "<": low < value, "<=": low <= value, ">": high > value, ">=": high >= value}
+        return true[sign], True
+
+    def null_outcome(self, name: str, *, naive: bool) -> _Outcome:
+        """Of ``name IS NULL``."""
+        if name.lower() in self._partitions:
+            null = not self._partition(name)
+            return null, not null
+        physical = self._columns.get(name.lower(), name)
+        stats = self._statistics()
+        if naive:
+            return physical not in stats.get("minValues", {}), True
+        nulls, rows = stats.get("nullCount", {}).get(physical), stats.get("numRecords")
+        if not isinstance(nulls, int) or stats.get("tightBounds") is False:
+            return _UNKNOWN
+        return nulls > 0, nulls != rows
+
+    def _partition(self, name: str) -> str | None:
+        values: Mapping[str, str | None] = self._file.body.get("partitionValues") or {}
+        return values.get(self._partitions[name.lower()])
+
+    def _statistics(self) -> dict[str, Any]:
+        if self._stats is None:
+            self._stats = json.loads(self._file.body.get("stats") or "{}")
+        return self._stats
+
+    def _bounds(self, name: str, kind: str) -> tuple[Any, Any]:
+        physical = self._columns.get(name.lower(), name)
+        stats = self._statistics()
+        low, high = stats.get("minValues", {}).get(physical), stats.get("maxValues", {}).get(physical)
+        if low is None or high is None or isinstance(low, dict):
+            return None, None
+        least, greatest = _parse(str(low), kind), _parse(str(high), kind)
+        if kind == "timestamp":
+            greatest += datetime.timedelta(milliseconds=1)  # statistics are cut down to milliseconds
+        return least, greatest
+
+
+def _tree(text: Any) -> dict[str, Any] | None:
+    """The JSON hint's tree; None if it is none, or too deep."""
+    if not text:
+        return None
+    try:
+        tree = json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return None
+    return tree if isinstance(tree, dict) and _depth(tree) <= _MAX_DEPTH else None
+
+
+def _depth(node: Mapping[str, Any]) -> int:
+    return 1 + max((_depth(child) for child in node.get("children") or ()), default=0)
+
+
+def _parse(text: str, kind: str) -> Any:
+    try:
+        if kind in ("int", "long"):
+            return int(text)
+        if kind in ("float", "double"):
+            number = float(text)
+            if number != number:
+                raise _Unusable  # NaN is above every number, which comparisons in Python do not say
+            return number
+        if kind == "bool":
+            if text.lower() not in ("true", "false"):
+                raise _Unusable
+            return text.lower() == "true"
+        if kind == "date":
+            return datetime.date.fromisoformat(text)
+        if kind == "timestamp":
+            moment = datetime.datetime.fromisoformat(text.replace("Z", "+00:00").replace("T", " ", 1))
+            return moment if moment.tzinfo else moment.replace(tzinfo=datetime.timezone.utc)
+    except ValueError:
+        raise _Unusable from None
+    if kind == "string":
+        return text.encode("utf-8", "surrogateescape")
+    raise _Unusable
+
+
+def limited(files: Sequence[FileAction], limit: int) -> list[FileAction]:
+    """As many files as hold ``limit`` rows by their statistics, deleted rows counted, as real servers do."""
+    kept, rows = [], 0
+    for file in files:
+        if rows >= limit:
+            break
+        kept.append(file)
+        rows += json.loads(file.body.get("stats") or "{}").get("numRecords") or 0
+    return kept

@@ -1,0 +1,259 @@
+"""HTTP/1.1 over sockets: keep-alive, large writes, files sent by the kernel, faults on the wire."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from delta_sharing_spark.testing.data_files import storage_error
+from delta_sharing_spark.testing.faults import Fault, Pace
+from delta_sharing_spark.testing.responses import FileBody, Refusal, Response
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.testing.server import SharingServer
+
+logger = logging.getLogger(__name__)
+
+#: Bodies up to this size are written together with their headers.
+_JOINED = 256 << 10
+
+
+class SocketServer(ThreadingHTTPServer):
+    """A thread for each connection; connections are closed with the server."""
+
+    daemon_threads = True
+    request_queue_size = 256
+    disable_nagle_algorithm = True
+
+    def __init__(self, address: tuple[str, int], sharing: SharingServer) -> None:
+        self.sharing = sharing
+        self._connections: set[socket.socket] = set()
+        super().__init__(address, RequestHandler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def close_connections(self) -> None:
+        """End every open connection, so that the threads behind them end."""
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, (ConnectionError, TimeoutError)):
+            logger.error("the connection from %s failed", client_address, exc_info=error)
+            self.sharing.failures.append(repr(error))
+
+
+class _Closed(Exception):
+    """The connection was ended on purpose, in the middle of an answer."""
+
+
+class RequestHandler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    rbufsize = 64 << 10
+    server: SocketServer
+    _headers_buffer: list[bytes]
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_HEAD(self) -> None:
+        self._serve()
+
+    def do_POST(self) -> None:
+        self._serve()
+
+    def do_PUT(self) -> None:
+        self._serve()
+
+    def do_DELETE(self) -> None:
+        self._serve()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """The server keeps its own record, without URLs' queries."""
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        sharing = self.server.sharing
+        parts = urlsplit(self.path)
+        kind, local = sharing.kind_of(parts.path)
+        faults = sharing.faults.take(kind, parts.path, local)
+        for fault in faults:
+            if fault.delay:
+                time.sleep(fault.delay)
+        if sharing.faults.shaped(kind) and sharing.faults.latency:
+            time.sleep(sharing.faults.latency)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        if any(fault.ignore_range for fault in faults):
+            headers.pop("range", None)
+        response = self._answer(kind, parts.path, parts.query, headers, body, faults)
+        sent = 0
+        try:
+            sent = self._send(kind, response, faults)
+        except _Closed as closed:
+            sent = int(closed.args[0])
+            self.close_connection = True
+        except ConnectionError:
+            self.close_connection = True
+        finally:
+            sharing.record(self.command, kind, parts.path, response.status, sent, self.headers.get("Range"))
+
+    def _answer(
+        self, kind: str, path: str, query: str, headers: Mapping[str, str], body: bytes, faults: list[Fault]
+    ) -> Response:
+        for fault in faults:
+            if fault.status is not None:
+                return _failed(kind, fault)
+        sharing = self.server.sharing
+        base = f"http://{self.headers.get('Host') or sharing.address}"
+        try:
+            return sharing.answer(kind, self.command, path, query, headers, body, base)
+        except Refusal as refusal:
+            return refusal.response()
+        except Exception as error:  # a bug here must reach the test as a 500, not end the connection
+            logger.exception("%s %s failed", self.command, path)
+            sharing.failures.append(repr(error))
+            return Refusal(500, "INTERNAL_ERROR", "").response()
+
+    def _send(self, kind: str, response: Response, faults: list[Fault]) -> int:
+        response, limit, reset = _spoilt(response, faults)
+        if reset and limit is None:
+            self._reset()
+            raise _Closed(0)
+        headers = {"Content-Type": response.content_type, "Content-Length": str(response.length), **response.headers}
+        for fault in faults:
+            for name, value in fault.headers.items():
+                headers = {k: v for k, v in headers.items() if k.lower() != name.lower()}
+                if value is not None:
+                    headers[name] = value
+        self.send_response_only(response.status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers_buffered()
+        if self.command == "HEAD" or response.status == 204:
+            self._flush(b"")
+            return 0
+        length = response.length if limit is None else limit
+        self._send_body(kind, response.body, length)
+        if limit is not None:
+            if reset:
+                self._reset()
+            raise _Closed(limit)
+        return length
+
+    def end_headers_buffered(self) -> None:
+        """End the headers without writing them yet."""
+        self._headers_buffer.append(b"\r\n")
+
+    def _flush(self, more: bytes) -> None:
+        """Write the headers, and a small body with them in one packet."""
+        buffered = b"".join(self._headers_buffer)
+        self._headers_buffer = []
+        self.connection.sendall(buffered + more)
+
+    def _send_body(self, kind: str, body: bytes | FileBody, length: int) -> None:
+        shaping = self.server.sharing.faults
+        pace = Pace(shaping.bandwidth) if shaping.shaped(kind) and shaping.bandwidth is not None else None
+        if isinstance(body, FileBody):
+            with open(body.path, "rb") as file:
+                if pace is None and length <= _JOINED:
+                    self._flush(os.pread(file.fileno(), length, body.start))
+                    return
+                self._flush(b"")
+                self._send_file(file, body.start, length, pace)
+            return
+        if pace is None:
+            if length <= _JOINED:
+                self._flush(body[:length])
+            else:
+                self._flush(b"")
+                self.connection.sendall(memoryview(body)[:length])
+            return
+        self._flush(b"")
+        for start in range(0, length, Pace.CHUNK):
+            chunk = body[start : min(start + Pace.CHUNK, length)]
+            self.connection.sendall(chunk)
+            pace.after(len(chunk))
+
+    def _send_file(self, file: Any, start: int, length: int, pace: Pace | None) -> None:
+        if pace is None:
+            self.connection.sendfile(file, start, length)
+            return
+        end = start + length
+        while start < end:
+            count = min(Pace.CHUNK, end - start)
+            self.connection.sendfile(file, start, count)
+            pace.after(count)
+            start += count
+
+    def _reset(self) -> None:
+        """End the connection with RST instead of FIN."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+
+
+def _failed(kind: str, fault: Fault) -> Response:
+    """The error answer of a fault, as object stores or as the protocol words it."""
+    assert fault.status is not None
+    message = fault.body if fault.body is not None else "a fault that the test asked for"
+    headers = {} if fault.retry_after is None else {"Retry-After": fault.retry_after}
+    if kind == "data":
+        found = storage_error(fault.status, "InjectedFault", message)
+        body = found.body if fault.body is None else fault.body.encode()
+        return Response(fault.status, body, headers, found.content_type)
+    return Refusal(fault.status, "INJECTED_FAULT", message, headers).response()
+
+
+def _spoilt(response: Response, faults: list[Fault]) -> tuple[Response, int | None, bool]:
+    """The answer after faults of its bytes, where to cut it, and whether to reset the connection."""
+    limit, reset = None, False
+    for fault in faults:
+        reset = reset or fault.reset
+        if fault.truncate is not None:
+            limit = max(0, fault.truncate if fault.truncate >= 0 else response.length + fault.truncate)
+            limit = min(limit, response.length)
+        if fault.shift_range and response.status == 206:
+            response = _shifted(response, fault.shift_range)
+        if fault.corrupt is not None or fault.grow:
+            body = bytearray(_bytes(response.body))
+            if fault.corrupt is not None and -len(body) <= fault.corrupt < len(body):
+                body[fault.corrupt] ^= 0xFF
+            body += bytes(fault.grow)
+            response = Response(response.status, bytes(body), response.headers, response.content_type)
+    return response, limit, reset
+
+
+def _shifted(response: Response, shift: int) -> Response:
+    assert isinstance(response.body, FileBody)
+    span, _, size = response.headers["Content-Range"].removeprefix("bytes ").partition("/")
+    first, _, last = span.partition("-")
+    start, end = int(first) + shift, min(int(last) + shift, int(size) - 1)
+    headers = {**response.headers, "Content-Range": f"bytes {start}-{end}/{size}"}
+    return Response(206, FileBody(response.body.path, start, end - start + 1), headers, response.content_type)
+
+
+def _bytes(body: bytes | FileBody) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    with open(body.path, "rb") as file:
+        file.seek(body.start)
+        return file.read(body.length)

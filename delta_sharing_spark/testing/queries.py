@@ -1,0 +1,310 @@
+"""Metadata, snapshot queries, table streams and change data feeds of shared tables."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from delta_sharing_spark.deltalog.actions import CHANGE_DATA_FEED, Metadata, Protocol, metadata_from, protocol_from
+from delta_sharing_spark.deltalog.replay import Head
+from delta_sharing_spark.testing.answers import Answer, Ask, Pages
+from delta_sharing_spark.testing.capabilities import answer_header, choose_format
+from delta_sharing_spark.testing.hints import HintFilter, limited
+from delta_sharing_spark.testing.responses import Response, bad_request, lines_response
+from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
+from delta_sharing_spark.testing.table_logs import FileAction, LoggedCommit, LoggedSnapshot, TableLogs, located
+from delta_sharing_spark.testing.tokens import Signer
+from delta_sharing_spark.testing.wire import encode_line, metadata_line, protocol_line
+
+_EXPIRED_REFRESH = "The refresh token has expired. Please restart the query."
+
+
+class TableQueries:
+    """Answers what is asked of one table.
+
+    Args:
+        logs, pages, signer, settings: Of the server.
+    """
+
+    def __init__(self, logs: TableLogs, pages: Pages, signer: Signer, settings: ServerSettings) -> None:
+        self._logs, self._pages, self._signer, self._settings = logs, pages, signer, settings
+
+    def version(self, table: SharedTable, starting_timestamp: str | None) -> int:
+        """The newest version, or the first at or after a timestamp."""
+        if starting_timestamp is None:
+            return self._logs.latest(table)
+        _need_history(table)
+        found = self._logs.times(table).at_or_after(millis(starting_timestamp))
+        return max(found, table.start_version)
+
+    def metadata(self, ask: Ask) -> Response:
+        """Protocol and metadata of the newest version, of one, or of a time."""
+        version = self._asked_version(ask.table, ask.parameters)
+        snapshot = self._logs.snapshot(ask.table, version)
+        chosen = self._format(ask, snapshot)
+        lines = self._head(ask.table, snapshot, chosen, with_version=version is not None)
+        rewrite = self._settings.rewrite
+        kept = [line for line in (lines if rewrite is None else map(rewrite, lines)) if line is not None]
+        if ask.wanted.end_stream_action:
+            kept.append({"endStreamAction": {}})
+        headers = {"Delta-Table-Version": str(snapshot.version)}
+        headers |= answer_header(chosen, ask.wanted, self._settings)
+        return lines_response([encode_line(line) for line in kept], headers)
+
+    def query(self, ask: Ask) -> Response:
+        """A snapshot, or with ``startingVersion`` the files that commits added and removed."""
+        given = [k for k in ("version", "timestamp", "startingVersion") if ask.parameters.get(k) is not None]
+        if len(given) > 1:
+            raise bad_request("Please only provide one of: version,timestamp,startingVersion")
+        if given == ["startingVersion"]:
+            return self._pages.write(ask, self._stream(ask))
+        return self._pages.write(ask, self._snapshot(ask))
+
+    def changes(self, ask: Ask) -> Response:
+        """The change data feed of a range."""
+        return self._pages.write(ask, self._changes(ask))
+
+    # Snapshots
+
+    def _snapshot(self, ask: Ask) -> Answer:
+        parameters, token = ask.parameters, self._pages.read_token(ask)
+        version = self._asked_version(ask.table, parameters)
+        travelled = version is not None
+        for key in ("includeRefreshToken", "refreshToken"):
+            if parameters.get(key) and travelled:
+                raise bad_request(f"{key} cannot be used when querying a specific version.")
+        if token is not None:
+            if parameters.get("includeRefreshToken") and token.get("version") is None:
+                raise bad_request("includeRefreshToken must be used in the first page request.")
+            version = int(token["version"])
+        elif parameters.get("refreshToken"):
+            version = self._refreshed(ask)
+        snapshot = self._logs.snapshot(ask.table, version)
+        chosen = self._format(ask, snapshot)
+        files = HintFilter(snapshot.metadata, snapshot.protocol, parameters, self._settings).kept(snapshot.files)
+        if self._settings.limit_hints and parameters.get("limitHint") is not None:
+            files = limited(files, int(parameters["limitHint"]))
+        if travelled:
+            files = [_stamped(f, snapshot) for f in files]
+        refresh = None
+        if parameters.get("includeRefreshToken") and self._settings.refresh_tokens and token is None:
+            body = {"table": str(ask.table), "version": snapshot.version, "id": snapshot.metadata.id}
+            refresh = self._signer.token("refresh", body)
+        head = self._head(ask.table, snapshot, chosen, with_version=travelled)
+        return Answer(snapshot.version, chosen, head, files, True, refresh, {"version": snapshot.version})
+
+    def _refreshed(self, ask: Ask) -> int:
+        token = str(ask.parameters["refreshToken"])
+        body = self._signer.read("refresh", token, self._settings.refresh_token_ttl, _EXPIRED_REFRESH)
+        if body["table"] != str(ask.table):
+            raise bad_request("The table specified in the refresh token does not match the table being queried.")
+        return int(body["version"])
+
+    def _asked_version(self, table: SharedTable, parameters: Mapping[str, Any]) -> int | None:
+        version, timestamp = parameters.get("version"), parameters.get("timestamp")
+        if version is None and timestamp is None:
+            return None
+        _need_history(table)
+        if version is not None and timestamp is not None:
+            raise bad_request("Please only provide one of: version,timestamp,startingVersion")
+        if version is not None:
+            number = _number(version, "version")
+            self._check_start(table, number)
+            return number
+        times = self._logs.times(table)
+        wanted, newest = millis(str(timestamp)), self._logs.latest(table)
+        found = times.at_or_before(wanted)
+        if found == newest and wanted > times.time(newest):
+            raise times.too_late(wanted)
+        self._check_start(table, found)
+        return found
+
+    def _check_start(self, table: SharedTable, version: int) -> None:
+        if version < table.start_version:
+            raise bad_request(f"You can only query table data since version {table.start_version}.")
+
+    def _format(self, ask: Ask, snapshot: LoggedSnapshot) -> str:
+        has_vectors = any(f.vector is not None for f in snapshot.files)
+        return choose_format(
+            ask.wanted, self._settings, ask.table, snapshot.protocol, snapshot.metadata, has_vectors=has_vectors
+        )
+
+    def _head(
+        self, table: SharedTable, snapshot: LoggedSnapshot, chosen: str, *, with_version: bool
+    ) -> list[dict[str, Any]]:
+        announced = self._settings.announce_size
+        return [
+            protocol_line(chosen, snapshot.protocol),
+            metadata_line(
+                chosen,
+                snapshot.metadata,
+                table,
+                version=snapshot.version if with_version else None,
+                size=snapshot.size if announced else None,
+                num_files=len(snapshot.files) if announced else None,
+            ),
+        ]
+
+    # Commits
+
+    def _stream(self, ask: Ask) -> Answer:
+        parameters, table = ask.parameters, ask.table
+        _need_history(table)
+        start = _number(parameters["startingVersion"], "startingVersion")
+        self._check_start(table, start)
+        end = self._end(ask, start, parameters.get("endingVersion"))
+        if end < start and parameters.get("endingVersion") is not None:
+            raise bad_request(f"startingVersion({start}) must be smaller than or equal to endingVersion({end}).")
+        history = parameters.get("includeHistoricalProtocol") is True
+        return self._commits(ask, start, end, self._logs.head(table, start), feed=False, protocols=history)
+
+    def _changes(self, ask: Ask) -> Answer:
+        parameters, table = ask.parameters, ask.table
+        latest = self._logs.head(table)
+        if not table.history or not latest.metadata.enabled(CHANGE_DATA_FEED):
+            raise bad_request(f"cdf is not enabled on table {table}")
+        start = self._range_start(table, parameters)
+        self._check_start(table, start)
+        ending = parameters.get("endingVersion")
+        if ending is not None and parameters.get("endingTimestamp") is not None:
+            raise bad_request("Multiple ending arguments provided for CDF read")
+        if parameters.get("endingTimestamp") is not None:
+            ending = self._logs.times(table).at_or_before(millis(str(parameters["endingTimestamp"])))
+        end = self._end(ask, start, ending)
+        if end < start:
+            raise bad_request(f"CDF range from start {start} to end {end} was invalid. End cannot be before start.")
+        history = _flag(parameters.get("includeHistoricalMetadata"))
+        head = self._logs.head(table, start) if history else latest
+        protocols = _flag(parameters.get("includeHistoricalProtocol"))
+        return self._commits(ask, start, end, head, feed=True, metadata=history, protocols=protocols)
+
+    def _range_start(self, table: SharedTable, parameters: Mapping[str, Any]) -> int:
+        version, timestamp = parameters.get("startingVersion"), parameters.get("startingTimestamp")
+        if version is None and timestamp is None:
+            raise bad_request("No startingVersion or startingTimestamp provided for CDF read.")
+        if version is not None and timestamp is not None:
+            raise bad_request("Multiple starting arguments provided for CDF read")
+        if version is not None:
+            return _number(version, "startingVersion")
+        return self._logs.times(table).at_or_after(millis(str(timestamp)))
+
+    def _end(self, ask: Ask, start: int, asked: Any) -> int:
+        token = self._pages.read_token(ask)
+        if token is not None:
+            return int(token["end"])
+        newest = self._logs.latest(ask.table)
+        if start > newest:
+            raise bad_request(
+                f"Provided start version({start}) for reading change data is invalid. "
+                f"Start version cannot be greater than the latest version of the table({newest})."
+            )
+        return newest if asked is None else min(newest, _number(asked, "endingVersion"))
+
+    def _commits(
+        self,
+        ask: Ask,
+        start: int,
+        end: int,
+        head: Head,
+        *,
+        feed: bool,
+        metadata: bool = True,
+        protocols: bool = False,
+    ) -> Answer:
+        items: list[FileAction | dict[str, Any]] = []
+        seen: list[tuple[Protocol, Metadata]] = [(head.protocol, head.metadata)]
+        recorded = self._logs.head(ask.table, start).metadata.enabled(CHANGE_DATA_FEED)
+        history: list[tuple[int, str, Any]] = []
+        for commit in self._logs.commits(ask.table, start, end):
+            for kind, found in _heads(commit):
+                protocol, current = seen[-1]
+                seen.append((found, current) if isinstance(found, Protocol) else (protocol, found))
+                recorded = found.enabled(CHANGE_DATA_FEED) if isinstance(found, Metadata) else recorded
+                wanted = metadata if kind == "metaData" else protocols
+                if commit.version > start and wanted:
+                    history.append((len(items), kind, (commit.version, found)))
+            if feed and not recorded:
+                raise bad_request(
+                    f"Error getting change data for range [{start}, {end}] as change data was not recorded "
+                    f"for version [{commit.version}]"
+                )
+            items += _files(commit, ask.table, feed=feed)
+        chosen = max((self._commit_format(ask, p, m, items) for p, m in seen), key=lambda f: f == "delta")
+        for position, kind, (version, found) in reversed(history):
+            if kind == "metaData":
+                items.insert(position, metadata_line(chosen, found, ask.table, version=version))
+            elif chosen == "delta":
+                items.insert(position, protocol_line(chosen, found, version))
+        stamped = head.version if metadata and feed else start
+        lines = [
+            protocol_line(chosen, head.protocol, stamped if protocols and chosen == "delta" else None),
+            metadata_line(chosen, head.metadata, ask.table, version=stamped if metadata else None),
+        ]
+        return Answer(start, chosen, lines, items, False, None, {"end": end})
+
+    def _commit_format(self, ask: Ask, protocol: Protocol, metadata: Metadata, items: list[Any]) -> str:
+        has_vectors = any(isinstance(i, FileAction) and i.vector is not None for i in items)
+        return choose_format(ask.wanted, self._settings, ask.table, protocol, metadata, has_vectors=has_vectors)
+
+
+def _heads(commit: LoggedCommit) -> Iterator[tuple[str, Protocol | Metadata]]:
+    for action in commit.actions:
+        if "protocol" in action:
+            yield "protocol", protocol_from(action["protocol"], f"commit {commit.version}")
+        if "metaData" in action:
+            yield "metaData", metadata_from(action["metaData"], f"commit {commit.version}")
+
+
+def _files(commit: LoggedCommit, table: SharedTable, *, feed: bool) -> list[FileAction]:
+    """What a commit changed: its change files if it has any (for a feed), else its adds and removes."""
+    if feed:
+        found = [located("cdc", a["cdc"], table, commit) for a in commit.actions if "cdc" in a]
+        if found:
+            return found
+    return [
+        located(kind, action[kind], table, commit)
+        for action in commit.actions
+        for kind in ("add", "remove")
+        if kind in action and action[kind].get("dataChange", True)
+    ]
+
+
+def _stamped(file: FileAction, snapshot: LoggedSnapshot) -> FileAction:
+    from dataclasses import replace
+
+    return replace(file, version=snapshot.version, timestamp=snapshot.timestamp)
+
+
+def _need_history(table: SharedTable) -> None:
+    if not table.history:
+        raise bad_request(
+            "Reading table by version or timestamp is not supported because history sharing is not enabled "
+            f"on table: {table}"
+        )
+
+
+def _number(value: Any, name: str) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise bad_request(f"{name} is not a valid number.") from None
+    if number < 0:
+        raise bad_request("table version cannot be negative." if name == "version" else f"{name} cannot be negative.")
+    return number
+
+
+def _flag(value: Any) -> bool:
+    return value is True or str(value).lower() == "true"
+
+
+def millis(text: str) -> int:
+    """Milliseconds since the epoch of an ISO-8601 timestamp with its offset ("Timestamp Format")."""
+    try:
+        moment = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise bad_request(f"Invalid timestamp: {text}; expected ISO 8601 such as 2022-01-01T00:00:00Z") from None
+    if moment.tzinfo is None:
+        raise bad_request(f"Invalid timestamp: {text}; it has no offset from UTC")
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+    return (moment - epoch) // datetime.timedelta(milliseconds=1)

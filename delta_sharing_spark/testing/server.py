@@ -1,0 +1,255 @@
+"""An embedded Delta Sharing server over Delta tables on local disk: every endpoint of the protocol, on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+from collections import deque
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from delta_sharing_spark.testing.answers import Pages
+from delta_sharing_spark.testing.catalog import Catalog
+from delta_sharing_spark.testing.credentials import CredentialVendor
+from delta_sharing_spark.testing.data_files import serve_data
+from delta_sharing_spark.testing.endpoints import Endpoints
+from delta_sharing_spark.testing.faults import Faults
+from delta_sharing_spark.testing.http import SocketServer
+from delta_sharing_spark.testing.identity import Identity
+from delta_sharing_spark.testing.queries import TableQueries
+from delta_sharing_spark.testing.responses import Response
+from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
+from delta_sharing_spark.testing.table_logs import TableLogs
+from delta_sharing_spark.testing.tokens import Signer
+
+PREFIX = "/delta-sharing"
+#: Requests that are remembered.
+_RECORDED = 500_000
+
+
+class Request(NamedTuple):
+    """One request as served: ``bytes`` of the answer's body that were sent; ``path`` without its query."""
+
+    method: str
+    kind: str
+    bytes: int
+    status: int
+    path: str
+    range: str | None
+
+
+class SharingServer:
+    """A sharing server in threads of this process; use it in a ``with`` statement.
+
+    Args:
+        shares: Directories of tables, by share, schema and table: ``{"s": {"default": {"t": path}}}``; or by full
+            name: ``{"s.default.t": path}``.
+        token: The bearer token; drawn if None.
+        host, port: Where to listen; port 0 takes a free one.
+        settings: How the server behaves; may be changed while it runs.
+        vendors: Who makes temporary credentials, by the location's scheme.
+        identity: Who may ask, if more than the bearer token.
+
+    Attributes:
+        settings, faults, identity, catalog: To be changed while it runs.
+        vendors: As above.
+        requests: What was served, oldest first.
+        failures: Errors of the server itself; a test may assert that there are none.
+    """
+
+    def __init__(
+        self,
+        shares: Mapping[str, Any] | None = None,
+        token: str | None = None,
+        port: int = 0,
+        *,
+        host: str = "127.0.0.1",
+        settings: ServerSettings | None = None,
+        vendors: Mapping[str, CredentialVendor] | None = None,
+        identity: Identity | None = None,
+    ) -> None:
+        self.settings = settings or ServerSettings()
+        self.faults = Faults()
+        self.identity = identity or Identity()
+        self.identity.token = token or self.identity.token or secrets.token_urlsafe(16)
+        self.catalog = Catalog()
+        self.vendors: dict[str, CredentialVendor] = dict(vendors or {})
+        self.requests: deque[Request] = deque(maxlen=_RECORDED)
+        self.failures: deque[str] = deque(maxlen=1000)
+        self._signer = Signer(secrets.token_bytes(32), self.settings)
+        logs = TableLogs()
+        pages = Pages(self._signer, self.settings, self.faults)
+        queries = TableQueries(logs, pages, self._signer, self.settings)
+        self._endpoints = Endpoints(self.catalog, queries, self.settings, self.vendors)
+        self._socket = SocketServer((host, port), self)
+        self.host, self.port = host, int(self._socket.server_address[1])
+        self._thread: threading.Thread | None = None
+        for name, found in _flat(shares or {}):
+            self.add_table(name, found)
+
+    # Life
+
+    def start(self) -> SharingServer:
+        """Serve from a thread of its own."""
+        self._thread = threading.Thread(
+            target=self._socket.serve_forever, args=(0.05,), name="sharing-server", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Stop serving and end all connections."""
+        if self._thread is not None:
+            self._socket.shutdown()
+            self._thread.join()
+            self._thread = None
+        self._socket.close_connections()
+        self._socket.server_close()
+
+    def __enter__(self) -> SharingServer:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What is shared
+
+    def add_table(
+        self,
+        name: str,
+        path: str | os.PathLike[str],
+        *,
+        access_modes: tuple[str, ...] | list[str] | None = None,
+        location: str | None = None,
+        auxiliary_locations: tuple[str, ...] | list[str] = (),
+        **fields: Any,
+    ) -> SharedTable:
+        """Share the table at ``path`` as ``share.schema.table``; replaces one of that name.
+
+        Args:
+            name: The last two periods part schema and table off.
+            path: Directory of the table.
+            access_modes: ``accessModes`` as announced, such as ``("url", "dir")``; None leaves the field out.
+            location: As announced; where ``dir`` is offered, the ``file:`` URI of ``path`` by default.
+            auxiliary_locations: As announced.
+            **fields: Further fields of :class:`SharedTable` (``history``, ``start_version``, ``comment``...).
+        """
+        share, schema, table = name.rsplit(".", 2)
+        entry = SharedTable(
+            share,
+            schema,
+            table,
+            os.path.abspath(path),
+            None if access_modes is None else tuple(access_modes),
+            location,
+            tuple(auxiliary_locations),
+            **fields,
+        )
+        self.catalog.add_table(entry)
+        return entry
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def endpoint(self) -> str:
+        """The prefix of the protocol's paths."""
+        return f"http://{self.address}{PREFIX}"
+
+    @property
+    def token_endpoint(self) -> str:
+        """Of OAuth."""
+        return f"http://{self.address}/oauth/token"
+
+    @property
+    def token(self) -> str:
+        """The bearer token."""
+        assert self.identity.token is not None
+        return self.identity.token
+
+    def profile(self, *, expires_in: timedelta = timedelta(days=1)) -> dict[str, Any]:
+        """A profile with the bearer token."""
+        return {
+            "shareCredentialsVersion": 1,
+            "endpoint": self.endpoint,
+            "bearerToken": self.token,
+            "expirationTime": f"{datetime.now(timezone.utc) + expires_in:%Y-%m-%dT%H:%M:%S.0Z}",
+        }
+
+    def write_profile(self, path: str | os.PathLike[str]) -> str:
+        """Write the profile to a file, readable by its owner only; returns the path for ``<path>#share.schema.table``."""
+        target = Path(path)
+        target.touch(mode=0o600)
+        target.write_text(json.dumps(self.profile(), indent=2), encoding="utf-8")
+        return str(target)
+
+    # What was served
+
+    def count(self, kind: str | None = None) -> int:
+        """How many requests of a kind were served (of all kinds by default)."""
+        return sum(1 for r in list(self.requests) if kind is None or r.kind == kind)
+
+    def bytes_sent(self, kind: str = "data") -> int:
+        """Bytes of the bodies sent in answer to requests of a kind."""
+        return sum(r.bytes for r in list(self.requests) if r.kind == kind)
+
+    def reset_metrics(self) -> None:
+        self.requests.clear()
+
+    def expire_urls(self) -> None:
+        """Every data URL given out so far stops working now."""
+        self._signer.generation += 1
+
+    # Called by the connections
+
+    def kind_of(self, path: str) -> tuple[str, str]:
+        """A request's kind, and the local path of the file that a data URL names."""
+        if path.startswith("/data/"):
+            return "data", self._signer.name_of(path[len("/data/") :])
+        if path == "/oauth/token":
+            return "token", ""
+        if path.startswith(PREFIX + "/"):
+            return self._endpoints.kind_of(_segments(path)), ""
+        return "unknown", ""
+
+    def answer(
+        self, kind: str, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, base: str
+    ) -> Response:
+        """Answer one request.
+
+        Raises:
+            Refusal: An error answer.
+        """
+        if kind == "data":
+            return serve_data(path[len("/data/") :], query, headers, self._signer, self.settings)
+        if kind == "token":
+            return self.identity.token_response(headers.get("authorization"), body)
+        self.identity.check(headers.get("authorization"))
+        return self._endpoints.answer(kind, method, _segments(path), query, headers, body, base)
+
+    def record(self, method: str, kind: str, path: str, status: int, sent: int, asked: str | None) -> None:
+        self.requests.append(Request(method, kind, sent, status, path, asked))
+
+
+def _segments(path: str) -> list[str]:
+    return [unquote(part) for part in path[len(PREFIX) + 1 :].split("/")]
+
+
+def _flat(shares: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Tables by full name out of nested mappings."""
+    found: list[tuple[str, str]] = []
+    for name, value in shares.items():
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{prefix}{name}.")
+        else:
+            found.append((prefix + name, os.fspath(value)))
+    return found

@@ -1,0 +1,122 @@
+"""How the embedded server behaves: every deviation that real servers show is a switch here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(slots=True)
+class ServerSettings:
+    """Read at every request, so tests may change them while the server runs.
+
+    Attributes:
+        url_ttl: Seconds until a data URL expires.
+        url_style: ``plain`` (``exp``), ``s3`` (``X-Amz-Date``, ``X-Amz-Expires``) or ``azure`` (``se``) beside the signature.
+        expired_style: What an expired URL answers: S3's 403, S3's 400 (``ExpiredToken``), Azure's 403, GCS's 400.
+        expiration_timestamps: Whether file lines carry ``expirationTimestamp``.
+        min_url_expiration: Whether the last line carries ``minUrlExpirationTimestamp``.
+        end_stream_action: Whether ``includeEndStreamAction=true`` is honoured.
+        bare_end_stream: The last line without its ``endStreamAction`` wrapper, as the protocol's example prints it.
+        capabilities: False: the header ``delta-sharing-capabilities`` is not known (an old server).
+        prefer: The format where the table allows both and the client takes both.
+        predicate_hints: ``apply`` drops files that cannot match; ``over-return`` drops only every other of them;
+            ``ignore``; ``naive`` evaluates ``not`` and ``isNull`` over ranges as the reference server does, which
+            loses files.
+        limit_hints: Whether ``limitHint`` cuts the list of files.
+        page_size: Most files of a page, also for clients that do not ask; None for no bound.
+        list_page_size: Most items of a listing.
+        max_results: Largest ``maxResults`` that is accepted.
+        missing_items: Empty listings have no ``items`` field.
+        all_tables: Whether the endpoint that lists all tables exists.
+        version_by_get: Whether the version is told by GET; False: only by the deprecated HEAD.
+        refresh_tokens: Whether ``includeRefreshToken`` is honoured.
+        refresh_token_ttl, page_token_ttl: Seconds.
+        file_id_hash: Whether ``fileidhash`` is known and echoed.
+        async_polls: None: asynchronous queries are not known; else so many polls answer ``pending``.
+        async_error: Message with which every asynchronous query fails.
+        async_status: Whether ``queryStatus`` carries ``status`` (real servers leave it out).
+        announce_size: Whether metadata carries ``size`` and ``numFiles``.
+        repeat_head: Pages after the first repeat protocol and metadata.
+        credential_ttl: Seconds that temporary credentials for ``file:`` are valid.
+        rewrite: Applied to every line of a table's answer; None drops the line.
+    """
+
+    url_ttl: float = 3600.0
+    url_style: Literal["plain", "s3", "azure"] = "plain"
+    expired_style: Literal["s3", "s3-400", "azure", "gcs"] = "s3"
+    expiration_timestamps: bool = True
+    min_url_expiration: bool = True
+    end_stream_action: bool = True
+    bare_end_stream: bool = False
+    capabilities: bool = True
+    prefer: Literal["parquet", "delta"] = "parquet"
+    predicate_hints: Literal["apply", "over-return", "ignore", "naive"] = "apply"
+    limit_hints: bool = True
+    page_size: int | None = None
+    list_page_size: int = 500
+    max_results: int = 500
+    missing_items: bool = False
+    all_tables: bool = True
+    version_by_get: bool = True
+    refresh_tokens: bool = True
+    refresh_token_ttl: float = 3600.0
+    page_token_ttl: float = 3 * 86400.0
+    file_id_hash: bool = True
+    async_polls: int | None = None
+    async_error: str | None = None
+    async_status: bool = True
+    announce_size: bool = True
+    repeat_head: bool = True
+    credential_ttl: float = 3600.0
+    rewrite: Callable[[dict[str, Any]], dict[str, Any] | None] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTable:
+    """A table of a share.
+
+    Attributes:
+        share, schema, name: Where it stands.
+        root: Its location: a ``file:`` URI, or what ``location`` of the metadata says in directory mode.
+        path: Local directory that the log is read from.
+        access_modes: As announced; None leaves the field out.
+        location: As announced; None: ``root`` where ``dir`` is offered.
+        auxiliary_locations: As announced.
+        history: Whether versions, changes and credentials are shared.
+        start_version: The first version that may be asked for.
+        id, comment, properties: For listings.
+    """
+
+    share: str
+    schema: str
+    name: str
+    path: str
+    access_modes: tuple[str, ...] | None = None
+    location: str | None = None
+    auxiliary_locations: tuple[str, ...] = ()
+    history: bool = True
+    start_version: int = 0
+    id: str | None = None
+    comment: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.share}.{self.schema}.{self.name}"
+
+    @property
+    def root(self) -> str:
+        return f"file://{self.path}"
+
+    def directory_fields(self) -> dict[str, Any]:
+        """``location``, ``auxiliaryLocations`` and ``accessModes`` of listings and metadata."""
+        fields: dict[str, Any] = {}
+        offers_dir = self.access_modes is not None and "dir" in self.access_modes
+        if self.location is not None or offers_dir:
+            fields["location"] = self.location if self.location is not None else self.root
+        if self.auxiliary_locations:
+            fields["auxiliaryLocations"] = list(self.auxiliary_locations)
+        if self.access_modes is not None:
+            fields["accessModes"] = list(self.access_modes)
+        return fields

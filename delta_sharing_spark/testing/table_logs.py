@@ -1,0 +1,195 @@
+"""The logs of shared tables, replayed anew when they grow; what was replayed is kept within a bound."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from delta_sharing_spark.deltalog.actions import Metadata, Protocol
+from delta_sharing_spark.deltalog.adds import vector_from
+from delta_sharing_spark.deltalog.commit_times import CommitTimes
+from delta_sharing_spark.deltalog.commits import parse_lines
+from delta_sharing_spark.deltalog.paths import (
+    LOG_DIR,
+    LocalLogStore,
+    commit_name,
+    decode_uri,
+    in_log,
+    join,
+    local_path,
+    parse_name,
+)
+from delta_sharing_spark.deltalog.replay import Head, load_head, load_snapshot
+from delta_sharing_spark.scan.plan import DeletionVector
+from delta_sharing_spark.testing.responses import not_found
+from delta_sharing_spark.testing.settings import SharedTable
+
+#: Snapshots kept, and the most files they list together.
+_SNAPSHOTS, _FILES = 8, 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class FileAction:
+    """An ``add``, ``remove`` or ``cdc`` action with its file located.
+
+    Attributes:
+        kind: The action's name.
+        body: As in the log, deletion vector included.
+        path: Decoded path: what the file's id is made of.
+        location: Local path of the file.
+        vector: Its deletion vector, located.
+        version, timestamp: Of its commit (milliseconds); None in a snapshot.
+    """
+
+    kind: str
+    body: Mapping[str, Any] = field(repr=False)
+    path: str
+    location: str
+    size: int
+    vector: DeletionVector | None = None
+    version: int | None = None
+    timestamp: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedSnapshot:
+    """A version with all its files; ``size`` in bytes, ``timestamp`` in milliseconds."""
+
+    version: int
+    timestamp: int
+    protocol: Protocol
+    metadata: Metadata
+    files: tuple[FileAction, ...] = field(repr=False)
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedCommit:
+    """One commit's actions, in order."""
+
+    version: int
+    timestamp: int
+    actions: list[dict[str, Any]] = field(repr=False)
+
+
+class TableLogs:
+    """Reads the logs of shared tables.
+
+    Snapshots are kept by table, version and the identity of its newest commit file, so that a table that grows, or is
+    replaced in the same place, is read anew: at most 8 of them, of 400,000 files together.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Any, ...], LoggedSnapshot] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def latest(self, table: SharedTable) -> int:
+        """The newest version, by a listing."""
+        return self._newest(table)[0]
+
+    def head(self, table: SharedTable, version: int | None = None) -> Head:
+        """Protocol and metadata of a version, the newest by default."""
+        return load_head(LocalLogStore(table.path), version=version, table=str(table))
+
+    def snapshot(self, table: SharedTable, version: int | None = None) -> LoggedSnapshot:
+        """A version with its files, the newest by default."""
+        newest, identity = self._newest(table)
+        key = (table.path, newest if version is None else version, identity)
+        with self._lock:
+            found = self._kept.pop(key, None)
+            if found is not None:
+                self._kept[key] = found
+                return found
+        loaded = self._load(table, key[1])
+        with self._lock:
+            self._kept[key] = loaded
+            while len(self._kept) > 1 and (
+                len(self._kept) > _SNAPSHOTS or sum(len(s.files) for s in self._kept.values()) > _FILES
+            ):
+                self._kept.popitem(last=False)
+        return loaded
+
+    def commits(self, table: SharedTable, start: int, end: int) -> Iterator[LoggedCommit]:
+        """The commits of a range, both ends included, oldest first."""
+        store = LocalLogStore(table.path)
+        times = self.times(table)
+        for version in range(start, end + 1):
+            path = in_log(commit_name(version))
+            actions = list(parse_lines(store.read(path), path))
+            yield LoggedCommit(version, times.time(version), actions)
+
+    def times(self, table: SharedTable) -> CommitTimes:
+        """When the table's versions were committed."""
+        head = self.head(table)
+        return CommitTimes(LocalLogStore(table.path), head.version, head.metadata, str(table))
+
+    def _load(self, table: SharedTable, version: int) -> LoggedSnapshot:
+        snapshot = load_snapshot(LocalLogStore(table.path), version=version, table=str(table))
+        files = []
+        for batch in snapshot.adds():
+            vectors = [None] * batch.num_rows if batch.vectors is None else batch.vectors.to_pylist()
+            rows = zip(batch.tasks(keep_stats=True), batch.modified.to_pylist(), vectors, strict=True)
+            for task, modified, vector in rows:
+                body: dict[str, Any] = {
+                    "path": task.id,
+                    "partitionValues": dict(task.partition_values),
+                    "size": task.size,
+                    "modificationTime": modified or 0,
+                    "dataChange": True,
+                }
+                if task.stats is not None:
+                    body["stats"] = task.stats
+                if vector is not None:
+                    body["deletionVector"] = {k: v for k, v in vector.items() if v is not None}
+                location = local_path(task.location)
+                files.append(FileAction("add", body, task.id, location, task.size, task.deletion_vector))
+        return LoggedSnapshot(
+            snapshot.version,
+            snapshot.timestamp_ms,
+            snapshot.protocol,
+            snapshot.metadata,
+            tuple(files),
+            sum(f.size for f in files),
+        )
+
+    def _newest(self, table: SharedTable) -> tuple[int, tuple[int, int, int]]:
+        directory = os.path.join(table.path, LOG_DIR)
+        newest, name = -1, ""
+        try:
+            listed = os.listdir(directory)
+        except FileNotFoundError:
+            listed = []
+        for entry in listed:
+            parsed = parse_name(entry)
+            if parsed is None or parsed.kind == "compacted":
+                continue
+            if parsed.version > newest or (parsed.version == newest and parsed.kind == "commit"):
+                newest, name = parsed.version, entry
+        if newest < 0:
+            raise not_found(f"table '{table}' has no Delta log")
+        stat = os.stat(os.path.join(directory, name))
+        return newest, (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+def located(kind: str, body: Mapping[str, Any], table: SharedTable, commit: LoggedCommit) -> FileAction:
+    """A file action of a commit, with its file located."""
+    path = decode_uri(body["path"])
+    location = local_path(join(table.root, path))
+    vector = body.get("deletionVector")
+    size = body.get("size")
+    if size is None:
+        size = os.path.getsize(location)  # a remove need not say
+    return FileAction(
+        kind,
+        body,
+        path,
+        location,
+        size,
+        None if vector is None else vector_from(vector, table.root, path),
+        commit.version,
+        commit.timestamp,
+    )

@@ -279,12 +279,3 @@ def _in_utc(moment: datetime, zone: tzinfo, option: str, written: str) -> dateti
         _log.info("option '%s': %s has no time zone and is read in %s", option, written, zone)
         moment = moment.replace(tzinfo=zone)
     return moment.astimezone(timezone.utc)
-
-
-def iso_utc(moment: datetime) -> str:
-    """The protocol's spelling of an instant.
-
-    >>> iso_utc(datetime(2021, 1, 1, 1, tzinfo=timezone.utc))
-    '2021-01-01T01:00:00Z'
-    """
-    return moment.astimezone(timezone.utc).replace(tzinfo=None).isoformat() + "Z"

@@ -1,0 +1,33 @@
+"""Write the pages, and the parts of pages, that are made from code: ``nox -s docs``."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+from delta_sharing_spark import errors
+from delta_sharing_spark.features import features_page
+from delta_sharing_spark.options import options_page
+
+HERE = Path(__file__).parent
+_TREE = re.compile(r"(?s)(?<=```text\n).*?(?=```\n)")
+
+
+def errors_page() -> str:
+    """The page of errors as it stands, with the tree of ``errors.py`` drawn anew."""
+    drawn = str(errors.__doc__).split("::\n\n", 1)[1].split("\n\n", 1)[0]
+    page = (HERE / "errors.md").read_text(encoding="utf-8")
+    return _TREE.sub(lambda _: textwrap.dedent(drawn).strip("\n") + "\n", page, count=1)
+
+
+PAGES = {"options.md": options_page, "features.md": features_page, "errors.md": errors_page}
+
+
+def main() -> None:
+    for name, page in PAGES.items():
+        (HERE / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

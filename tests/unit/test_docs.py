@@ -1,0 +1,57 @@
+"""The documentation says what the code does: generated parts are current, names and links exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from delta_sharing_spark.options import OPTIONS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def made() -> dict[str, Callable[[], str]]:
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pages: dict[str, Callable[[], str]] = module.PAGES
+    return pages
+
+
+@pytest.mark.parametrize("name", ["errors.md", "features.md", "options.md"])
+def test_pages_made_from_code_are_current(name: str) -> None:
+    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == made()[name](), "run: nox -s docs"
+
+
+def test_options_in_the_readme_exist() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    known = {name for option in OPTIONS for name in (option.name, *option.aliases)}
+    in_table = {n for row in re.findall(r"(?m)^\| (`[a-z].*?) \|", readme) for n in re.findall(r"`(\w+)`", row)}
+    in_code = set(re.findall(r"\.option\(\"(\w+)\"", readme)) - {"checkpointLocation"}
+    assert in_table
+    assert in_code
+    assert in_table | in_code <= known
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"(?m)^#+ (.*)$", file.read_text(encoding="utf-8"))
+            assert anchor in map(_anchor, headings), target

@@ -33,6 +33,8 @@ from delta_sharing_spark.schema.types import DataType, Decimal, Field, Struct
 #: Why a file is not read: 0 keeps it.
 KEEP, BY_PARTITION, BY_STATISTICS = 0, 1, 2
 _CACHED = 65_536
+#: Stands for a partition value that the plan lacks: the reader says what is wrong with such a file.
+_MISSING = "\0missing"
 _EPOCH_DAYS = date(1970, 1, 1).toordinal()
 
 
@@ -52,12 +54,12 @@ class FileSkipping:
         self._zone = time_zone
         partitions = {name.lower() for name in partition_columns}
         paths: dict[tuple[str, ...], Column] = {c.path: c for c in columns(expression)}
-        self._partition: list[tuple[int, str, DataType]] = []
+        self._partition: list[tuple[int, tuple[str, str], DataType]] = []
         self._data: list[tuple[int, tuple[str, ...], DataType, bool]] = []
         for slot, (path, column) in enumerate(paths.items()):
             fields = _fields(path, schema)
             if len(path) == 1 and path[0].lower() in partitions:
-                self._partition.append((slot, fields[0].physical_name, column.type))
+                self._partition.append((slot, (fields[0].physical_name, fields[0].name), column.type))
             else:
                 physical = tuple(f.physical_name for f in fields)
                 readable = bounded(column.type) and not (
@@ -68,7 +70,6 @@ class FileSkipping:
         self._outcome = compile_outcome(expression, {path: slot for slot, path in enumerate(paths)})
         self._expression = expression
         self._partition_names = frozenset(path for path in paths if len(path) == 1 and path[0].lower() in partitions)
-        self._values: dict[tuple[int, str | None], Facts] = {}
         self._verdicts: dict[tuple[str | None, ...], tuple[int, list[Facts]]] = {}
 
     @property
@@ -88,14 +89,14 @@ class FileSkipping:
         """Whether the file may hold a row that passes; never False for one that does.
 
         Args:
-            partition_values: By physical names, as the log serializes them.
+            partition_values: By physical or logical names, as the log serializes them; one that is missing may be anything.
             stats: The JSON of the file's statistics, or None.
         """
         return self.reason(partition_values, stats) == KEEP
 
     def reason(self, partition_values: Mapping[str, str | None], stats: str | None) -> int:
         """``KEEP``, or by which facts the file is skipped: ``BY_PARTITION`` or ``BY_STATISTICS``."""
-        bits, facts = self._by_partition(tuple(partition_values.get(name) for _, name, _ in self._partition))
+        bits, facts = self._by_partition(tuple(_value(partition_values, names) for _, names, _ in self._partition))
         if not bits & T:
             return BY_PARTITION
         if bits == T or not self._data or not stats:
@@ -112,11 +113,11 @@ class FileSkipping:
 
         Args:
             count: The number of files.
-            partition_values: Physical name of every partition column to one serialized value a file.
+            partition_values: Physical or logical name of each partition column to one serialized value a file.
             stats: The JSON of each file, as a string array or by index; None if there is none.
         """
         result = np.zeros(count, np.uint8)
-        found = [_strings(partition_values[name]) for _, name, _ in self._partition]
+        found = [_column(partition_values, names, count) for _, names, _ in self._partition]
         keys: Sequence[tuple[str | None, ...]] = list(zip(*found, strict=True)) if found else [()] * count
         verdicts = {k: self._by_partition(k) for k in set(keys)}
         return self._reasons_by_statistics(result, [verdicts[k] for k in keys], stats)
@@ -148,6 +149,8 @@ class FileSkipping:
 
     def _partition_facts(self, text: str | None, kind: DataType) -> Facts:
         try:
+            if text == _MISSING:
+                return NOTHING_KNOWN
             value = partition_value(text, kind, time_zone=self._zone)
             if value is None:
                 return ALL_NULL
@@ -220,6 +223,20 @@ def _at(tree: Any, path: tuple[str, ...]) -> Any:
             return None
         tree = tree.get(name)
     return tree
+
+
+def _value(values: Mapping[str, str | None], names: tuple[str, str]) -> str | None:
+    for name in names:
+        if name in values:
+            return values[name]
+    return _MISSING
+
+
+def _column(values: Mapping[str, Any], names: tuple[str, str], count: int) -> list[str | None]:
+    for name in names:
+        if name in values:
+            return _strings(values[name])
+    return [_MISSING] * count
 
 
 def _strings(values: Any) -> list[str | None]:

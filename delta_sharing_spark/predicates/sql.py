@@ -56,7 +56,8 @@ _TYPES: dict[str, DataType] = {
     "BINARY": literals.BINARY,
     **_TYPED,
 }
-_MAX_DEPTH = 100
+#: Each level costs ten frames of Python's stack, of which a caller may have used some.
+_MAX_DEPTH = 50
 _CHAR = re.compile(r"(?<!var)char\s*\(", re.IGNORECASE)
 
 

@@ -1,0 +1,268 @@
+"""Files that are skipped, and facts that must not skip one (peers.md T24-T31, delta-log.md "Stats")."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
+from delta_sharing_spark.predicates.skipping import BY_PARTITION, BY_STATISTICS, KEEP, FileSkipping, may_match
+from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Decimal, Field, Primitive, Struct
+
+P = Primitive
+TABLE = Struct(
+    (
+        Field("a", P("integer")), Field("s", P("string")), Field("f", P("double")), Field("f32", P("float")), Field("d", P("date")),
+        Field("ts", P("timestamp")), Field("ntz", P("timestamp_ntz")), Field("dc", Decimal(38, 2)), Field("b", P("boolean")), Field("bin", P("binary")),
+        Field("wide", P("double"), metadata={"delta.typeChanges": [{"fromType": "float", "toType": "double"}]}),
+        Field("m", P("long"), metadata={COLUMN_MAPPING_NAME: "col-1"}),
+        Field("n", Struct((Field("x", P("integer"), metadata={COLUMN_MAPPING_NAME: "col-3"}),)), metadata={COLUMN_MAPPING_NAME: "col-2"}),
+        Field("p", P("integer"), metadata={COLUMN_MAPPING_NAME: "col-p"}), Field("day", P("date")), Field("pf", P("double")), Field("a2", P("long")),
+    )
+)  # fmt: skip
+PARTITIONS = ("p", "day", "pf")
+
+
+def stats(column: str, low: Any, high: Any, nulls: int | None = 0, rows: int | None = 10) -> str:
+    return json.dumps(
+        {"numRecords": rows, "minValues": {column: low}, "maxValues": {column: high}, "nullCount": {column: nulls}}
+    )
+
+
+def skipped(text: str, column: str, low: Any, high: Any, nulls: int | None = 0, rows: int | None = 10) -> bool:
+    return not may_match(parse_where(text, TABLE), {}, stats(column, low, high, nulls, rows), TABLE, ())
+
+
+LONG = "x" * 32
+SKIPPED = [
+    ("d = '2021-04-29'", "d", "2021-04-27", "2021-04-28"),
+    ("d = '2021-04-29'", "d", "2021-04-30", "2021-05-28"),
+    ("d < '2021-04-29'", "d", "2021-04-29", "2021-04-30"),
+    ("f <= 5.2D", "f", 5.21, 10.0),
+    ("a > 5", "a", 1, 5),
+    ("NOT a >= 7", "a", 7, 10),
+    ("a <> 7", "a", 7, 7),
+    ("a NOT IN (7, 8)", "a", 7, 7),
+    ("a IN (1, 9)", "a", 2, 8),
+    ("s LIKE 'b%'", "s", "c", "d"),
+    ("s LIKE 'b%'", "s", "a", "az"),
+    ("s NOT LIKE '%'", "s", "a", "b"),
+    ("s = 'b'", "s", "a", "az"),
+    ("s > 'b'", "s", "a", "ab" + "x" * 30 + "\U0010ffff"),
+    ("f < 1D", "f", 1.0, "NaN"),
+    ("ts > '2020-01-01 00:00:00.124'", "ts", "2020-01-01T00:00:00.000Z", "2020-01-01T00:00:00.122Z"),
+    ("ts > '2020-01-01 00:00:00'", "ts", "2019-01-01T00:00:00.000+01:00", "2020-01-01T00:59:59.998+01:00"),
+    ("dc = 1.5", "dc", 1.51, 2),
+    ("a IS NULL", "a", 1, 2),
+    ("(a = 1) IS NULL", "a", 1, 2),
+    ("NOT (a = 1) IS NOT NULL", "a", 1, 2),
+    ("a > 5 AND f > 1D", "a", 1, 5),
+]
+
+
+@pytest.mark.parametrize(("text", "column", "low", "high"), SKIPPED)
+def test_files_whose_bounds_exclude_the_predicate_are_skipped(text: str, column: str, low: Any, high: Any) -> None:
+    assert skipped(text, column, low, high)
+
+
+KEPT = [
+    ("NOT a >= 7", "a", 2, 10),  # T29
+    ("a <> 7", "a", 7, 8),
+    ("f > 100D", "f", 1.0, 2.0),  # NaN may be there, and is above
+    ("f = 'NaN'", "f", 1.0, 2.0),
+    ("f <> 1D", "f", 1.0, 1.0),
+    ("f = 0D", "f", -0.0, -0.0),
+    ("f32 = 0.1F", "f32", 0.1, 0.1),
+    ("wide > 0.1D AND wide < 1D", "wide", 0.1, 0.1),
+    ("wide = 0.10000000149011612D", "wide", 0.1, 0.1),
+    ("ts = '2020-01-01 00:00:00.123456'", "ts", "2020-01-01T00:00:00.000Z", "2020-01-01T00:00:00.123Z"),
+    ("ts <> '2020-01-01 00:00:00.123'", "ts", "2020-01-01T00:00:00.123Z", "2020-01-01T00:00:00.123Z"),
+    ("ts > '2020-01-01'", "ts", "2019-01-01 00:00:00", "2019-12-31 23:00:00"),  # no zone: of which one?
+    ("ntz = '2020-01-01 00:00:00.9999'", "ntz", "2020-01-01T00:00:00.000", "2020-01-01T00:00:00.999"),
+    (f"s = '{LONG}y'", "s", "a", LONG),  # a writer that cut the maximum and added nothing
+    (f"s = '{LONG}y'", "s", LONG, LONG + "\U0010ffff"),
+    (f"s <> '{LONG}'", "s", LONG, LONG),
+    (f"s = '{LONG}😀'", "s", "a", LONG + "\ufffd"),  # below by bytes: Delta once compared UTF-16
+    ("s = 'ab😀'", "s", "a", "ab\ufffd"),
+    ("s = 'b'", "s", "a", "b\ud83d"),
+    ("dc = 12345678901234567890.12", "dc", 1.2345678901234567e19, 1.2345678901234567e19),
+    ("bin = X'00'", "bin", "a", "b"),
+    ("a = 5", "a", "1", "2"),
+    ("a = 5", "a", 1.5, 2.5),
+    ("d = '2020-01-01'", "d", "someday", "never"),
+    ("a = 5", "a2", 1, 2),
+]
+
+
+@pytest.mark.parametrize(("text", "column", "low", "high"), KEPT)
+def test_files_whose_bounds_prove_nothing_are_kept(text: str, column: str, low: Any, high: Any) -> None:
+    assert not skipped(text, column, low, high)
+
+
+@pytest.mark.parametrize(
+    ("text", "nulls", "rows", "gone"),
+    [
+        ("a = 1", 10, 10, True),
+        ("a IS NOT NULL", 10, 10, True),
+        ("a IS NOT NULL", 9, 10, False),
+        ("a IS NULL", 0, 10, True),
+        ("a IS NULL", 1, 10, False),
+        ("a IS NULL", None, 10, False),
+        ("a = 1", 10, None, False),
+        ("a = 1", 0, 0, False),
+    ],
+)
+def test_null_counts(text: str, nulls: int | None, rows: int | None, gone: bool) -> None:
+    assert skipped(text, "a", None, None, nulls, rows) is gone
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"minValues": 3}', '{"numRecords": "x", "minValues": {"a": []}}']
+)
+def test_unreadable_statistics_keep_the_file(text: str) -> None:
+    assert may_match(parse_where("a = 1", TABLE), {}, text, TABLE, ())
+
+
+def test_columns_are_looked_up_by_physical_names() -> None:
+    skipping = FileSkipping(parse_where("m = 1 AND n.x = 2 AND p = 3", TABLE), TABLE, PARTITIONS)
+    assert skipping.stats_columns == {"col-1", "col-2"}
+    assert skipping.reason({"col-p": "4"}, None) == BY_PARTITION
+    inside = json.dumps(
+        {
+            "numRecords": 1,
+            "minValues": {"col-1": 1, "col-2": {"col-3": 5}},
+            "maxValues": {"col-1": 1, "col-2": {"col-3": 9}},
+        }
+    )
+    assert skipping.reason({"col-p": "3"}, inside) == BY_STATISTICS
+    assert skipping.reason({"p": "3"}, inside.replace("col-", "other-")) == KEEP
+
+
+def test_a_partition_value_may_be_keyed_by_the_logical_name() -> None:
+    skipping = FileSkipping(parse_where("p = 3", TABLE), TABLE, PARTITIONS)
+    assert skipping.reason({"p": "3"}, None) == KEEP
+    assert skipping.reason({"p": "4"}, None) == BY_PARTITION
+    assert skipping.reason({}, None) == KEEP  # the reader says what is wrong with such a file
+
+
+def test_what_could_not_help_is_told() -> None:
+    text = "a > 1 AND f > 1D AND s LIKE '%x' AND pf > 1D AND (p = 1 OR b) AND (p = 1 OR a = 2) AND NOT bin = X'00' AND b IS NULL"
+    unhelpful = FileSkipping(parse_where(text, TABLE), TABLE, PARTITIONS).unhelpful()
+    assert [str(e) for e in unhelpful] == [
+        "`f` > 1.0D",
+        "`s` LIKE '%x'",
+        "(`p` = 1) OR (`b` = TRUE)",
+        "NOT (`bin` = X'00')",
+    ]
+
+
+def test_a_hundred_thousand_files_take_less_than_two_seconds() -> None:
+    count = 100_000
+    days = pa.array([f"2020-{1 + i % 12:02d}-{1 + i % 28:02d}" for i in range(count)])
+    names = [f"c{j}" for j in range(20)]
+    texts = [
+        json.dumps({
+            "numRecords": 1000,
+            "minValues": {"a": i, "s": "abc", "ts": "2020-01-01T00:00:00.000Z", **dict.fromkeys(names, i)},
+            "maxValues": {"a": i + 1, "s": "abd", "ts": "2020-01-01T00:00:00.999Z", **dict.fromkeys(names, i)},
+            "nullCount": {"a": 0, "s": 0, "ts": 0, **dict.fromkeys(names, 0)},
+        })
+        for i in range(count)
+    ]  # fmt: skip
+    skipping = FileSkipping(
+        parse_where("day >= '2020-02-01' AND a = 77777 AND s LIKE 'ab%' AND ts < '2021-01-01'", TABLE),
+        TABLE,
+        PARTITIONS,
+    )
+    started = time.perf_counter()
+    reasons = skipping.reasons(count, {"day": days}, pa.array(texts))
+    assert time.perf_counter() - started < 2.0 * 4  # four times the bound, for a busy machine
+    assert np.count_nonzero(reasons == KEEP) == 2
+    assert np.count_nonzero(reasons == BY_PARTITION) == sum(d.as_py() < "2020-02-01" for d in days)
+
+
+class _Statistics:
+    def __init__(self, **attributes: Any) -> None:
+        self.has_min_max = self.has_null_count = True
+        self.__dict__.update(attributes)
+
+
+class _Column:
+    max_repetition_level = 0
+
+    def __init__(self, physical: str, logical: dict[str, Any]) -> None:
+        self.physical_type, self.logical_type = physical, self
+        self._logical = json.dumps(logical)
+
+    def to_json(self) -> str:
+        return self._logical
+
+
+class _File:
+    """Footers that pyarrow cannot write: no null counts, other logical types, old writers."""
+
+    def __init__(
+        self, column: _Column, statistics: _Statistics | None, created_by: str = "parquet-mr version 1.13.1"
+    ) -> None:
+        self.created_by, self.num_rows, self.statistics = created_by, 10, statistics
+        self._column = column
+
+    schema = property(lambda self: self)
+
+    def column(self, index: int) -> Any:
+        return self if self.in_group else self._column
+
+    in_group = False
+
+    def row_group(self, index: int) -> Any:
+        group = _File(self._column, self.statistics)
+        group.in_group = True
+        return group
+
+
+INT = {"Type": "None"}
+MICROS = {"Type": "Timestamp", "isAdjustedToUTC": True, "timeUnit": "microseconds"}
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "column", "statistics", "created_by", "kept"),
+    [
+        ("a = 1", ("a",), _Column("INT32", INT), {"min_raw": 5, "max_raw": 9, "null_count": 0}, "", False),
+        ("a = 1", ("a",), _Column("INT32", {"Type": "Int", "isSigned": False}), {"min_raw": 5, "max_raw": 9, "null_count": 0}, "", True),
+        ("a IS NULL", ("a",), _Column("INT32", INT), {"min_raw": 5, "max_raw": 9, "null_count": 0, "has_null_count": False}, "", True),
+        ("a IS NULL", ("a",), _Column("INT32", INT), {"min_raw": 5, "max_raw": 9, "null_count": 0}, "", False),
+        ("a = 1", ("a",), _Column("INT32", INT), {"has_min_max": False, "null_count": 10}, "", False),
+        ("a = 1", ("a",), _Column("INT32", INT), None, "", True),
+        ("f < 5D", ("f",), _Column("DOUBLE", INT), {"min_raw": float("nan"), "max_raw": float("nan"), "null_count": 0}, "", True),
+        ("f > 5D", ("f",), _Column("DOUBLE", INT), {"min_raw": 1.0, "max_raw": 2.0, "null_count": 0}, "", True),
+        ("f < 1D", ("f",), _Column("FLOAT", INT), {"min_raw": 1.0, "max_raw": 2.0, "null_count": 0}, "", False),
+        ("ts = '2020-01-01'", ("ts",), _Column("INT96", INT), {"min_raw": b"", "max_raw": b"", "null_count": 0}, "", True),
+        ("ts = '1970-01-01'", ("ts",), _Column("INT64", MICROS), {"min_raw": 1, "max_raw": 2, "null_count": 0}, "", False),
+        ("ts = '1970-01-01'", ("ts",), _Column("INT64", {**MICROS, "isAdjustedToUTC": False}), {"min_raw": 1, "max_raw": 2, "null_count": 0}, "", True),
+        ("ts = '1970-01-01'", ("ts",), _Column("INT64", {**MICROS, "timeUnit": "nanoseconds"}), {"min_raw": 1, "max_raw": 2, "null_count": 0}, "", True),
+        ("dc = 9", ("dc",), _Column("FIXED_LEN_BYTE_ARRAY", {"Type": "Decimal", "scale": 1, "precision": 9}), {"min_raw": b"\xff\xf0", "max_raw": b"\x00\x10", "null_count": 0}, "", False),
+        ("dc = 9", ("dc",), _Column("FIXED_LEN_BYTE_ARRAY", {"Type": "Decimal", "scale": 1, "precision": 9}), {"min_raw": b"\xff\xf0", "max_raw": b"\x00\x10", "null_count": 0}, "parquet-mr version 1.8.2 (build x)", True),
+        ("s = 'z'", ("s",), _Column("BYTE_ARRAY", {"Type": "String"}), {"min_raw": b"a", "max_raw": b"b", "null_count": 0}, "", False),
+        ("s = 'z'", ("s",), _Column("BYTE_ARRAY", {"Type": "String"}), {"min_raw": b"a", "max_raw": b"b", "null_count": 0}, "parquet-mr version 1.8.2 (build x)", True),
+        ("s = 'z'", ("s",), _Column("BYTE_ARRAY", {"Type": "Decimal", "scale": 0, "precision": 9}), {"min_raw": b"a", "max_raw": b"b", "null_count": 0}, "", True),
+        ("d = '1970-01-01'", ("d",), _Column("INT32", {"Type": "Date"}), {"min_raw": 1, "max_raw": 2, "null_count": 0}, "", False),
+        ("ntz = '1970-01-02 00:00:01'", ("ntz",), _Column("INT32", {"Type": "Date"}), {"min_raw": 1, "max_raw": 1, "null_count": 0}, "", False),
+    ],
+)  # fmt: skip
+def test_footers_that_prove_something_and_those_that_do_not(
+    text: str, path: tuple[str, ...], column: _Column, statistics: dict[str, Any] | None, created_by: str, kept: bool
+) -> None:
+    file = _File(column, None if statistics is None else _Statistics(**statistics), created_by or "x")
+    assert RowGroupSkipping(parse_where(text, TABLE)).bind(file, {path: 0}, {})(0) is kept
+
+
+def test_a_column_that_a_file_lacks_is_null() -> None:
+    file = _File(_Column("INT32", INT), None)
+    assert not RowGroupSkipping(parse_where("a = 1", TABLE)).bind(file, {("a",): None}, {})(0)
+    assert RowGroupSkipping(parse_where("a = 1", TABLE)).bind(file, {}, {})(0)

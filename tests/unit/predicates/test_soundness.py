@@ -1,0 +1,148 @@
+"""Evaluation against a row-by-row oracle, and skipping that never loses a row that the oracle passes."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
+from row_oracle import answer, partition_text, statistics, to_json
+from where_strategies import ROWS, SCHEMA, predicates, table
+
+from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.predicates.evaluate import evaluate
+from delta_sharing_spark.predicates.row_groups import RowGroupSkipping, leaf_of
+from delta_sharing_spark.predicates.skipping import BY_PARTITION, KEEP, FileSkipping
+from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.scan.transform import Context, find_source, leaf_count
+
+PARTITIONS = ("flag", "i8", "i32", "i64", "f64", "dec", "s", "d", "ts", "ntz")
+COMMON = settings(
+    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
+
+
+def parsed(text: str) -> Any:
+    try:
+        return parse_where(text, SCHEMA)
+    except PredicateError:
+        assume(False)
+
+
+@COMMON
+@given(predicates(), ROWS)
+def test_evaluate_agrees_with_the_row_oracle(text: str, rows: list[dict[str, Any]]) -> None:
+    expression = pickle.loads(pickle.dumps(parsed(text)))
+    data = table(rows)
+    expected = [answer(expression, row) for row in rows]
+    got = evaluate(expression, data)
+    assert isinstance(got, pa.ChunkedArray)
+    assert got.to_pylist() == expected
+    batch = data.to_batches()[0]
+    assert evaluate(expression, batch).to_pylist() == expected
+    sliced = batch.slice(1)
+    assert evaluate(expression, sliced).to_pylist() == expected[1:]
+
+
+@COMMON
+@given(predicates())
+def test_the_text_of_a_tree_parses_to_a_tree_that_answers_alike(text: str) -> None:
+    expression = parsed(text)
+    rows = [{f.name: None for f in SCHEMA.fields}]
+    again = parse_where(str(expression), SCHEMA)
+    assert answer(again, rows[0]) == answer(expression, rows[0])
+
+
+@COMMON
+@given(
+    predicates(),
+    ROWS,
+    ROWS,
+    st.booleans(),
+    st.sampled_from([3, 32]),
+    st.sets(st.sampled_from(["minValues", "maxValues", "nullCount", "numRecords"]), max_size=2),
+)
+def test_statistics_never_skip_a_row_that_passes(
+    text: str, rows: list[dict[str, Any]], deleted: list[dict[str, Any]], nan: bool, prefix: int, dropped: set[str]
+) -> None:
+    expression = parsed(text)
+    skipping = FileSkipping(expression, SCHEMA, ())
+    for extra in ([], deleted):  # with deleted rows the bounds are wide
+        stats = {k: v for k, v in statistics(rows + extra, SCHEMA, nan=nan, prefix=prefix).items() if k not in dropped}
+        if not skipping.may_match({}, to_json({**stats, "tightBounds": not extra})):
+            assert not any(answer(expression, row) for row in rows)
+
+
+@COMMON
+@given(predicates(), ROWS, st.sets(st.sampled_from(PARTITIONS), min_size=1, max_size=4))
+def test_partition_values_decide_exactly_and_with_statistics_soundly(
+    text: str, rows: list[dict[str, Any]], names: set[str]
+) -> None:
+    expression = parsed(text)
+    row = rows[0]
+    if "s" in names and row["s"] == "":
+        row["s"] = None  # the log cannot tell them apart
+    rows = [{**r, **{name: row[name] for name in names}} for r in rows]
+    skipping = FileSkipping(expression, SCHEMA, tuple(names))
+    values = {name: partition_text(row[name]) for name in names}
+    stats = to_json(statistics(rows, SCHEMA, nan=True, prefix=32))
+    passes = any(answer(expression, r) for r in rows)
+    reason = skipping.reason(values, stats)
+    if passes:
+        assert reason == KEEP
+        assert skipping.may_match(values, None)
+    columns = {name: pa.array([value] * 2, pa.string()) for name, value in values.items()}
+    assert list(skipping.reasons(2, columns, pa.array([stats, stats]))) == [reason] * 2
+    assert list(skipping.reasons(2, columns, lambda _: stats)) == [reason] * 2
+
+
+@COMMON
+@given(
+    predicates(),
+    ROWS,
+    st.sets(st.sampled_from(PARTITIONS), max_size=3),
+    st.sampled_from([{}, {"store_decimal_as_integer": True}, {"version": "1.0"}]),
+)
+def test_row_groups_never_lose_a_row_that_passes(
+    text: str, rows: list[dict[str, Any]], names: set[str], how: dict[str, Any]
+) -> None:
+    expression = parsed(text)
+    rows = [{**r, **{name: rows[0][name] for name in names}} for r in rows]
+    data = table(rows)
+    sink = io.BytesIO()
+    pq.write_table(data.drop_columns(sorted(names)), sink, row_group_size=3, **how)
+    metadata = pq.read_metadata(pa.BufferReader(sink.getvalue()))
+    schema = metadata.schema.to_arrow_schema()
+    skipping = RowGroupSkipping(expression)
+    context = Context("t", "f", "none")
+    leaves = {}
+    for path in skipping.paths:
+        fields, kind = [], SCHEMA
+        for name in path:
+            fields.append(kind.find(name))
+            kind = fields[-1].type
+        if path[0] not in names:
+            leaves[path] = leaf_of(schema, fields, lambda f, s: find_source(f, s, context), leaf_count)
+    constants = {name: data.column(name)[0] for name in names}
+    may_match = skipping.bind(metadata, leaves, constants)
+    for index in range(metadata.num_row_groups):
+        if not may_match(index):
+            assert not any(answer(expression, row) for row in rows[3 * index : 3 * index + 3])
+
+
+@example("i64 = 7")
+@given(
+    st.sampled_from(
+        ["i64 = 7", "NOT i64 <> 7", "i64 IN (7, 9)", "i64 BETWEEN 7 AND 7", "i64 <=> 7", "(i64 = 7) IS TRUE"]
+    )
+)
+def test_forms_of_one_question_skip_alike(text: str) -> None:
+    skipping = FileSkipping(parse_where(text, SCHEMA), SCHEMA, ("i64",))
+    assert skipping.reason({"i64": "8"}, None) == BY_PARTITION
+    assert skipping.reason({"i64": ""}, None) == BY_PARTITION
+    assert skipping.reason({"i64": "7"}, None) == KEEP
+    assert skipping.reason({"i64": "?"}, None) == KEEP

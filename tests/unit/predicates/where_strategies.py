@@ -1,0 +1,257 @@
+"""Rows and predicate texts over a schema of every scalar type, dense in the values where comparisons go wrong."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
+
+D = decimal.Decimal
+UTC = dt.timezone.utc
+P = Primitive
+
+NESTED = Struct((Field("x", P("integer")), Field("y", P("string")), Field("z", Struct((Field("w", P("double")),)))))
+SCHEMA = Struct(
+    (
+        Field("flag", P("boolean")),
+        Field("i8", P("byte")),
+        Field("i16", P("short")),
+        Field("i32", P("integer")),
+        Field("i64", P("long")),
+        Field("j64", P("long")),
+        Field("f32", P("float")),
+        Field("f64", P("double")),
+        Field("g64", P("double")),
+        Field("dec", Decimal(10, 2)),
+        Field("dec4", Decimal(20, 4)),
+        Field("big", Decimal(38, 18)),
+        Field("s", P("string")),
+        Field("t", P("string")),
+        Field("bin", P("binary")),
+        Field("d", P("date")),
+        Field("ts", P("timestamp")),
+        Field("ntz", P("timestamp_ntz")),
+        Field("a b", P("integer")),
+        Field("st", NESTED),
+    )
+)
+ARROW = pa.schema(
+    [
+        ("flag", pa.bool_()),
+        ("i8", pa.int8()),
+        ("i16", pa.int16()),
+        ("i32", pa.int32()),
+        ("i64", pa.int64()),
+        ("j64", pa.int64()),
+        ("f32", pa.float32()),
+        ("f64", pa.float64()),
+        ("g64", pa.float64()),
+        ("dec", pa.decimal128(10, 2)),
+        ("dec4", pa.decimal128(20, 4)),
+        ("big", pa.decimal128(38, 18)),
+        ("s", pa.string()),
+        ("t", pa.string()),
+        ("bin", pa.binary()),
+        ("d", pa.date32()),
+        ("ts", pa.timestamp("us", "UTC")),
+        ("ntz", pa.timestamp("us")),
+        ("a b", pa.int32()),
+        ("st", pa.struct([("x", pa.int32()), ("y", pa.string()), ("z", pa.struct([("w", pa.float64())]))])),
+    ]
+)
+
+INTS = [0, 1, -1, 2, 7, 100, 127, -128]
+LONGS = [*INTS, 2**31 - 1, -(2**31), 2**31, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63)]
+NAN, INF = float("nan"), float("inf")
+FLOATS = [0.0, -0.0, 1.0, 1.5, -1.5, 0.5, 100.0, INF, -INF, NAN, 2.0**-149, 3.4028234663852886e38, 16777216.0]
+F32_TENTH = 0.10000000149011612
+DOUBLES = [*FLOATS, 0.1, F32_TENTH, 2.0**53, 9.223372036854775807e18, 5e-324, 1e308, 1.1, 99999999.99]
+STRINGS = ["", "a", "A", "ab", "a%", "a_c", "abc", "a\nc", "aéc", "a😀c", "é", "z", "\\", "a\\b", "'", "it's", "ａ", "x" * 40,
+           "\U0001f600", "\uffff", " 1", "10", "9", "NULL", "a\x00b"]  # fmt: skip
+BINARIES = [b"", b"a", b"\x00", b"\xff", b"ab", b"\x7f", b"\x80"]
+DATES = [dt.date(1, 1, 1), dt.date(1582, 10, 15), dt.date(1969, 12, 31), dt.date(1970, 1, 1), dt.date(2020, 1, 1),
+         dt.date(2020, 2, 29), dt.date(9999, 12, 31)]  # fmt: skip
+CLOCKS = [dt.time(), dt.time(12, 34, 56), dt.time(23, 59, 59, 999999), dt.time(0, 0, 0, 1), dt.time(12, 0, 0, 123456)]
+STAMPS = [dt.datetime.combine(d, c) for d in DATES for c in CLOCKS]
+DECS = [
+    D("0.00"),
+    D("0.01"),
+    D("-0.01"),
+    D("1.50"),
+    D("1.00"),
+    D("99999999.99"),
+    D("-99999999.99"),
+    D("0.10"),
+    D("2.00"),
+]
+DECS4 = [*(D(str(v) + "00") for v in DECS), D("1.5001"), D("9007199254740993.0000"), D("0.1000")]
+BIGS = [D("0"), D("1.5"), D("99999999999999999999.999999999999999999"), D("0.000000000000000001"),
+        D("9007199254740992.999999999999999999"), D("0.1"), D("-1.500000000000000001")]  # fmt: skip
+
+
+def _or_null(values: list[Any], extra: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[Any]:
+    pool = st.sampled_from([None, *values])
+    return st.one_of(pool, extra) if extra is not None else pool
+
+
+_TEXT = st.text(st.sampled_from("ab%_\\'\né😀z0"), max_size=5)
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "flag": _or_null([True, False]),
+            "i8": _or_null(INTS),
+            "i16": _or_null([*INTS, 32767, -32768]),
+            "i32": _or_null(LONGS[:10]),
+            "i64": _or_null(LONGS),
+            "j64": _or_null(LONGS),
+            "f32": _or_null([*FLOATS, F32_TENTH]),
+            "f64": _or_null(DOUBLES, st.floats()),
+            "g64": _or_null(DOUBLES),
+            "dec": _or_null(DECS),
+            "dec4": _or_null(DECS4),
+            "big": _or_null(BIGS),
+            "s": _or_null(STRINGS, _TEXT),
+            "t": _or_null(STRINGS),
+            "bin": _or_null(BINARIES),
+            "d": _or_null(DATES),
+            "ts": _or_null([s.replace(tzinfo=UTC) for s in STAMPS]),
+            "ntz": _or_null(STAMPS),
+            "a b": _or_null(INTS),
+            "st": st.none()
+            | st.fixed_dictionaries(
+                {
+                    "x": _or_null(INTS),
+                    "y": _or_null(STRINGS),
+                    "z": st.none() | st.fixed_dictionaries({"w": _or_null(DOUBLES)}),
+                }
+            ),
+        }
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+_quoted = {"'": "\\'", "\\": "\\\\", "\n": "\\n", "\x00": "\\0"}
+
+
+@st.composite
+def string_literals(draw: st.DrawFn) -> str:
+    """A string in one of the forms that Spark reads."""
+    text = draw(st.one_of(st.sampled_from(STRINGS), _TEXT))
+    form = draw(st.sampled_from(["escaped", "doubled", "double", "raw", "unicode"]))
+    if form == "raw" and "'" not in text:
+        return f"r'{text}'"
+    if form == "doubled":
+        return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+    if form == "double":
+        return '"' + text.replace("\\", "\\\\").replace('"', '""') + '"'
+    if form == "unicode":
+        return "'" + "".join(f"\\U{ord(c):08x}" for c in text) + "'"
+    return "'" + "".join(_quoted.get(c, c) for c in text) + "'"
+
+
+INTEGER_LITERALS = [str(v) for v in LONGS] + ["1Y", "-128Y", "7S", "100L", "- 1", "9223372036854775808", "-9223372036854775809",
+                    "99999999999999999999", "CAST('7' AS BIGINT)", "CAST(1.9 AS INT)", "'7'", "' 100 '", "'-1'"]  # fmt: skip
+FRACTION_LITERALS = ["0.1", "1.5", "-1.5", "1.0", "0.10", "1e0", "15e-1", "1.5F", "0.1F", "0.1D", "1.5D", "9007199254740993D", "1.50BD",
+                     "'0.1'", "'NaN'", "'-Infinity'", "'1.5'", "CAST('NaN' AS FLOAT)", "CAST('inf' AS DOUBLE)", "CAST(0.1 AS FLOAT)",
+                     "-0.0D", "-0D", "0.0", "5e-324", "99999999.99", "1e308", "CAST(16777217 AS FLOAT)", "0.01", "2", "-0.000",
+                     "1.4e-45F", "1.1", ".5", "5.", "1.5001", "16777217", "CAST('1.005' AS DECIMAL(3,2))"]  # fmt: skip
+DATE_LITERALS = ["DATE '2020-01-01'", "'2020-1-1'", "'1970-01-01'", "DATE '0001-01-01'", "'9999-12-31'", "'2020'", "'2020-02'",
+                 "DATE'2020-02-29'", "'2020-02-29 foo'", "CAST('2020-01-01' AS DATE)", "'1582-10-15'"]  # fmt: skip
+STAMP_LITERALS = ["TIMESTAMP '2020-01-01 00:00:00'", "'2020-01-01 12:34:56'", "'2020-01-01T12:34:56Z'", "'1970-01-01 00:00:00.000001'",
+                  "TIMESTAMP '2020-01-01 02:00:00+02:00'", "'1969-12-31 23:59:59.999999'", "'0001-01-01'", "'9999-12-31 23:59:59.999999'",
+                  "'2020-02-29 12:00:00.1234569'", "TIMESTAMP '1970-01-01 1:00:00 Europe/Berlin'", "TIMESTAMP_LTZ '2020-01-01'"]  # fmt: skip
+NTZ_LITERALS = [
+    "TIMESTAMP_NTZ '2020-01-01 00:00:00'",
+    "TIMESTAMP_NTZ '1969-12-31T23:59:59.999999'",
+    "TIMESTAMP_NTZ'2020-1-1'",
+]
+BINARY_LITERALS = ["X'00'", "X'ff'", "X'6162'", "x'7F'", "X''", "X'8'", "'a'", "''", "CAST('ab' AS BINARY)", "'é'"]
+BOOLEAN_LITERALS = ["true", "FALSE", "'t'", "'No'", "' yes '"]
+
+_numeric = st.sampled_from([*INTEGER_LITERALS, *FRACTION_LITERALS])
+_stamps = st.sampled_from([*DATE_LITERALS[:1], *STAMP_LITERALS, *NTZ_LITERALS])
+LITERALS: dict[str, st.SearchStrategy[str]] = {
+    **dict.fromkeys(("i8", "i16", "i32", "I64", "`a b`", "st.x", "f32", "f64", "g64", "dec", "dec4", "big", "st.z.w"), _numeric),
+    "flag": st.sampled_from(BOOLEAN_LITERALS),
+    **dict.fromkeys(("s", "t", "`st`.y"), string_literals()),
+    "bin": st.sampled_from(BINARY_LITERALS),
+    "d": st.sampled_from([*DATE_LITERALS, *STAMP_LITERALS[:1], *NTZ_LITERALS]),
+    "ts": _stamps,
+    "ntz": st.sampled_from([*DATE_LITERALS[:1], *NTZ_LITERALS, *STAMP_LITERALS[:2], "TIMESTAMP '2020-01-01 02:00:00+02:00'"]),
+}  # fmt: skip
+PAIRS = [("i64", "j64"), ("i32", "i64"), ("i8", "i16"), ("f64", "g64"), ("f64", "st.z.w"), ("dec", "dec4"), ("s", "t"), ("s", "st.y"),
+         ("i32", "`a b`"), ("f64", "f64"), ("d", "d"), ("bin", "bin"), ("flag", "flag"), ("ts", "ts")]  # fmt: skip
+OPS = ["=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>", "!>", "!<"]
+LIKE_PATTERNS = ["'%'", "'a%'", "'%c'", "'%a%'", "'a_c'", "''", "'_'", "'a\\%'", "'a\\_c'", "'a__c'", "'%\\n%'", "'a\\\\\\\\b'",
+                 "'%é%'", "'a%%_'", "'_%_'", "'a!%' ESCAPE '!'", "'a!!%' ESCAPE '!'", "'%''%'", "r'a\\\\b'", "NULL", "'.*'",
+                 "'[a]%'", "'%_😀%'", "'%%'", "'x%x'"]  # fmt: skip
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> str:
+    column = draw(st.sampled_from(sorted(LITERALS)))
+    literal = LITERALS[column]
+    kind = draw(
+        st.sampled_from(
+            ["compare", "compare", "flip", "in", "between", "null", "pair", "like", "bare", "is", "null literal"]
+        )
+    )
+    negated = draw(st.sampled_from(["", "", "NOT "]))
+    if kind == "compare":
+        return f"{column} {draw(st.sampled_from(OPS))} {draw(literal)}"
+    if kind == "flip":
+        return f"{draw(literal)} {draw(st.sampled_from(OPS))} {column}"
+    if kind == "in":
+        values = draw(
+            st.lists(
+                st.one_of(literal, literal, literal, st.just("NULL")),
+                min_size=1,
+                max_size=draw(st.sampled_from([3, 14])),
+            )
+        )
+        return f"{column} {negated}IN ({', '.join(values)})"
+    if kind == "between":
+        return f"{column} {negated}BETWEEN {draw(literal)} AND {draw(literal)}"
+    if kind == "null":
+        name = draw(st.sampled_from([*sorted(LITERALS), "st", "st.z"]))
+        return f"{name} IS {negated}NULL"
+    if kind == "pair":
+        left, right = draw(st.sampled_from(PAIRS))
+        return f"{left} {draw(st.sampled_from(OPS))} {right}"
+    if kind == "like":
+        name = draw(st.sampled_from(["s", "t", "st.y"]))
+        return f"{name} {negated}LIKE {draw(st.sampled_from(LIKE_PATTERNS))}"
+    if kind == "bare":
+        return draw(
+            st.sampled_from(["flag", "true", "NOT flag", "1 = 1", "'a' = \"a\"", "1 > NULL", "NULL <=> 1", "1.0 = 1"])
+        )
+    if kind == "is":
+        return f"flag IS {negated}{draw(st.sampled_from(['TRUE', 'FALSE', 'UNKNOWN']))}"
+    return f"{column} {draw(st.sampled_from(OPS))} NULL"
+
+
+def predicates() -> st.SearchStrategy[str]:
+    """Texts of predicates; not all are in the language (types that do not compare, decimals that would round)."""
+    return st.recursive(
+        comparisons(),
+        lambda inner: st.one_of(
+            st.tuples(inner, st.sampled_from(["AND", "OR"]), inner).map(" ".join),
+            st.tuples(inner, st.sampled_from(["AND", "OR"]), inner).map(lambda p: f"({' '.join(p)})"),
+            inner.map(lambda p: f"NOT ({p})"),
+            inner.map(lambda p: f"NOT {p}"),
+            inner.map(lambda p: f"({p}) IS NULL"),
+            inner.map(lambda p: f"({p}) IS NOT TRUE"),
+        ),
+        max_leaves=5,
+    )
+
+
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=ARROW)

@@ -6,14 +6,30 @@ It drives the gate (:func:`check_protocol`) that every table passes whichever wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
+from delta_sharing_spark.schema.types import Array, DataType, Map, Struct
 
 #: Reader versions of the Delta protocol: 1 asks nothing, 2 column mapping, 3 lists its features by name.
 FEATURES_READER_VERSION = 3
 _COLUMN_MAPPING_READER_VERSION = 2
+
+
+#: The metadata of a field whose type was widened.
+TYPE_CHANGES = "delta.typeChanges"
+_WIDER = {
+    "byte": ("short", "integer", "long", "double"),
+    "short": ("integer", "long", "double"),
+    "integer": ("long", "double"),
+    "float": ("double",),
+    "date": ("timestamp_ntz",),
+}
+#: Digits that a decimal needs before its point to hold every value.
+_DECIMAL_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +77,13 @@ _READER_FEATURES = (
         "catalogManaged",
         "Ask the table's catalog which commits count; the log alone does not tell.",
         False,
-        "Ask the provider to share it by url, where the server resolves the commits.",
+        _PROVIDER,
     ),
     Feature(
         "catalogOwned-preview",
         "The preview of `catalogManaged`.",
         False,
-        "Ask the provider to share it by url, where the server resolves the commits.",
+        _PROVIDER,
     ),
     Feature("geospatial", "Read `geometry` and `geography`.", False, _PROVIDER),
     Feature("geospatial-dev", "The preview of `geospatial`.", False, _PROVIDER),
@@ -160,6 +176,62 @@ def _refusal(name: str) -> str:
             f"{name!r} (unknown to this version; upgrade delta-sharing-spark, or ask the provider to drop the feature)"
         )
     return f"{name!r} ({feature.duty} {feature.how})"
+
+
+def check_type_changes(schema: Struct, *, table: str) -> None:
+    """Refuse a type change that the protocol does not allow (Delta protocol, "Type Widening", "Type Change Metadata").
+
+    Raises:
+        UnsupportedFeatureError: Such a change, by its column and types.
+    """
+    _check_type(schema, "", table)
+
+
+def _check_type(data_type: DataType, path: str, table: str) -> None:
+    match data_type:
+        case Struct(fields):
+            for field in fields:
+                name = f"{path}.{field.name}" if path else field.name
+                changes = field.metadata.get(TYPE_CHANGES) or ()
+                for change in changes if isinstance(changes, (list, tuple)) else (changes,):
+                    _check_change(change, name, table)
+                _check_type(field.type, name, table)
+        case Array(element):
+            _check_type(element, f"{path}.element", table)
+        case Map(key, value):
+            _check_type(key, f"{path}.key", table)
+            _check_type(value, f"{path}.value", table)
+        case _:
+            pass
+
+
+def _check_change(change: object, column: str, table: str) -> None:
+    before = change.get("fromType") if isinstance(change, Mapping) else None
+    after = change.get("toType") if isinstance(change, Mapping) else None
+    if isinstance(before, str) and isinstance(after, str) and _widens(before, after):
+        return
+    raise UnsupportedFeatureError(
+        f"column {column!r} of {table} changed its type from {before!r} to {after!r}, which the Delta protocol does not "
+        f"list among type widenings; ask the provider to rewrite the table, or upgrade delta-sharing-spark",
+        features=("typeWidening",),
+    )
+
+
+def _widens(before: str, after: str) -> bool:
+    if after in _WIDER.get(before, ()):
+        return True
+    target = _DECIMAL.fullmatch(after)
+    if target is None:
+        return False
+    precision, scale = int(target[1]), int(target[2])
+    source = _DECIMAL.fullmatch(before)
+    if source is not None:
+        more, finer = precision - int(source[1]), scale - int(source[2])
+    elif before in _DECIMAL_DIGITS:
+        more, finer = precision - _DECIMAL_DIGITS[before], scale
+    else:
+        return False
+    return more >= finer >= 0
 
 
 def allows_column_mapping(min_reader_version: int, reader_features: Iterable[str] | None) -> bool:

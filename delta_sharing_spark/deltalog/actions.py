@@ -72,11 +72,13 @@ class Metadata:
     created_time: int | None = None
 
     def check(self, table: str) -> None:
-        """Refuse a table whose files are not Parquet.
+        """Refuse a table whose files are not Parquet, or whose columns changed type in a way the protocol does not list.
 
         Raises:
             UnsupportedFeatureError
         """
+        if features.TYPE_CHANGES in self.schema_string:
+            features.check_type_changes(self.schema(table), table=table)
         if self.provider.lower() != "parquet":
             raise UnsupportedFeatureError(
                 f"the files of {table} are {self.provider!r}, and this reader reads 'parquet' only; "

@@ -121,7 +121,7 @@ class AddBatch:
         marked = {} if self.vectors is None else dict(self._vectors())
         stats: list[str | None] = [None] * len(paths)
         if keep_stats:
-            stats = self._all_stats()
+            stats = self.stats_texts()
         for index, path in enumerate(paths):
             yield FileTask(
                 id=path,
@@ -133,7 +133,8 @@ class AddBatch:
                 stats=stats[index],
             )
 
-    def _all_stats(self) -> list[str | None]:
+    def stats_texts(self) -> list[str | None]:
+        """Every file's statistics as JSON, made from ``stats_parsed`` where the log has only that; None without."""
         if self.stats is not None:
             texts: list[str | None] = self.stats.to_pylist()
             return texts

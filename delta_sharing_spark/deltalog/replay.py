@@ -101,17 +101,22 @@ class Snapshot:
                     yield kept
 
     def tasks(
-        self, prune: Prune | None = None, *, stats_columns: Collection[str] | None = None, keep_stats: bool = False
+        self,
+        prune: Prune | None = None,
+        *,
+        stats: bool = True,
+        stats_columns: Collection[str] | None = None,
+        keep_stats: bool = False,
     ) -> Iterator[FileTask]:
         """A task for every live file that ``prune`` keeps.
 
         Args:
             prune: From a batch to a mask of its length, true for files to read; files are dropped before any object
                 is built for them.
-            stats_columns: As in :meth:`adds`.
+            stats, stats_columns: As in :meth:`adds`; without statistics ``FileTask.rows`` is None.
             keep_stats: Whether tasks carry their statistics.
         """
-        for batch in self.adds(stats_columns=stats_columns):
+        for batch in self.adds(stats=stats, stats_columns=stats_columns):
             kept = batch if prune is None else batch.filter(prune(batch))
             yield from kept.tasks(keep_stats=keep_stats)
 

@@ -231,3 +231,41 @@ def test_planning_imports_no_pandas(tmp_path):
         "assert not {'pandas', 'sqlglot', 'fsspec'} & set(sys.modules), 'heavy imports'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "allowed"),
+    [
+        ("byte", "long", True),
+        ("integer", "double", True),
+        ("long", "double", False),
+        ("long", "integer", False),
+        ("float", "double", True),
+        ("date", "timestamp_ntz", True),
+        ("date", "timestamp", False),
+        ("decimal(10,2)", "decimal(12,4)", True),
+        ("decimal(10,2)", "decimal(12,5)", False),
+        ("decimal(10,2)", "decimal(12,1)", False),
+        ("integer", "decimal(10,0)", True),
+        ("integer", "decimal(11,2)", False),
+        ("long", "decimal(20,0)", True),
+        ("long", "decimal(19,0)", False),
+        ("string", "integer", False),
+        (None, "integer", False),
+    ],
+)
+def test_type_changes_that_the_protocol_lists(before, after, allowed):
+    field = {
+        "name": "n",
+        "type": "long",
+        "nullable": True,
+        "metadata": {"delta.typeChanges": [{"fromType": before, "toType": after}]},
+    }
+    inner = {"type": "array", "elementType": {"type": "struct", "fields": [field]}, "containsNull": True}
+    schema = {"type": "struct", "fields": [{"name": "a", "type": inner, "nullable": True, "metadata": {}}]}
+    store = log([protocol(3, ["typeWidening"]), metadata((), json.dumps(schema))])
+    if allowed:
+        load_snapshot(store)
+    else:
+        with pytest.raises(UnsupportedFeatureError, match=r"a\.element\.n"):
+            load_snapshot(store)

@@ -307,6 +307,11 @@ def _pruned(load: Load, report: PlanReport, tasks: Iterable[FileTask]) -> Iterat
             report.skipped[rule] = report.skipped.get(rule, 0) + 1
 
 
+def prune_for_split(load: Load, tasks: Iterable[FileTask]) -> list[FileTask]:
+    """Tasks of a stream's batch whose rows may pass ``where``, without their statistics."""
+    return list(_pruned(load, PlanReport(load.decision.mode, ""), tasks))
+
+
 def _physical_keys(load: Load) -> Callable[[FileTask], dict[str, str | None]]:
     """Partition values by physical name; the parquet format keys them by logical ones."""
     names = {f.name: f.physical_name for f in load.shape.schema.fields if f.name in load.shape.partition_columns}

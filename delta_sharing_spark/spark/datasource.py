@@ -35,7 +35,7 @@ class DeltaSharingDataSource(DataSource):
         from delta_sharing_spark.options import parse_options
         from delta_sharing_spark.schema.spark import spark_schema_json
 
-        self._load = resolve(parse_options(self.options))
+        self._load = resolve(parse_options(self.options, streaming=None))
         return StructType.fromJson(spark_schema_json(self._load.output))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -48,9 +48,9 @@ class DeltaSharingDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The stream reader for ``schema``."""
-        from delta_sharing_spark.spark.streaming import DeltaSharingStreamReader
+        from delta_sharing_spark.spark.streaming import make_stream_reader
 
-        reader = DeltaSharingStreamReader(self._take_options(), schema)
+        reader = make_stream_reader(self._take_options(), schema)
         self._load = None
         return reader
 

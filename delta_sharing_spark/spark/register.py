@@ -16,5 +16,7 @@ def register(spark: SparkSession, name: str | None = None) -> None:
     """
     source: type[DeltaSharingDataSource] = DeltaSharingDataSource
     if name is not None:
-        source = type(f"DeltaSharingDataSource_{name}", (DeltaSharingDataSource,), {"name": classmethod(lambda cls: name)})
+        source = type(
+            f"DeltaSharingDataSource_{name}", (DeltaSharingDataSource,), {"name": classmethod(lambda cls: name)}
+        )
     spark.dataSource.register(source)

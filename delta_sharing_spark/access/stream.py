@@ -1,0 +1,290 @@
+"""Positions in a table's history, and how far a batch of a stream goes from one.
+
+A position ``(version, index)`` says that everything before file ``index`` of ``version`` was read; with ``snapshot`` the
+files are those of the whole table at that version, else those the version added. The end of a version is the position
+``(version + 1, 0)``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from delta_sharing_spark.access.load import Load
+from delta_sharing_spark.access.stream_schema import check_shape
+from delta_sharing_spark.access.stream_source import Identity, StreamSource, UrlSource, VersionFiles
+from delta_sharing_spark.errors import OptionError, StreamError
+from delta_sharing_spark.scan.plan import Access, FileTask
+from delta_sharing_spark.schema.types import Struct
+
+_log = logging.getLogger(__name__)
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_SHORTEST_POLL = 10.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """See the module's docstring."""
+
+    version: int
+    index: int = 0
+    snapshot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one batch takes at most; None is without bound. Bytes are a soft bound: one file always fits."""
+
+    files: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Files between two positions, grouped by the access that reads them."""
+
+    start: Position
+    end: Position
+    parts: list[tuple[list[FileTask], Access]]
+
+
+class StreamPlanner:
+    """Where a stream can go from a position, and what lies between two.
+
+    Args:
+        load: The resolved load.
+        source: Its versions.
+        schema: The stream's schema, fixed at its start.
+        whole: Whether the stream reads all columns, so that an added one would be data left out.
+        clock: Injectable.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        source: StreamSource,
+        schema: Struct,
+        *,
+        whole: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._load, self.source, self._schema, self._whole, self._clock = load, source, schema, whole, clock
+        self._table = str(load.table)
+        self._interval = _poll_interval(load)
+        self._latest: int | None = None
+        self._polled_at = 0.0
+        self._frozen: int | None = None
+        self._planned: _Batch | None = None
+        self._block: tuple[int, int, list[VersionFiles], Access] | None = None
+        self._snapshot: tuple[int, list[FileTask], Access] | None = None
+
+    def first(self) -> Position:
+        """Where a new stream begins, by its options: resolved now, and written into the first end offset."""
+        options = self._load.options
+        start = options.starting_version
+        if start == "latest":
+            return Position(self._poll() + 1)
+        if isinstance(start, int):
+            return Position(start)
+        if options.starting_timestamp is not None:
+            return Position(self.source.at_or_after(self._load))
+        return Position(self._poll(), 0, True)
+
+    def freeze(self) -> None:
+        """From now on nothing newer than the newest version exists (Trigger.AvailableNow)."""
+        self._frozen = self._poll()
+
+    def advance(self, start: Position, limits: Limits) -> Position:
+        """The end of the next batch from ``start``: ``start`` itself where there is nothing new.
+
+        Raises:
+            StreamError: The server went back in version, or a version does what the stream cannot follow.
+        """
+        target = self._target(start)
+        parts: list[tuple[list[FileTask], Access]] = []
+        position, taken = start, _Taken(limits)
+        if position.snapshot:
+            tasks, access = self._snapshot_of(position.version)
+            count = taken.take(tasks[position.index :], whole=False)
+            parts.append((tasks[position.index : position.index + count], access))
+            at = position.index + count
+            position = Position(position.version + 1) if at >= len(tasks) else replace(position, index=at)
+        while not position.snapshot and position.version <= target and not taken.full:
+            position = self._advance_block(position, target, taken, parts)
+        self._planned = _Batch(start, position, parts)
+        return position
+
+    def files(self, start: Position, end: Position) -> Iterator[tuple[list[FileTask], Access]]:
+        """The files between two positions, as planned a moment ago, or asked for again where the stream restarted."""
+        planned = self._planned
+        if planned is not None and (planned.start, planned.end) == (start, end):
+            yield from planned.parts
+            return
+        if end < start:
+            raise StreamError(
+                f"the stream of {self._table} was asked for a batch from {start} back to {end}; "
+                f"the checkpoint is damaged: start the stream anew with another checkpoint"
+            )
+        yield from self._again(start, end)
+
+    def _again(self, start: Position, end: Position) -> Iterator[tuple[list[FileTask], Access]]:
+        position = start
+        if position.snapshot:
+            tasks, access = self._snapshot_of(position.version)
+            within = end.snapshot and end.version == position.version
+            yield tasks[position.index : end.index if within else None], access
+            if within:
+                return
+            position = Position(position.version + 1)
+        last = end.version if end.index else end.version - 1
+        while position.version <= last:
+            stop = min(last, position.version + self._load.options.max_versions_per_rpc - 1)
+            versions, access = self._versions(position.version, stop)
+            for files in versions:
+                tasks = self._admitted(files)
+                first = position.index if files.version == position.version else 0
+                until = end.index if files.version == end.version else None
+                yield tasks[first:until], access
+            position = Position(stop + 1)
+
+    def continue_as(self, identity: Identity, position: Position) -> None:
+        """Go on in the response format that an offset in the middle of a version was written under."""
+        if (position.index or position.snapshot) and isinstance(self.source, UrlSource):
+            self.source.continue_as(identity)
+
+    def forget(self) -> None:
+        """Let go of a batch that was committed."""
+        self._planned = None
+
+    def _advance_block(
+        self, position: Position, target: int, taken: _Taken, parts: list[tuple[list[FileTask], Access]]
+    ) -> Position:
+        stop = min(target, position.version + self._load.options.max_versions_per_rpc - 1)
+        versions, access = self._versions(position.version, stop)
+        for files in versions:
+            tasks = self._admitted(files)
+            first = position.index if files.version == position.version else 0
+            rest = tasks[first:]
+            count = taken.take(rest, whole=self._load.options.read_change_feed)
+            if count:
+                parts.append((rest[:count], access))
+            if count < len(rest):
+                return Position(files.version, first + count)
+            if taken.full:
+                return Position(files.version + 1)
+        return Position(stop + 1)
+
+    def _versions(self, start: int, stop: int) -> tuple[list[VersionFiles], Access]:
+        block = self._block
+        if block is not None and block[0] <= start and stop <= block[1]:
+            return [v for v in block[2] if start <= v.version <= stop], block[3]
+        versions, access = self.source.versions(start, stop)
+        options = self._load.options
+        for files in versions:
+            if files.shape is not None:
+                check_shape(
+                    self._schema,
+                    files.shape,
+                    files.version,
+                    self._table,
+                    whole=self._whole,
+                    allow_added=options.allow_added_columns,
+                )
+        self._block = (start, stop, versions, access)
+        return versions, access
+
+    def _snapshot_of(self, version: int) -> tuple[list[FileTask], Access]:
+        if self._snapshot is None or self._snapshot[0] != version:
+            tasks, access = self.source.snapshot(version)
+            self._snapshot = (version, tasks, access)
+        return self._snapshot[1], self._snapshot[2]
+
+    def _admitted(self, files: VersionFiles) -> list[FileTask]:
+        """The files of a version that a table stream emits, by what its options permit."""
+        options = self._load.options
+        if options.read_change_feed or not files.removes:
+            return files.tasks
+        if options.skip_change_commits:
+            return []
+        if files.tasks:
+            if not options.ignore_changes:
+                raise StreamError(
+                    f"Detected a data update in the source table {self._table} at version {files.version}. This is currently "
+                    f"not supported. To go on and leave such versions out, set the option 'skipChangeCommits' to 'true'; "
+                    f"to read rewritten files again, set 'ignoreChanges'; to follow updates, set 'readChangeFeed'"
+                )
+        elif not options.ignore_deletes and not options.ignore_changes:
+            raise StreamError(
+                f"Detected deleted data from streaming source {self._table} at version {files.version}. This is currently not "
+                f"supported. To ignore deletes, set the option 'ignoreDeletes' to 'true'; to follow them, set 'readChangeFeed'"
+            )
+        return files.tasks
+
+    def _target(self, position: Position) -> int:
+        """The newest version to read: frozen, or as the server said, asked no more often than the interval."""
+        if self._frozen is not None:
+            return self._frozen
+        if self._latest is None or (
+            self._latest < position.version and self._clock() - self._polled_at >= self._interval
+        ):
+            self._poll()
+        assert self._latest is not None
+        if self._latest < position.version - 1:
+            raise StreamError(
+                f"the stream of {self._table} has read up to version {position.version - 1}, and the server now says "
+                f"{self._latest}: the table was replaced or restored; start the stream anew with another checkpoint"
+            )
+        return self._latest
+
+    def _poll(self) -> int:
+        self._latest = self.source.latest()
+        self._polled_at = self._clock()
+        return self._latest
+
+
+class _Taken:
+    """How much a batch has taken of its limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._files = self._bytes = 0
+
+    @property
+    def full(self) -> bool:
+        limits = self._limits
+        return (limits.files is not None and self._files >= limits.files) or (
+            limits.bytes is not None and self._bytes >= limits.bytes
+        )
+
+    def take(self, tasks: list[FileTask], *, whole: bool) -> int:
+        """How many of ``tasks`` still fit. ``whole``: all or, unless nothing was taken yet, none (a commit is not split)."""
+        if whole:
+            size = sum(t.size for t in tasks)
+            limits = self._limits
+            over = (limits.files is not None and self._files + len(tasks) > limits.files) or (
+                limits.bytes is not None and self._bytes + size > limits.bytes
+            )
+            if over and self._files:
+                return 0
+            self._files += len(tasks)
+            self._bytes += size
+            return len(tasks)
+        for count, task in enumerate(tasks):
+            if self.full:
+                return count
+            self._files += 1
+            self._bytes += task.size
+        return len(tasks)
+
+
+def _poll_interval(load: Load) -> float:
+    interval = load.options.poll_interval
+    host = (urlsplit(load.profile.endpoint).hostname or "").lower()
+    if interval < _SHORTEST_POLL and host not in _LOOPBACK:
+        raise OptionError(
+            f"the option 'pollInterval' is {interval:g} s, the least is {_SHORTEST_POLL:g} s for a server that is not on this machine"
+        )
+    return interval

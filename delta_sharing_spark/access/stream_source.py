@@ -1,0 +1,279 @@
+"""What a stream reads, version by version: from the sharing server, or from the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from delta_sharing_spark.access.changes import change_tasks
+from delta_sharing_spark.access.load import Load, TableShape, shape_of
+from delta_sharing_spark.access.planning import url_access
+from delta_sharing_spark.access.settings import formats_of, iso, millis, storage_of
+from delta_sharing_spark.access.url import task_of
+from delta_sharing_spark.errors import StreamError
+from delta_sharing_spark.scan.plan import Access, FileTask
+from delta_sharing_spark.schema.mapping import without_mapping
+from delta_sharing_spark.sharing.actions import FileRecord
+from delta_sharing_spark.sharing.rest import ChangesQuery, Query, QueryResponse
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.access.directory import DirectoryTable
+
+#: The hash file ids are asked for under, so that they do not depend on the response format.
+ID_HASH = "delta"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the order of files within a version depends on; a batch in the middle of one continues only under the same."""
+
+    table_id: str
+    mode: str
+    format: str
+    hash: str | None
+
+
+@dataclass(slots=True)
+class VersionFiles:
+    """One version as a stream sees it.
+
+    Attributes:
+        version: The version.
+        tasks: Its files to read, ordered by id: adds of a table stream, changes of a change stream.
+        removes: How many files it removes (table streams).
+        shape: The table's shape from this version on, if the version changed it.
+    """
+
+    version: int
+    tasks: list[FileTask] = field(default_factory=list)
+    removes: int = 0
+    shape: TableShape | None = None
+
+
+class StreamSource(Protocol):
+    """The versions of one table."""
+
+    identity: Identity
+
+    def latest(self) -> int:
+        """The newest version, asked for now."""
+
+    def at_or_after(self, load: Load) -> int:
+        """The first version at or after the load's ``startingTimestamp``."""
+
+    def snapshot(self, version: int) -> tuple[list[FileTask], Access]:
+        """All files of a version, ordered by id."""
+
+    def versions(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
+        """Versions ``start`` to ``end``, both included, in order; versions without files may be left out."""
+
+
+class UrlSource:
+    """Url mode. The response format of the first answer is kept, unless the server's ids do not depend on it."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._formats = formats_of(load.options)
+        self._asked = False
+        self.identity = Identity(load.shape.id, "url", load.head.response_format, None)
+
+    def latest(self) -> int:
+        return self._load.rest.table_version(self._load.table)
+
+    def at_or_after(self, load: Load) -> int:
+        return load.rest.table_version(load.table, iso(load.options.starting_timestamp))
+
+    def continue_as(self, identity: Identity) -> None:
+        """Before anything was asked: expect what an offset names, so that the order of files stays the same."""
+        if self._asked or identity.mode != "url":
+            return
+        self.identity = Identity(self.identity.table_id, "url", identity.format, identity.hash)
+        if identity.hash is None:
+            self._formats = (identity.format,)
+
+    def snapshot(self, version: int) -> tuple[list[FileTask], Access]:
+        load = self._load
+        query = Query(version=version, max_files=load.options.max_files_per_request, file_id_hash=ID_HASH)
+        response = load.rest.query(load.table, query, formats=self._formats)
+        self._note(response)
+        feed = load.options.read_change_feed
+        tasks: list[FileTask] = []
+        table = str(load.table)
+        for record in response.records():
+            task = task_of(record, table)
+            tasks.append(_as_insert(task, version, record.timestamp) if feed else task)
+        return sorted(tasks, key=_by_id), url_access(load, query, response)
+
+    def versions(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
+        return self._changes(start, end) if self._load.options.read_change_feed else self._files(start, end)
+
+    def _files(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
+        load, table = self._load, str(self._load.table)
+        query = Query(
+            starting_version=start,
+            ending_version=end,
+            include_historical_metadata=True,
+            max_files=load.options.max_files_per_request,
+            file_id_hash=ID_HASH,
+        )
+        response = load.rest.query(load.table, query, formats=self._formats)
+        self._note(response)
+        found: dict[int, VersionFiles] = {}
+        for record in response.records():
+            version = _version(record, table)
+            if not start <= version <= end or not record.data_change:
+                continue
+            files = found.setdefault(version, VersionFiles(version))
+            if record.kind == "remove":
+                files.removes += 1
+            else:
+                files.tasks.append(task_of(record, table))
+        return self._ordered(found, response, start, end), url_access(load, query, response)
+
+    def _changes(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
+        load, table = self._load, str(self._load.table)
+        query = ChangesQuery(
+            starting_version=start,
+            ending_version=end,
+            include_historical_metadata=True,
+            max_files=load.options.max_files_per_request,
+            file_id_hash=ID_HASH,
+        )
+        response = load.rest.changes(load.table, query, formats=self._formats)
+        self._note(response)
+        records = (r for r in response.records() if start <= _version(r, table) <= end)
+        found: dict[int, VersionFiles] = {}
+        for task in change_tasks(records, table):
+            assert task.commit_version is not None
+            found.setdefault(task.commit_version, VersionFiles(task.commit_version)).tasks.append(task)
+        return self._ordered(found, response, start, end), url_access(load, query, response)
+
+    def _ordered(
+        self, found: dict[int, VersionFiles], response: QueryResponse, start: int, end: int
+    ) -> list[VersionFiles]:
+        table, head = str(self._load.table), response.head
+        protocols = dict(response.historical_protocols)
+        for version, metadata in response.historical_metadata:
+            if start <= version <= end:
+                files = found.setdefault(version, VersionFiles(version))
+                files.shape = shape_of(protocols.get(version, head.protocol), metadata, table)
+        first = head.metadata
+        if first.version is None or start <= first.version <= end:
+            # The head tells the shape at some version of the range, or of the newest: known from its start at the latest.
+            files = found.setdefault(start, VersionFiles(start))
+            files.shape = files.shape or shape_of(head.protocol, first, table)
+        for files in found.values():
+            files.tasks.sort(key=_by_id)
+        return [found[version] for version in sorted(found)]
+
+    def _note(self, response: QueryResponse) -> None:
+        head = response.head
+        if self.identity.table_id and head.metadata.id and head.metadata.id != self.identity.table_id:
+            raise StreamError(
+                f"table {self._load.table} was replaced by another table since the stream started; "
+                f"start the stream anew with another checkpoint"
+            )
+        self._asked = True
+        self.identity = Identity(self.identity.table_id, "url", head.response_format, response.file_id_hash)
+        if response.file_id_hash is None:
+            self._formats = (head.response_format,)
+
+
+class DirectorySource:
+    """Directory mode: the log is the authority, ids are paths."""
+
+    def __init__(self, load: Load, directory: DirectoryTable) -> None:
+        self._load = load
+        self._directory = directory
+        self.identity = Identity(load.shape.id, "dir", "log", "path")
+
+    def latest(self) -> int:
+        from delta_sharing_spark.deltalog.history import latest_version
+
+        return latest_version(self._directory.store, table=str(self._load.table))
+
+    def at_or_after(self, load: Load) -> int:
+        from delta_sharing_spark.deltalog.history import version_at_or_after
+
+        moment = millis(load.options.starting_timestamp)
+        assert moment is not None
+        return version_at_or_after(self._directory.store, moment, table=str(load.table))
+
+    def snapshot(self, version: int) -> tuple[list[FileTask], Access]:
+        snapshot = self._directory.snapshot(version=version)
+        tasks: list[FileTask] = []
+        feed = self._load.options.read_change_feed
+        for task in self._directory.tasks(snapshot, keep_stats=self._load.predicate is not None):
+            tasks.append(_as_insert(task, version, snapshot.timestamp_ms) if feed else task)
+        return sorted(tasks, key=_by_id), self._directory.access
+
+    def versions(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
+        found = list(self._feed(start, end) if self._load.options.read_change_feed else self._files(start, end))
+        for files in found:
+            files.tasks = sorted(self._directory.checked(files.tasks), key=_by_id)
+        return found, self._directory.access
+
+    def _feed(self, start: int, end: int) -> Iterator[VersionFiles]:
+        from delta_sharing_spark.deltalog.changes import load_changes
+
+        for commit in load_changes(self._directory.store, start, end, table=str(self._load.table)):
+            yield VersionFiles(commit.version, commit.tasks, 0, self._shape(commit))
+
+    def _files(self, start: int, end: int) -> Iterator[VersionFiles]:
+        from delta_sharing_spark.deltalog.changes import load_commits
+
+        for commit in load_commits(self._directory.store, start, end, table=str(self._load.table)):
+            yield VersionFiles(commit.version, commit.adds, len(commit.removes), self._shape(commit))
+
+    def _shape(self, commit: object) -> TableShape | None:
+        from delta_sharing_spark.deltalog.changes import CommitChanges, CommitFiles
+
+        assert isinstance(commit, CommitChanges | CommitFiles)
+        metadata, table = commit.metadata, str(self._load.table)
+        if metadata is None:
+            return None
+        if metadata.id and self.identity.table_id and metadata.id != self.identity.table_id:
+            raise StreamError(
+                f"table {table} was replaced by another table at version {commit.version}; "
+                f"start the stream anew with another checkpoint"
+            )
+        schema = metadata.schema(table)
+        mapping = self._load.shape.mapping
+        return TableShape(
+            metadata.id, schema if mapping != "none" else without_mapping(schema), metadata.partition_columns, mapping
+        )
+
+
+def open_source(load: Load) -> StreamSource:
+    """The source of a resolved load's versions."""
+    if load.decision.mode == "url":
+        return UrlSource(load)
+    from delta_sharing_spark.access.directory import open_directory
+
+    directory = open_directory(
+        load.profile,
+        load.settings,
+        load.table,
+        load.head,
+        settings=storage_of(load.options),
+        carry_profile=load.options.carry_profile,
+    )
+    return DirectorySource(load, directory)
+
+
+def _as_insert(task: FileTask, version: int, timestamp: int | None) -> FileTask:
+    """A row of a change stream's first snapshot is an insert at its version."""
+    return replace(task, change_type="insert", commit_version=version, commit_timestamp=timestamp)
+
+
+def _version(record: FileRecord, table: str) -> int:
+    if record.version is None:
+        raise StreamError(
+            f"the server's changes of {table} have a file without a version; ask the provider to check the server"
+        )
+    return record.version
+
+
+def _by_id(task: FileTask) -> tuple[str, str]:
+    return task.id, task.change_type or ""

@@ -1,0 +1,134 @@
+"""Stream offsets as Spark stores them: stable, versioned JSON, checked before they are believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from delta_sharing_spark.access.stream import Position
+from delta_sharing_spark.access.stream_source import Identity
+from delta_sharing_spark.errors import StreamError
+
+#: The version of this format. A checkpoint of another one is refused, never guessed at.
+SOURCE_VERSION = 1
+
+#: Where every stream begins, whatever its options: Spark asks for it several times and never stores the answer, so
+#: nothing may be resolved in it. The first end offset carries what was resolved, as ``first``.
+INITIAL: dict[str, Any] = {"sourceVersion": SOURCE_VERSION, "initial": True}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """A position, where the stream began, and what the order of files within a version depends on."""
+
+    position: Position
+    first: Position
+    identity: Identity
+
+    def to_json(self) -> dict[str, Any]:
+        """The offset as Spark stores it."""
+        return {
+            "sourceVersion": SOURCE_VERSION,
+            "tableId": self.identity.table_id,
+            "mode": self.identity.mode,
+            "format": self.identity.format,
+            "fileIdHash": self.identity.hash,
+            "first": _position_json(self.first),
+            **_position_json(self.position),
+        }
+
+
+def is_initial(tree: dict[str, Any]) -> bool:
+    """Whether an offset is the constant that a stream begins with."""
+    return bool(tree.get("initial")) and tree.get("sourceVersion") == SOURCE_VERSION
+
+
+def parse_offset(tree: dict[str, Any], table: str) -> StreamOffset:
+    """An offset that Spark hands back.
+
+    Raises:
+        StreamError: Not an offset of this source, or of another format version.
+    """
+    _check_version(tree, table)
+    identity = Identity(
+        _text(tree, "tableId", table), _text(tree, "mode", table), _text(tree, "format", table), tree.get("fileIdHash")
+    )
+    first = tree.get("first")
+    if not isinstance(first, dict):
+        raise _invalid("first", first, table)
+    return StreamOffset(_position(tree, table), _position(first, table), identity)
+
+
+def check_identity(offset: StreamOffset, now: Identity, table: str) -> None:
+    """Compare an offset with what the stream reads now.
+
+    Raises:
+        StreamError: Another table; or, in the middle of a version, another order of its files.
+    """
+    then = offset.identity
+    if then.table_id and now.table_id and then.table_id != now.table_id:
+        raise StreamError(
+            f"the checkpoint belongs to a table with the id {then.table_id}, {table} has the id {now.table_id}: "
+            f"the table was replaced. Please delete your streaming query checkpoint and restart"
+        )
+    if not _in_the_middle(offset.position):
+        return
+    same = then.mode == now.mode and then.hash == now.hash and (then.hash is not None or then.format == now.format)
+    if not same:
+        raise StreamError(
+            f"the stream of {table} stopped in the middle of version {offset.position.version}, read by "
+            f"accessMode={then.mode} in the {then.format} format (file ids: {then.hash or 'of that format'}); "
+            f"it goes on only in the same way: set accessMode={then.mode}"
+            f"{f' and responseFormat={then.format}' if then.mode == 'url' else ''} until that version is read"
+        )
+
+
+def _in_the_middle(position: Position) -> bool:
+    return position.index > 0 or position.snapshot
+
+
+def _check_version(tree: dict[str, Any], table: str) -> None:
+    version = tree.get("sourceVersion")
+    if version is None:
+        raise StreamError(
+            f"Cannot find 'sourceVersion' in an offset of the stream of {table}; "
+            f"the checkpoint belongs to another source: start the stream with another checkpoint"
+        )
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise StreamError(
+            f"sourceVersion({version}) is invalid in an offset of the stream of {table}; use another checkpoint"
+        )
+    if version != SOURCE_VERSION:
+        raise StreamError(
+            f"an offset of the stream of {table} has sourceVersion {version}, this release reads {SOURCE_VERSION}; "
+            f"upgrade delta-sharing-spark, or start the stream with another checkpoint"
+        )
+
+
+def _position_json(position: Position) -> dict[str, Any]:
+    return {"version": position.version, "index": position.index, "snapshot": position.snapshot}
+
+
+def _position(tree: dict[str, Any], table: str) -> Position:
+    version, index, snapshot = tree.get("version"), tree.get("index"), tree.get("snapshot")
+    for name, number in (("version", version), ("index", index)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise _invalid(name, number, table)
+    if not isinstance(snapshot, bool):
+        raise _invalid("snapshot", snapshot, table)
+    assert isinstance(version, int)
+    assert isinstance(index, int)
+    return Position(version, index, snapshot)
+
+
+def _text(tree: dict[str, Any], name: str, table: str) -> str:
+    value = tree.get(name)
+    if not isinstance(value, str):
+        raise _invalid(name, value, table)
+    return value
+
+
+def _invalid(name: str, value: object, table: str) -> StreamError:
+    return StreamError(
+        f"an offset of the stream of {table} has {name}={value!r}; the checkpoint is damaged: start the stream with another"
+    )

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from delta_sharing_spark.testing.data_files import storage_error
 from delta_sharing_spark.testing.faults import Fault, Pace
+from delta_sharing_spark.testing.records import Request
 from delta_sharing_spark.testing.responses import FileBody, Refusal, Response
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 #: Bodies up to this size are written together with their headers.
 _JOINED = 256 << 10
+#: Bytes of a file for one call of the kernel.
+_SENT_AT_ONCE = 8 << 20
 
 
 class SocketServer(ThreadingHTTPServer):
@@ -106,16 +109,17 @@ class RequestHandler(BaseHTTPRequestHandler):
         if any(fault.ignore_range for fault in faults):
             headers.pop("range", None)
         response = self._answer(kind, parts.path, parts.query, headers, body, faults)
-        sent = 0
+        record = Request(self.command, kind, 0, response.status, parts.path, _kept(headers), file=local)
+        record.connection = self.client_address[1]
+        if kind != "token":
+            record.body = body
+        sharing.record(record)
         try:
-            sent = self._send(kind, response, faults)
-        except _Closed as closed:
-            sent = int(closed.args[0])
+            self._send(record, response, faults)
+        except _Closed:
             self.close_connection = True
         except ConnectionError:
             self.close_connection = True
-        finally:
-            sharing.record(self.command, kind, parts.path, response.status, sent, self.headers.get("Range"))
 
     def _answer(
         self, kind: str, path: str, query: str, headers: Mapping[str, str], body: bytes, faults: list[Fault]
@@ -134,11 +138,11 @@ class RequestHandler(BaseHTTPRequestHandler):
             sharing.failures.append(repr(error))
             return Refusal(500, "INTERNAL_ERROR", "").response()
 
-    def _send(self, kind: str, response: Response, faults: list[Fault]) -> int:
+    def _send(self, record: Request, response: Response, faults: list[Fault]) -> None:
         response, limit, reset = _spoilt(response, faults)
         if reset and limit is None:
             self._reset()
-            raise _Closed(0)
+            raise _Closed
         headers = {"Content-Type": response.content_type, "Content-Length": str(response.length), **response.headers}
         for fault in faults:
             for name, value in fault.headers.items():
@@ -151,14 +155,13 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.end_headers_buffered()
         if self.command == "HEAD" or response.status == 204:
             self._flush(b"")
-            return 0
-        length = response.length if limit is None else limit
-        self._send_body(kind, response.body, length)
+            return
+        record.bytes = response.length if limit is None else limit
+        self._send_body(record, response.body, record.bytes)
         if limit is not None:
             if reset:
                 self._reset()
-            raise _Closed(limit)
-        return length
+            raise _Closed
 
     def end_headers_buffered(self) -> None:
         """End the headers without writing them yet."""
@@ -170,16 +173,16 @@ class RequestHandler(BaseHTTPRequestHandler):
         self._headers_buffer = []
         self.connection.sendall(buffered + more)
 
-    def _send_body(self, kind: str, body: bytes | FileBody, length: int) -> None:
+    def _send_body(self, record: Request, body: bytes | FileBody, length: int) -> None:
         shaping = self.server.sharing.faults
-        pace = Pace(shaping.bandwidth) if shaping.shaped(kind) and shaping.bandwidth is not None else None
+        pace = Pace(shaping.bandwidth) if shaping.shaped(record.kind) and shaping.bandwidth is not None else None
         if isinstance(body, FileBody):
             with open(body.path, "rb") as file:
                 if pace is None and length <= _JOINED:
                     self._flush(os.pread(file.fileno(), length, body.start))
                     return
                 self._flush(b"")
-                self._send_file(file, body.start, length, pace)
+                self._send_file(record, file.fileno(), body.start, length, pace)
             return
         if pace is None:
             if length <= _JOINED:
@@ -194,21 +197,31 @@ class RequestHandler(BaseHTTPRequestHandler):
             self.connection.sendall(chunk)
             pace.after(len(chunk))
 
-    def _send_file(self, file: Any, start: int, length: int, pace: Pace | None) -> None:
-        if pace is None:
-            self.connection.sendfile(file, start, length)
-            return
-        end = start + length
-        while start < end:
-            count = min(Pace.CHUNK, end - start)
-            self.connection.sendfile(file, start, count)
-            pace.after(count)
-            start += count
+    def _send_file(self, record: Request, file: int, start: int, length: int, pace: Pace | None) -> None:
+        """Hand a file to the kernel; what a client that hangs up did not take is not counted."""
+        target, sent = self.connection.fileno(), 0
+        try:
+            while sent < length:
+                count = min(Pace.CHUNK if pace is not None else _SENT_AT_ONCE, length - sent)
+                done = os.sendfile(target, file, start + sent, count)
+                if done == 0:
+                    raise _Closed  # the file is shorter than it was
+                sent += done
+                if pace is not None:
+                    pace.after(done)
+        finally:
+            if sent < length:
+                record.bytes = sent
 
     def _reset(self) -> None:
         """End the connection with RST instead of FIN."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
+
+
+def _kept(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers for the record, without secrets."""
+    return {name: "" if name == "authorization" else value for name, value in headers.items()}
 
 
 def _failed(kind: str, fault: Fault) -> Response:

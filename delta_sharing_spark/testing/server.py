@@ -6,12 +6,13 @@ import json
 import os
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 from delta_sharing_spark.testing.answers import Pages
@@ -23,6 +24,7 @@ from delta_sharing_spark.testing.faults import Faults
 from delta_sharing_spark.testing.http import SocketServer
 from delta_sharing_spark.testing.identity import Identity
 from delta_sharing_spark.testing.queries import TableQueries
+from delta_sharing_spark.testing.records import Request
 from delta_sharing_spark.testing.responses import Response
 from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
 from delta_sharing_spark.testing.table_logs import TableLogs
@@ -31,17 +33,6 @@ from delta_sharing_spark.testing.tokens import Signer
 PREFIX = "/delta-sharing"
 #: Requests that are remembered.
 _RECORDED = 500_000
-
-
-class Request(NamedTuple):
-    """One request as served: ``bytes`` of the answer's body that were sent; ``path`` without its query."""
-
-    method: str
-    kind: str
-    bytes: int
-    status: int
-    path: str
-    range: str | None
 
 
 class SharingServer:
@@ -176,20 +167,30 @@ class SharingServer:
         assert self.identity.token is not None
         return self.identity.token
 
-    def profile(self, *, expires_in: timedelta = timedelta(days=1)) -> dict[str, Any]:
-        """A profile with the bearer token."""
-        return {
-            "shareCredentialsVersion": 1,
-            "endpoint": self.endpoint,
-            "bearerToken": self.token,
-            "expirationTime": f"{datetime.now(timezone.utc) + expires_in:%Y-%m-%dT%H:%M:%S.0Z}",
-        }
+    def profile(self, kind: str = "bearer_token", *, expires_in: timedelta = timedelta(days=1)) -> dict[str, Any]:
+        """A profile, with the secrets of :attr:`identity`.
 
-    def write_profile(self, path: str | os.PathLike[str]) -> str:
-        """Write the profile to a file, readable by its owner only; returns the path for ``<path>#share.schema.table``."""
+        Args:
+            kind: ``bearer_token`` (version 1), ``basic`` or ``oauth_client_credentials`` (version 2).
+            expires_in: Until ``expirationTime`` of a bearer token.
+        """
+        if kind == "bearer_token":
+            until = datetime.now(timezone.utc) + expires_in
+            fields = {"bearerToken": self.token, "expirationTime": f"{until:%Y-%m-%dT%H:%M:%S.0Z}"}
+            return {"shareCredentialsVersion": 1, "endpoint": self.endpoint, **fields}
+        version: dict[str, Any] = {"shareCredentialsVersion": 2, "type": kind, "endpoint": self.endpoint}
+        if kind == "basic":
+            return version | {"username": self.identity.username, "password": self.identity.password}
+        if kind == "oauth_client_credentials":
+            secrets_of = {"clientId": self.identity.client_id, "clientSecret": self.identity.client_secret}
+            return version | {"tokenEndpoint": self.token_endpoint, **secrets_of}
+        raise ValueError(f"no profile of type {kind!r} is made here")
+
+    def write_profile(self, path: str | os.PathLike[str], kind: str = "bearer_token") -> str:
+        """Write a profile to a file, readable by its owner only; returns the path for ``<path>#share.schema.table``."""
         target = Path(path)
         target.touch(mode=0o600)
-        target.write_text(json.dumps(self.profile(), indent=2), encoding="utf-8")
+        target.write_text(json.dumps(self.profile(kind), indent=2), encoding="utf-8")
         return str(target)
 
     # What was served
@@ -204,6 +205,15 @@ class SharingServer:
 
     def reset_metrics(self) -> None:
         self.requests.clear()
+
+    def data_url(self, path: str | os.PathLike[str], ttl: float | None = None) -> str:
+        """A signed data URL of any local file, valid for ``ttl`` seconds (``url_ttl`` of the settings by default)."""
+        expires_ms = int((time.time() + (self.settings.url_ttl if ttl is None else ttl)) * 1000)
+        return self._signer.url(f"http://{self.address}", os.path.abspath(path), self._signer.terms(expires_ms))
+
+    def expire_queries(self) -> None:
+        """Forget every asynchronous query."""
+        self._endpoints.expire_queries()
 
     def expire_urls(self) -> None:
         """Every data URL given out so far stops working now."""
@@ -236,8 +246,8 @@ class SharingServer:
         self.identity.check(headers.get("authorization"))
         return self._endpoints.answer(kind, method, _segments(path), query, headers, body, base)
 
-    def record(self, method: str, kind: str, path: str, status: int, sent: int, asked: str | None) -> None:
-        self.requests.append(Request(method, kind, sent, status, path, asked))
+    def record(self, request: Request) -> None:
+        self.requests.append(request)
 
 
 def _segments(path: str) -> list[str]:

@@ -93,7 +93,7 @@ class TableLogs:
 
     def head(self, table: SharedTable, version: int | None = None) -> Head:
         """Protocol and metadata of a version, the newest by default."""
-        return load_head(LocalLogStore(table.path), version=version, table=str(table))
+        return load_head(LocalLogStore(table.path), version=version, table=str(table), gate=False)
 
     def snapshot(self, table: SharedTable, version: int | None = None) -> LoggedSnapshot:
         """A version with its files, the newest by default."""
@@ -128,7 +128,8 @@ class TableLogs:
         return CommitTimes(LocalLogStore(table.path), head.version, head.metadata, str(table))
 
     def _load(self, table: SharedTable, version: int) -> LoggedSnapshot:
-        snapshot = load_snapshot(LocalLogStore(table.path), version=version, table=str(table))
+        # The gate is the client's: a table of unknown features is passed on, so that it can refuse it by name.
+        snapshot = load_snapshot(LocalLogStore(table.path), version=version, table=str(table), gate=False)
         files = []
         for batch in snapshot.adds():
             vectors = [None] * batch.num_rows if batch.vectors is None else batch.vectors.to_pylist()

@@ -10,10 +10,8 @@ from s3fs import S3FileSystem
 
 from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.regions import DEFAULT_REGION
 from delta_sharing_spark.storage.secrets import AwsSession
-
-#: S3 answers a request for a bucket of another region with that region's name, and botocore follows.
-DEFAULT_REGION = "us-east-1"
 
 
 class _SessionFileSystem(S3FileSystem):  # type: ignore[misc]
@@ -37,6 +35,7 @@ def build(location: Location, secret: AwsSession, settings: StorageSettings) -> 
             "credentials_file": (None, None, os.devnull, None),
         }
     )
+    # S3 answers a request for a bucket of another region with that region's name, and botocore follows.
     client: dict[str, Any] = {"region_name": settings.region or DEFAULT_REGION}
     if settings.ca_bundle:
         client["verify"] = settings.ca_bundle

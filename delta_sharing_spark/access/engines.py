@@ -1,0 +1,233 @@
+"""Storage tokens in the words of other engines: fsspec, deltalake, Polars, DuckDB, and Hadoop's configuration.
+
+What is returned works until the token expires, and holds secrets: hand it on, do not print it. No engine here can
+renew it; ask again before ``expires``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from delta_sharing_spark.access.credentials import StorageToken, show_time
+from delta_sharing_spark.errors import CredentialError
+from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.regions import find_region
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer
+
+Engine = Literal["fsspec", "deltalake", "polars", "duckdb"]
+
+_TEMPORARY_PROVIDER = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+_FIXED_SAS_PROVIDER = "org.apache.hadoop.fs.azurebfs.sas.FixedSASTokenProvider"
+
+
+class EngineOptions(dict[str, Any]):
+    """A plain dictionary that shows its keys and not its values.
+
+    Attributes:
+        location: The location as the engine writes it (``s3a`` for Hadoop, ``s3`` elsewhere, ``abfss`` for ``wasbs``).
+        expires: Seconds since the epoch when it stops working, as the server announced it.
+    """
+
+    def __init__(self, values: Mapping[str, Any], *, location: str, expires: float) -> None:
+        super().__init__(values)
+        self.location = location
+        self.expires = expires
+
+    def __repr__(self) -> str:
+        keys = ", ".join(f"{key!r}: '[redacted]'" for key in self)
+        return f"EngineOptions({{{keys}}}, location={self.location!r}, expires={show_time(self.expires)!r})"
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (dict(self), self.location, self.expires)
+
+
+def _rebuilt(values: dict[str, Any], location: str, expires: float) -> EngineOptions:
+    return EngineOptions(values, location=location, expires=expires)
+
+
+def storage_options(
+    token: StorageToken, settings: StorageSettings | None = None, *, engine: Engine = "fsspec"
+) -> EngineOptions:
+    """A token as an engine's storage options.
+
+    Args:
+        token: For the location to be read.
+        settings: Region and endpoint; an S3 region that is not given is found.
+        engine: ``"fsspec"`` (``fsspec.filesystem(..., **options)``, pandas, Dask), ``"deltalake"``
+            (``DeltaTable(options.location, storage_options=options)``), ``"polars"``, or ``"duckdb"`` (the parameters
+            of ``CREATE SECRET``; ``create_secret`` writes the statement).
+
+    Raises:
+        CredentialError: The engine cannot take this kind of token; says what can.
+    """
+    settings = settings or StorageSettings()
+    secret = token.secret
+    if isinstance(secret, AwsSession):
+        values = _aws(secret, token.location, settings, engine)
+    elif isinstance(secret, AzureSas):
+        values = _azure(secret, token.location, settings, engine)
+    elif isinstance(secret, GcpBearer):
+        values = _gcp(secret, token.location, settings, engine)
+    else:
+        values = {}
+    return EngineOptions(values, location=_written(token.location, "s3"), expires=token.expires)
+
+
+def _aws(secret: AwsSession, at: Location, settings: StorageSettings, engine: Engine) -> dict[str, Any]:
+    region = settings.region or find_region(at.container, settings)
+    endpoint = settings.endpoint
+    if engine == "fsspec":
+        values: dict[str, Any] = {
+            "key": secret.access_key_id,
+            "secret": secret.secret_access_key,
+            "token": secret.session_token,
+            "client_kwargs": {"region_name": region},
+        }
+        return {**values, "endpoint_url": endpoint} if endpoint else values
+    if engine == "duckdb":
+        values = {
+            "TYPE": "s3",
+            "KEY_ID": secret.access_key_id,
+            "SECRET": secret.secret_access_key,
+            "SESSION_TOKEN": secret.session_token,
+            "REGION": region,
+            "SCOPE": _written(at, "s3"),
+        }
+        if endpoint:
+            scheme, _, host = endpoint.partition("://")
+            values |= {"ENDPOINT": host, "URL_STYLE": "path", "USE_SSL": "false" if scheme == "http" else "true"}
+        return values
+    values = {
+        "aws_access_key_id": secret.access_key_id,
+        "aws_secret_access_key": secret.secret_access_key,
+        "aws_session_token": secret.session_token,
+        "aws_region": region,
+    }
+    if endpoint:
+        values["aws_endpoint_url"] = endpoint
+        if endpoint.startswith("http://"):
+            values["aws_allow_http"] = "true"
+    return values
+
+
+def _azure(secret: AzureSas, at: Location, settings: StorageSettings, engine: Engine) -> dict[str, Any]:
+    endpoint = settings.endpoint or f"https://{at.blob_host}"
+    connection = f"BlobEndpoint={endpoint};SharedAccessSignature={secret.sas}"
+    if engine == "fsspec":
+        # As a connection string, and not as a SAS: adlfs takes one of the environment before a SAS.
+        return {"account_name": at.account, "connection_string": connection}
+    if engine == "duckdb":
+        return {"TYPE": "azure", "CONNECTION_STRING": connection, "SCOPE": _written(at, "s3")}
+    values = {"azure_storage_account_name": at.account, "azure_storage_sas_token": secret.sas}
+    if settings.endpoint:
+        values["azure_storage_endpoint"] = settings.endpoint
+        if settings.endpoint.startswith("http://"):
+            values["azure_allow_http"] = "true"
+    return values
+
+
+def _gcp(secret: GcpBearer, at: Location, settings: StorageSettings, engine: Engine) -> dict[str, Any]:
+    if engine == "fsspec":
+        from google.oauth2.credentials import Credentials
+
+        # An object without an expiry: gcsfs sends a bare string to Google's tokeninfo, and google-auth counts a
+        # token expired almost four minutes early.
+        values: dict[str, Any] = {"token": Credentials(secret.token)}
+        return {**values, "endpoint_url": settings.endpoint} if settings.endpoint else values
+    instead = {
+        "deltalake": "use accessMode=url or dir of this package",
+        "polars": "give scan_parquet a credential_provider, or use accessMode=url or dir of this package",
+        "duckdb": 'register fsspec\'s file system (register_filesystem) made from storage_options(engine="fsspec")',
+    }[engine]
+    raise CredentialError(
+        f"{engine} cannot take a GCS OAuth token as a storage option: it would be passed over, and the machine's own "
+        f"Google identity used for {at}; {instead}"
+    )
+
+
+def create_secret(options: EngineOptions, name: str = "delta_sharing") -> str:
+    """DuckDB's statement for ``storage_options(engine="duckdb")``: a secret in memory, scoped to the location."""
+    parts = ", ".join(f"{key} '{str(value).replace(chr(39), chr(39) * 2)}'" for key, value in options.items())
+    return f'CREATE OR REPLACE SECRET "{name.replace(chr(34), chr(34) * 2)}" ({parts})'
+
+
+def hadoop_conf(
+    tokens: Iterable[StorageToken], settings: StorageSettings | None = None, *, gcs_token_provider: str | None = None
+) -> EngineOptions:
+    """Hadoop's configuration for a table's locations (protocol, "Delta Kernel Example"); the first token is its root's.
+
+    Keys of S3A and GCS hold for all buckets, as in the specification's example; those of Azure for one account.
+
+    Args:
+        tokens: One per location.
+        settings: Region and endpoint.
+        gcs_token_provider: The Java class that gives Google's connector its token, by
+            ``fs.gs.auth.access.token.credential``; the connector itself has none.
+
+    Raises:
+        CredentialError: Two locations need the same key with different secrets, or a GCS token and no provider.
+    """
+    settings = settings or StorageSettings()
+    conf: dict[str, str] = {}
+    expires, location = float("inf"), ""
+    for token in tokens:
+        for key, value in _hadoop(token, settings, gcs_token_provider).items():
+            if conf.setdefault(key, value) != value:
+                raise CredentialError(
+                    f"{key} would need two values, because the table's locations ({location}, {token.location}) have "
+                    f"credentials of their own; read it with accessMode=dir or url of this package"
+                )
+        location = location or _written(token.location, "s3a")
+        expires = min(expires, token.expires)
+    return EngineOptions(conf, location=location, expires=expires)
+
+
+def _hadoop(token: StorageToken, settings: StorageSettings, gcs_token_provider: str | None) -> dict[str, str]:
+    at, secret = token.location, token.secret
+    if isinstance(secret, AwsSession):
+        conf = {
+            "fs.s3a.aws.credentials.provider": _TEMPORARY_PROVIDER,
+            "fs.s3a.access.key": secret.access_key_id,
+            "fs.s3a.secret.key": secret.secret_access_key,
+            "fs.s3a.session.token": secret.session_token,
+        }
+        if settings.region:
+            conf["fs.s3a.endpoint.region"] = settings.region
+        if settings.endpoint:
+            conf |= {"fs.s3a.endpoint": settings.endpoint, "fs.s3a.path.style.access": "true"}
+        return conf
+    if isinstance(secret, AzureSas):
+        if at.scheme == "wasbs":
+            return {f"fs.azure.sas.{at.container}.{at.blob_host}": secret.sas}
+        return {
+            f"fs.azure.account.auth.type.{at.host}": "SAS",
+            f"fs.azure.sas.token.provider.type.{at.host}": _FIXED_SAS_PROVIDER,
+            f"fs.azure.sas.fixed.token.{at.host}": secret.sas,
+        }
+    if isinstance(secret, GcpBearer):
+        if gcs_token_provider is None:
+            raise CredentialError(
+                "Hadoop's GCS connector takes a token only through a Java class (fs.gs.auth.access.token.provider), and "
+                "brings none; name one that reads fs.gs.auth.access.token.credential as gcs_token_provider"
+            )
+        return {
+            "fs.gs.auth.type": "ACCESS_TOKEN_PROVIDER",
+            "fs.gs.auth.access.token.provider": gcs_token_provider,
+            "fs.gs.auth.access.token.credential": secret.token,
+            "fs.gs.auth.access.token.expiration": str(int(token.expires * 1000)),
+        }
+    return {}
+
+
+def _written(at: Location, s3: str) -> str:
+    """A location as engines other than Hadoop's ``wasbs`` write it."""
+    if at.kind == "aws":
+        return f"{s3}://{at.path}"
+    if at.scheme in ("wasbs", "abfs") and s3 == "s3":
+        host = f"{at.account}.dfs.{at.blob_host.partition('.blob.')[2]}"
+        return f"abfss://{at.container}@{host}/{at.key}".rstrip("/")
+    return str(at)

@@ -1,0 +1,46 @@
+"""Which region an S3 bucket lies in: S3 says so to anyone who asks, whatever they may read."""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+
+import requests
+
+from delta_sharing_spark.storage.faults import StorageSettings
+
+_LOG = logging.getLogger(__name__)
+
+DEFAULT_REGION = "us-east-1"
+
+
+def find_region(bucket: str, settings: StorageSettings) -> str:
+    """The bucket's region; ``us-east-1`` for another endpoint than Amazon's, and where S3 cannot be asked."""
+    if settings.region:
+        return settings.region
+    if settings.endpoint:
+        return DEFAULT_REGION
+    return _asked(bucket, settings.proxy, settings.ca_bundle, settings.connect_timeout)
+
+
+@lru_cache(maxsize=256)
+def _asked(bucket: str, proxy: str | None, ca_bundle: str | None, timeout: float) -> str:
+    with requests.Session() as session:
+        session.auth = _nobody
+        try:
+            answer = session.head(
+                f"https://s3.amazonaws.com/{bucket}",
+                proxies={"https": proxy} if proxy else None,
+                verify=ca_bundle or True,
+                timeout=timeout,
+                allow_redirects=False,
+            )
+        except requests.RequestException as error:
+            _LOG.warning("the region of bucket %s could not be asked for (%s)", bucket, type(error).__name__)
+            return DEFAULT_REGION
+        return answer.headers.get("x-amz-bucket-region") or DEFAULT_REGION
+
+
+def _nobody(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """An authentication that adds none: without one, requests would look into ``~/.netrc``."""
+    return request

@@ -224,3 +224,9 @@ def test_importing_where_needs_no_heavy_module() -> None:
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )
+
+
+def test_in_takes_both_zeros_and_nan_for_what_they_equal() -> None:
+    tree = parse_where("f IN (0F, 1F, CAST('NaN' AS FLOAT))", TABLE)
+    values = pa.array([0.0, -0.0, float("nan"), 1.0, 2.0, None], pa.float32())
+    assert evaluate(tree, pa.table({"f": values})).to_pylist() == [True, True, True, True, False, None]

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from delta_sharing_spark.deltalog.paths import LOG_DIR, commit_name
@@ -21,8 +19,8 @@ from delta_sharing_spark.schema.types import COLUMN_MAPPING_ID, Field, Struct, s
 from delta_sharing_spark.testing import checkpoints, protocols, schema_changes
 from delta_sharing_spark.testing.changes import Change, changes_table
 from delta_sharing_spark.testing.columns import empty_is_null, schema_from_arrow, table_of, to_logical, to_physical
-from delta_sharing_spark.testing.datafiles import FileStyle, FileWriter, LiveFile, mask_of
-from delta_sharing_spark.testing.vectors import write_vectors
+from delta_sharing_spark.testing.datafiles import FileStyle, FileWriter, LiveFile
+from delta_sharing_spark.testing.rewrites import Rewrite, rewrite
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | list[dict[str, Any]]
 
@@ -226,7 +224,7 @@ class DeltaTableBuilder:
             change_files: Whether to write ``_change_data`` files; by default where the feed is on and files are
                 rewritten (a feed compares deletion vectors).
         """
-        return self._rewrite(where, None, deletion_vectors, (storage, prefix, offsets), change_files)
+        return self._rewrite(where, None, (storage if deletion_vectors else None, prefix, offsets), change_files)
 
     def update(
         self,
@@ -240,7 +238,7 @@ class DeltaTableBuilder:
         change_files: bool | None = None,
     ) -> DeltaTableBuilder:
         """Replace the rows that ``where`` chooses by what ``values`` makes of them. Arguments as :meth:`delete`."""
-        return self._rewrite(where, values, deletion_vectors, (storage, prefix, offsets), change_files)
+        return self._rewrite(where, values, (storage if deletion_vectors else None, prefix, offsets), change_files)
 
     def undelete(self) -> DeltaTableBuilder:
         """Drop every deletion vector, so that the marked rows are back (``RESTORE`` does so)."""
@@ -270,67 +268,19 @@ class DeltaTableBuilder:
         self,
         where: Any,
         values: Callable[[pa.Table], Rows] | None,
-        deletion_vectors: bool,
-        vector_style: tuple[str, str, bool],
+        vector_style: tuple[str | None, str, bool],
         change_files: bool | None,
     ) -> DeltaTableBuilder:
         stamp = self._stamp()
-        kept: list[LiveFile] = []
-        hit: list[tuple[LiveFile, npt.NDArray[np.bool_]]] = []
-        for file in self._files:
-            live = self._logical(file)
-            mask = mask_of(where, live)
-            (hit.append((file, mask)) if mask.any() else kept.append(file))
-        writer = self._writer(None)
-        feed = self.properties.get(protocols.CHANGE_DATA_FEED) == "true"
-        with_changes = feed and (not deletion_vectors or values is not None) if change_files is None else change_files
-        actions: list[dict[str, Any]] = [file.remove(stamp) for file, _ in hit]
-        marked = self._mark(hit, vector_style, stamp) if deletion_vectors else []
-        added: list[LiveFile] = list(marked)
-        befores, afters, whole = [], [], True
-        for file, mask in hit:
-            live = self._logical(file)
-            befores.append(live.filter(pa.array(mask)))
-            after = None if values is None else table_of(values(befores[-1]), self.schema)
-            afters += [] if after is None else [after]
-            rest = live.filter(pa.array(~mask))
-            whole = whole and not rest.num_rows
-            if not deletion_vectors:
-                rest = rest if after is None else pa.concat_tables([rest, after])
-                added += writer.write(rest, 1, stamp) if rest.num_rows else []
-        if deletion_vectors and any(a.num_rows for a in afters):
-            added += writer.write(pa.concat_tables(afters), 1, stamp)
-        before_kind = "delete" if values is None else "update_preimage"
-        if befores and with_changes and not (values is None and whole):
-            both = pa.concat_tables([*befores, *afters])
-            kinds = [before_kind] * sum(b.num_rows for b in befores)
-            kinds += ["update_postimage"] * (both.num_rows - len(kinds))
-            actions += writer.write_changes(both, pa.array(kinds, pa.string()))
-        elif values is not None:
-            before_kind = "delete"
-        for rows in befores:
-            self._note(before_kind, rows, stamp)
-        for rows in afters:
-            self._note("insert" if before_kind == "delete" else "update_postimage", rows, stamp)
-        self._files = (*kept, *added)
-        actions += [{"add": dict(f.add)} for f in added]
-        return self.commit(actions, "DELETE" if values is None else "UPDATE", stamp=stamp)
-
-    def _mark(
-        self, hit: list[tuple[LiveFile, npt.NDArray[np.bool_]]], style: tuple[str, str, bool], stamp: int
-    ) -> list[LiveFile]:
-        """The files with rows left, each with its new vector."""
-        chosen = []
-        for file, mask in hit:
-            assert file.rows is not None
-            deleted = np.zeros(file.rows.num_rows, dtype=np.bool_) if file.deleted is None else file.deleted.copy()
-            deleted[np.flatnonzero(~deleted)[mask]] = True
-            if not deleted.all():
-                chosen.append((file, deleted))
-        storage, prefix, offsets = style
-        rows = [np.flatnonzero(deleted) for _, deleted in chosen]
-        found = write_vectors(self.path, rows, storage=storage, prefix=prefix, offsets=offsets) if rows else []
-        return [f.marked(deleted, d, stamp) for (f, deleted), d in zip(chosen, found, strict=True)]
+        if change_files is None:
+            feed = self.properties.get(protocols.CHANGE_DATA_FEED) == "true"
+            change_files = feed and (vector_style[0] is None or values is not None)
+        how = Rewrite(where, values, *vector_style, change_files)
+        done = rewrite(self._files, how, self.schema, self._writer(None), self.path, stamp)
+        for kind, rows in done.changes:
+            self._note(kind, rows, stamp)
+        self._files = done.files
+        return self.commit(done.actions, "DELETE" if values is None else "UPDATE", stamp=stamp)
 
     def _logical(self, file: LiveFile) -> pa.Table:
         return to_logical(file.live(), self.schema)

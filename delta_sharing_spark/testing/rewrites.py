@@ -1,0 +1,107 @@
+"""Deletes and updates of a table under construction: files written anew, or marked by deletion vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.testing.columns import table_of, to_logical
+from delta_sharing_spark.testing.datafiles import FileWriter, LiveFile, mask_of
+from delta_sharing_spark.testing.vectors import write_vectors
+
+_Hit = tuple[LiveFile, npt.NDArray[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """What rows to change, and how.
+
+    Attributes:
+        where: Chooses rows: an Arrow expression, a function of a logical table, or a mask.
+        values: From the chosen rows to those in their place; None deletes.
+        storage, prefix, offsets: Of deletion vectors, as ``write_vectors``; ``storage`` None rewrites files.
+        change_files: Whether change files are written.
+    """
+
+    where: Any
+    values: Callable[[pa.Table], Any] | None
+    storage: str | None
+    prefix: str
+    offsets: bool
+    change_files: bool
+
+
+@dataclass(slots=True)
+class Rewritten:
+    """A rewrite's outcome: the table's files, the commit's actions, and the change feed's rows by kind."""
+
+    files: tuple[LiveFile, ...] = ()
+    actions: list[dict[str, Any]] = field(default_factory=list)
+    changes: list[tuple[str, pa.Table]] = field(default_factory=list)
+
+
+def rewrite(
+    files: Sequence[LiveFile], how: Rewrite, schema: Struct, writer: FileWriter, root: Path, stamp: int
+) -> Rewritten:
+    """Apply ``how`` to a table's files at the time ``stamp`` (milliseconds)."""
+    kept: list[LiveFile] = []
+    hit: list[_Hit] = []
+    for file in files:
+        mask = mask_of(how.where, to_logical(file.live(), schema))
+        if mask.any():
+            hit.append((file, mask))
+        else:
+            kept.append(file)
+    out = Rewritten(actions=[file.remove(stamp) for file, _ in hit])
+    chosen = [to_logical(file.live(), schema).filter(pa.array(mask)) for file, mask in hit]
+    rests = [to_logical(file.live(), schema).filter(pa.array(~mask)) for file, mask in hit]
+    new = [] if how.values is None else [table_of(how.values(rows), schema) for rows in chosen]
+    if how.storage is None:
+        added: list[LiveFile] = []
+        for index, rest in enumerate(rests):
+            rows = pa.concat_tables([rest, new[index]]) if new else rest
+            added += writer.write(rows, 1, stamp) if rows.num_rows else []
+    else:
+        added = _mark(hit, how, root, stamp)
+        if any(rows.num_rows for rows in new):
+            added += writer.write(pa.concat_tables(new), 1, stamp)
+    whole = how.values is None and not any(rest.num_rows for rest in rests)
+    if hit and how.change_files and not whole:
+        kinds = ("delete",) if how.values is None else ("update_preimage", "update_postimage")
+        out.changes = [(kinds[0], rows) for rows in chosen] + [(kinds[-1], rows) for rows in new]
+        names = [kind for kind, rows in out.changes for _ in range(rows.num_rows)]
+        every = pa.concat_tables([rows for _, rows in out.changes])
+        out.actions += writer.write_changes(every, pa.array(names, pa.string()))
+    elif how.storage is None:
+        # Without change files a feed sees whole files leave and come.
+        gone = [to_logical(file.live(), schema) for file, _ in hit]
+        out.changes = [("delete", rows) for rows in gone] + [("insert", rows) for rows in [*rests, *new]]
+    else:
+        out.changes = [("delete", rows) for rows in chosen] + [("insert", rows) for rows in new]
+    out.files = (*kept, *added)
+    out.actions += [{"add": dict(file.add)} for file in added]
+    return out
+
+
+def _mark(hit: Sequence[_Hit], how: Rewrite, root: Path, stamp: int) -> list[LiveFile]:
+    """The files with rows left, each with its new vector."""
+    assert how.storage is not None
+    chosen = []
+    for file, mask in hit:
+        assert file.rows is not None
+        deleted = np.zeros(file.rows.num_rows, dtype=np.bool_) if file.deleted is None else file.deleted.copy()
+        deleted[np.flatnonzero(~deleted)[mask]] = True
+        if not deleted.all():
+            chosen.append((file, deleted))
+    rows = [np.flatnonzero(deleted) for _, deleted in chosen]
+    if not rows:
+        return []
+    found = write_vectors(root, rows, storage=how.storage, prefix=how.prefix, offsets=how.offsets)
+    return [f.marked(deleted, d, stamp) for (f, deleted), d in zip(chosen, found, strict=True)]

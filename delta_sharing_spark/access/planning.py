@@ -160,9 +160,18 @@ class _Found:
             bins = [tuple(FileSlice(task) for task in chosen)] if chosen and limit else []
         report = self.report
         report.files, report.bytes = len(tasks), sum(t.size for t in tasks)
-        splits = [Split(i, spec, slices, self.access) for i, slices in enumerate(bins)]
+        splits = [Split(i, spec, slices, carried(self.access, slices)) for i, slices in enumerate(bins)]
         _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
         return ScanPlan(spec, splits, report, _exact_rows(tasks, load))
+
+
+def carried(access: Access, slices: Iterable[FileSlice]) -> Access:
+    """What one split needs of an access: in directory mode, only the tokens of its own files' locations."""
+    from delta_sharing_spark.access.carriage import DirectoryAccess
+
+    if isinstance(access, DirectoryAccess):
+        return access.carrying(piece.task for piece in slices)
+    return access
 
 
 def _first_files(tasks: list[FileTask], limit: int) -> list[FileTask]:

@@ -1,1 +1,69 @@
 """delta-sharing-spark: read Delta Sharing tables from PySpark with nothing but ``pip install``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.client import Scan, SharedTable, SharingClient
+    from delta_sharing_spark.errors import DeltaSharingError
+    from delta_sharing_spark.functions import (
+        get_table_metadata,
+        get_table_version,
+        load_as_arrow,
+        load_as_pandas,
+        load_as_polars,
+        load_as_spark,
+        load_table_changes_as_pandas,
+        load_table_changes_as_spark,
+    )
+    from delta_sharing_spark.sharing.profile import Profile
+    from delta_sharing_spark.spark.register import register
+
+# Names are imported when they are used: importing the package is part of every query's latency.
+_HOMES = {
+    "DeltaSharingError": "errors",
+    "Profile": "sharing.profile",
+    "Scan": "client",
+    "SharedTable": "client",
+    "SharingClient": "client",
+    "get_table_metadata": "functions",
+    "get_table_version": "functions",
+    "load_as_arrow": "functions",
+    "load_as_pandas": "functions",
+    "load_as_polars": "functions",
+    "load_as_spark": "functions",
+    "load_table_changes_as_pandas": "functions",
+    "load_table_changes_as_spark": "functions",
+    "register": "spark.register",
+}
+
+__all__ = [
+    "DeltaSharingError",
+    "Profile",
+    "Scan",
+    "SharedTable",
+    "SharingClient",
+    "get_table_metadata",
+    "get_table_version",
+    "load_as_arrow",
+    "load_as_pandas",
+    "load_as_polars",
+    "load_as_spark",
+    "load_table_changes_as_pandas",
+    "load_table_changes_as_spark",
+    "register",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

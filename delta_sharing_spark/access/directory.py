@@ -248,3 +248,25 @@ def _together(
                 f"from the driver to the storage, or use accessMode=url if the server offers it"
             )
     return tuple(results[location] for location in locations)
+
+
+def table_token(
+    profile: Profile,
+    transport: TransportSettings,
+    table: TableName,
+    head: TableSnapshotHead,
+    location: str | None = None,
+) -> StorageToken:
+    """The token of a table's root, or of one of its auxiliary locations, for an engine beside us.
+
+    Raises:
+        AccessModeError: The server names no location: the table is not shared by directory.
+        CredentialError: ``location`` is none of the table's, or the credential is malformed.
+    """
+    root, others = _locations(head, str(table))
+    wanted = root if location is None else parse_location(location)
+    if wanted != root and wanted not in others:
+        raise CredentialError(
+            f"{wanted} is no location of table {table}; it has {', '.join(str(at) for at in (root, *others))}"
+        )
+    return TOKENS.get(SharingIssuer(profile, transport, table, root), wanted)

@@ -19,7 +19,7 @@ from delta_sharing_spark.schema.mapping import mapping_mode, without_mapping
 from delta_sharing_spark.schema.project import select
 from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_schema
 from delta_sharing_spark.sharing.actions import Metadata, Protocol, Table, TableSnapshotHead
-from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import TransportSettings
@@ -77,8 +77,12 @@ class Load:
         return SharingRest(self.profile, self.settings)
 
 
-def resolve(options: ReadOptions) -> Load:
+def resolve(options: ReadOptions, profile: Profile | None = None) -> Load:
     """Ask for the table's metadata and decide how to read it: one request, and the log's head in directory mode.
+
+    Args:
+        options: The load's options.
+        profile: Whose eyes to see with, instead of what the options say; ``path`` is then a bare table name.
 
     Raises:
         ConfigError: The address, the profile, an option or ``where`` is wrong.
@@ -86,7 +90,10 @@ def resolve(options: ReadOptions) -> Load:
         AccessModeError: No access mode fits.
         TableError: The table cannot be read right; an unknown column.
     """
-    profile, table = who(options)
+    if profile is None:
+        profile, table = who(options)
+    else:
+        table = parse_table_name(options.path)
     settings = transport_of(options)
     rest = SharingRest(profile, settings)
     head, decision = _negotiated(rest, table, options)

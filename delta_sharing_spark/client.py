@@ -1,0 +1,354 @@
+"""Python's face: browse a sharing server, and read its tables with or without Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from delta_sharing_spark.access.load import Load, resolve, shape_of
+from delta_sharing_spark.access.planning import ScanPlan, plan
+from delta_sharing_spark.access.settings import transport_of
+from delta_sharing_spark.display import Listing, explanation
+from delta_sharing_spark.errors import OptionError, ProfileError
+from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.sharing.actions import Metadata, Schema, Share, Table, TableSnapshotHead
+from delta_sharing_spark.sharing.address import TableName, parse_table_name
+from delta_sharing_spark.sharing.profile import ENVIRONMENT, Profile, load_profile, profile_from_environment
+from delta_sharing_spark.sharing.rest import SharingRest
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+Moment = datetime | date | str | int
+
+
+class SharingClient:
+    """A recipient's view of one sharing server.
+
+    Args:
+        profile: A path (local or any fsspec URL), the profile's JSON, its fields, or a ``Profile``; None takes
+            ``DELTA_SHARING_PROFILE``.
+        **options: Options of every load, by their names (``accessMode="dir"``, ``caBundle=...``).
+
+    Raises:
+        ProfileError: The profile is missing or malformed.
+        OptionError: An unknown option.
+
+    >>> client = SharingClient("config.share")          # doctest: +SKIP
+    >>> client.table("share.schema.table").scan(columns=["city"]).to_pandas()          # doctest: +SKIP
+    """
+
+    def __init__(self, profile: str | Path | Mapping[str, Any] | Profile | None = None, **options: object) -> None:
+        self._source = profile
+        self.profile = _profile(profile)
+        self._options = {name: _text(value) for name, value in options.items()}
+        self.rest = SharingRest(self.profile, transport_of(parse_options({"path": "a.b.c", **self._options})))
+
+    def __repr__(self) -> str:
+        return f"SharingClient({self.profile.endpoint!r})"
+
+    def list_shares(self) -> Sequence[Share]:
+        """All shares."""
+        return Listing(self.rest.list_shares())
+
+    def list_schemas(self, share: Share | str) -> Sequence[Schema]:
+        """All schemas of a share."""
+        return Listing(self.rest.list_schemas(share if isinstance(share, str) else share.name))
+
+    def list_tables(self, schema: Schema | str) -> Sequence[Table]:
+        """All tables of a schema; a string is ``share.schema``."""
+        if isinstance(schema, str):
+            share, _, name = schema.rpartition(".")
+        else:
+            share, name = schema.share, schema.name
+        return Listing(self.rest.list_tables(share, name))
+
+    def list_all_tables(self, share: Share | str | None = None) -> Sequence[Table]:
+        """All tables of a share, or of all shares."""
+        shares = [s.name for s in self.rest.list_shares()] if share is None else [getattr(share, "name", share)]
+        return Listing(t for name in shares for t in self.rest.list_all_tables(str(name)))
+
+    def table(self, name: str | Table) -> SharedTable:
+        """A table by its three-part name, or as a listing shows it. Nothing is asked yet."""
+        if isinstance(name, Table):
+            return SharedTable(self, TableName(name.share, name.schema, name.name))
+        return SharedTable(self, parse_table_name(name))
+
+    def sql(self, spark: SparkSession, query: str) -> DataFrame:
+        """Run any Spark query over shared tables by their three-part names, beside the session's own tables.
+
+        Each table is loaded with just the columns and conditions the query needs of it; Spark runs the query itself.
+        ``client.explain_sql(query)`` tells what is narrowed.
+
+        Raises:
+            DeltaSharingError: A shared table cannot be loaded.
+        """
+        from delta_sharing_spark.spark.sql import run
+
+        return run(self, spark, query)
+
+    def options_for(self, name: TableName) -> dict[str, str]:
+        """The options of a Spark load of a table: its path, and the credentials unless the profile is a path."""
+        if isinstance(self._source, (str, Path)) and not str(self._source).strip().startswith("{"):
+            return {**self._options, "path": f"{self._source}#{name}"}
+        if self._source is None:
+            named = os.environ.get(ENVIRONMENT, "").strip()
+            if named and not named.startswith("{"):
+                return {**self._options, "path": f"{named}#{name}"}
+        return {**self._options, **_inline(self.profile), "path": str(name)}
+
+    def load_options(self, name: TableName, more: Mapping[str, str]) -> dict[str, str]:
+        """The options of a load in this process."""
+        return {**self._options, **more, "path": str(name)}
+
+
+@dataclass(frozen=True)
+class SharedTable:
+    """One shared table."""
+
+    client: SharingClient = field(repr=False)
+    name: TableName
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+    def version(self, at: Moment | None = None) -> int:
+        """The newest version, or the earliest at or after a moment."""
+        from delta_sharing_spark.access.settings import iso
+
+        if at is None:
+            return self.client.rest.table_version(self.name)
+        options = parse_options({"path": str(self.name), "timestampAsOf": _text(at), **self.client._options})
+        return self.client.rest.table_version(self.name, iso(options.timestamp_as_of))
+
+    def head(self) -> TableSnapshotHead:
+        """Version, protocol and metadata of the newest version."""
+        return self.client.rest.metadata(self.name)
+
+    @property
+    def metadata(self) -> Metadata:
+        """The newest metadata: description, location, access modes, properties."""
+        return self.head().metadata
+
+    @property
+    def schema(self) -> Struct:
+        """The newest schema."""
+        head = self.head()
+        return shape_of(head.protocol, head.metadata, str(self.name)).schema
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+        version: int | None = None,
+        timestamp: Moment | None = None,
+        **options: object,
+    ) -> Scan:
+        """A snapshot's rows.
+
+        Args:
+            columns: The columns, in this order; ``a.b`` is a nested field.
+            where: A SQL boolean expression that every row fulfils.
+            limit: At most so many rows.
+            version, timestamp: The table as of then.
+            **options: Further options of the load.
+        """
+        given = {"where": where, "limit": limit, "versionAsOf": version, "timestampAsOf": timestamp}
+        return self._scan(columns, given, options)
+
+    def changes(
+        self,
+        starting_version: int | None = None,
+        ending_version: int | None = None,
+        starting_timestamp: Moment | None = None,
+        ending_timestamp: Moment | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+        **options: object,
+    ) -> Scan:
+        """The change data feed of a range of versions or moments, both ends included."""
+        given = {
+            "readChangeFeed": True,
+            "startingVersion": starting_version,
+            "endingVersion": ending_version,
+            "startingTimestamp": starting_timestamp,
+            "endingTimestamp": ending_timestamp,
+            "where": where,
+            "limit": limit,
+        }
+        return self._scan(columns, given, options)
+
+    def storage_options(self, target: str = "fsspec") -> dict[str, str]:
+        """Temporary credentials of the table's location as options for ``fsspec``, ``deltalake``, ``polars`` or ``duckdb``."""
+        from delta_sharing_spark.access.engines import storage_options_of
+
+        return storage_options_of(self.client.profile, self.client.rest.settings, self.name, self.head(), target)
+
+    def hadoop_conf(self) -> dict[str, str]:
+        """Temporary credentials of the table's location as Hadoop settings (``fs.s3a.*``, ``fs.azure.*``, ``fs.gs.*``)."""
+        from delta_sharing_spark.access.engines import hadoop_conf_of
+
+        return hadoop_conf_of(self.client.profile, self.client.rest.settings, self.name, self.head())
+
+    def _scan(self, columns: Sequence[str] | None, given: Mapping[str, object], options: Mapping[str, object]) -> Scan:
+        texts = {name: _text(value) for name, value in {**given, **options}.items() if value is not None}
+        if columns is not None:
+            if isinstance(columns, str):
+                raise OptionError(f"columns is a list of names, not a text; write columns=[{columns!r}]")
+            texts["columns"] = ",".join(_quoted(c) for c in columns)
+        return Scan(self, texts)
+
+
+@dataclass
+class Scan:
+    """What to read of a table; reading begins with one of the ``to_`` methods.
+
+    Attributes:
+        table: The table.
+        options: The load's options, as Spark would be given them.
+    """
+
+    table: SharedTable
+    options: Mapping[str, str]
+    _load: Load | None = field(default=None, repr=False)
+
+    def load(self) -> Load:
+        """The resolved load: one metadata request, the first time."""
+        if self._load is None:
+            client = self.table.client
+            parsed = parse_options(client.load_options(self.table.name, self.options))
+            self._load = resolve(parsed, client.profile)
+        return self._load
+
+    @property
+    def schema(self) -> Struct:
+        """The columns of the result."""
+        return self.load().output
+
+    def plan(self) -> ScanPlan:
+        """List and prune the files."""
+        return plan(self.load())
+
+    def explain(self) -> str:
+        """What was sent, what is read, what is skipped and by which rule, and which parts of ``where`` cannot help."""
+        return explanation(self.plan(), self.load())
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
+        """A Spark DataFrame; it is Spark that reads."""
+        from delta_sharing_spark.spark.register import register
+
+        register(spark)
+        options = {**self.table.client.options_for(self.table.name), **self.options}
+        path = options.pop("path")
+        return spark.read.format("deltaSharing").options(**options).load(path)
+
+    def to_record_batch_reader(self, workers: int | None = None) -> pa.RecordBatchReader:
+        """Record batches as they arrive, read in parallel and bounded in memory.
+
+        Args:
+            workers: Splits under way at once; the number of cores (at most 8) by default.
+        """
+        import pyarrow as pa
+
+        from delta_sharing_spark.schema.arrow import arrow_schema
+
+        load = self.load()
+        return pa.RecordBatchReader.from_batches(arrow_schema(load.output), self._batches(workers))
+
+    def to_arrow(self) -> pa.Table:
+        """All rows as an Arrow table."""
+        return self.to_record_batch_reader().read_all()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows as a pandas DataFrame."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows as a Polars DataFrame."""
+        import polars as pl
+
+        frame = pl.from_arrow(self.to_arrow())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def count(self) -> int:
+        """The number of rows: from metadata alone where that is exact, else by reading as little as possible."""
+        planned = self.plan()
+        if planned.exact_rows is not None:
+            return planned.exact_rows
+        narrow = {**self.options, "columns": _quoted(_cheapest(self.load()))}
+        return sum(batch.num_rows for batch in Scan(self.table, narrow)._batches(None))
+
+    def _batches(self, workers: int | None) -> Iterator[pa.RecordBatch]:
+        from delta_sharing_spark.display import progress_of
+        from delta_sharing_spark.scan.parallel import read_splits
+
+        planned = self.plan()
+        with progress_of(planned) as step:
+            yield from read_splits(planned.splits, workers or min(8, os.cpu_count() or 1), progress=step)
+
+
+def _profile(source: str | Path | Mapping[str, Any] | Profile | None) -> Profile:
+    if isinstance(source, Profile):
+        return source
+    if source is not None:
+        return load_profile(source)
+    profile = profile_from_environment()
+    if profile is None:
+        raise ProfileError(
+            f"no profile was given and {ENVIRONMENT} is not set; give a path, the JSON, or set {ENVIRONMENT}"
+        )
+    return profile
+
+
+def _inline(profile: Profile) -> dict[str, str]:
+    """A profile as options of a Spark load."""
+    if profile.private_key is not None:
+        raise ProfileError(
+            "a profile with a private key cannot be given to Spark as options; give the client the path of its profile file"
+        )
+    fields = {
+        "shareCredentialsVersion": str(profile.version),
+        "type": profile.type if profile.version > 1 else None,
+        "endpoint": profile.endpoint,
+        "bearerToken": profile.bearer_token,
+        "expirationTime": profile.expiration_time,
+        "tokenEndpoint": profile.token_endpoint,
+        "clientId": profile.client_id,
+        "clientSecret": profile.client_secret,
+        "scope": profile.scope,
+        "username": profile.username,
+        "password": profile.password,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _cheapest(load: Load) -> str:
+    """A column that costs little to count by: a partition column, else a narrow one."""
+    if load.shape.partition_columns:
+        return load.shape.partition_columns[0]
+    widths = {"boolean": 0, "byte": 1, "short": 2, "integer": 3, "date": 3, "float": 4, "long": 5, "double": 5}
+    return min(load.shape.schema.fields, key=lambda f: widths.get(str(f.type), 9)).name
+
+
+def _quoted(column: str) -> str:
+    plain = column.replace("_", "").replace(".", "").isalnum()
+    return column if plain else "`" + column.replace("`", "``") + "`"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    return str(value)

@@ -1,0 +1,96 @@
+"""Splits read in parallel without Spark: in order, with a bound on the batches that wait."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from delta_sharing_spark.scan.plan import Split
+from delta_sharing_spark.scan.read import read_split
+
+#: Batches a split may hold ready before its reader waits for the consumer.
+_READY = 4
+
+
+class _Stopped(Exception):
+    """The consumer went away."""
+
+
+class _Worker(threading.Thread):
+    """Reads one split into a short queue; None marks its end."""
+
+    def __init__(self, split: Split, stop: threading.Event) -> None:
+        super().__init__(name=f"delta-sharing-split-{split.index}", daemon=True)
+        self._split = split
+        self._stop_reading = stop
+        self.ready: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(_READY)
+
+    def run(self) -> None:
+        batches = read_split(self._split)
+        try:
+            for batch in batches:
+                self._put(batch)
+            self._put(None)
+        except _Stopped:
+            pass
+        except BaseException as error:  # handed to the consumer's thread, which raises it
+            with_consumer = not self._stop_reading.is_set()
+            if with_consumer:
+                self._put(error)
+        finally:
+            batches.close()  # type: ignore[attr-defined]
+
+    def _put(self, item: pa.RecordBatch | BaseException | None) -> None:
+        while not self._stop_reading.is_set():
+            try:
+                self.ready.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+        raise _Stopped
+
+
+def read_splits(
+    splits: Sequence[Split], workers: int, limit: int | None = None, progress: Callable[[int], None] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ``splits``, split by split, up to ``workers`` of them read at once.
+
+    Args:
+        splits: From a plan.
+        workers: Splits under way at once.
+        limit: At most so many rows over all.
+        progress: Called with the index of each split that is done.
+
+    Raises:
+        As ``read_split``, for the first split that fails.
+    """
+    stop = threading.Event()
+    waiting = iter(splits)
+    running: list[_Worker] = []
+    remaining = limit
+    try:
+        while True:
+            while len(running) < workers and (split := next(waiting, None)) is not None:
+                running.append(_Worker(split, stop))
+                running[-1].start()
+            if not running:
+                return
+            worker = running[0]
+            while (item := worker.ready.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                if remaining is not None:
+                    item = item.slice(0, remaining)
+                    remaining -= item.num_rows
+                if item.num_rows:
+                    yield item
+                if remaining == 0:
+                    return
+            running.pop(0)
+            if progress is not None:
+                progress(worker._split.index)
+    finally:
+        stop.set()

@@ -1,12 +1,24 @@
-"""Options of the whole suite, and an environment without the machine's proxies and cloud identities."""
+"""Options of the whole suite, an environment without the machine's proxies and identities, and one Spark session.
+
+The session is classic, or Connect with ``--spark-mode=connect``; the suites that need it share it.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 _SCRUBBED = ("AWS_", "AZURE_", "GOOGLE_", "GCLOUD_", "DELTA_SHARING_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+#: Directories of suites whose every test is marked by the directory's name.
+_MARKED = {"spark": pytest.mark.spark, "conformance": pytest.mark.spark, "emulators": pytest.mark.emulators}
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,3 +29,37 @@ def pytest_configure() -> None:
     for name in list(os.environ):
         if name.upper().startswith(_SCRUBBED):
             del os.environ[name]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        suite = item.path.relative_to(here).parts[0]
+        if suite in _MARKED:
+            item.add_marker(_MARKED[suite])
+
+
+@pytest.fixture(scope="session")
+def spark_mode(pytestconfig: pytest.Config) -> str:
+    return str(pytestconfig.getoption("--spark-mode"))
+
+
+@pytest.fixture(scope="session")
+def spark(spark_mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    builder = builder.remote("local[2]") if spark_mode == "connect" else builder.master("local[2]")
+    session = (
+        builder.appName("delta-sharing-spark tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()

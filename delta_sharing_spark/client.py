@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from delta_sharing_spark.access.credentials import StorageToken
+    from delta_sharing_spark.access.engines import Engine, EngineOptions
+    from delta_sharing_spark.storage.faults import StorageSettings
+
 Moment = datetime | date | str | int
 
 
@@ -188,17 +192,44 @@ class SharedTable:
         }
         return self._scan(columns, given, options)
 
-    def storage_options(self, target: str = "fsspec") -> dict[str, str]:
-        """Temporary credentials of the table's location as options for ``fsspec``, ``deltalake``, ``polars`` or ``duckdb``."""
-        from delta_sharing_spark.access.engines import storage_options_of
+    def storage_options(self, engine: Engine = "fsspec", location: str | None = None) -> EngineOptions:
+        """Temporary credentials of the table's location in the words of another engine.
 
-        return storage_options_of(self.client.profile, self.client.rest.settings, self.name, self.head(), target)
+        Args:
+            engine: ``"fsspec"``, ``"deltalake"``, ``"polars"`` or ``"duckdb"``.
+            location: One of the table's auxiliary locations instead of its root.
 
-    def hadoop_conf(self) -> dict[str, str]:
-        """Temporary credentials of the table's location as Hadoop settings (``fs.s3a.*``, ``fs.azure.*``, ``fs.gs.*``)."""
-        from delta_sharing_spark.access.engines import hadoop_conf_of
+        Returns:
+            Options with their ``location`` and ``expires``; they hold secrets, and their ``repr`` does not.
 
-        return hadoop_conf_of(self.client.profile, self.client.rest.settings, self.name, self.head())
+        Raises:
+            CredentialError: The engine cannot take this kind of credential; says what can.
+            AccessModeError: The table is not shared by directory.
+        """
+        from delta_sharing_spark.access.engines import storage_options
+
+        return storage_options(self._tokens(location)[0], self._storage(), engine=engine)
+
+    def hadoop_conf(self, gcs_token_provider: str | None = None) -> EngineOptions:
+        """Credentials of all the table's locations as Hadoop settings, for Delta Kernel and other JVM readers.
+
+        Args:
+            gcs_token_provider: The Java class that gives Google's connector its token, where the table lies in GCS.
+        """
+        from delta_sharing_spark.access.engines import hadoop_conf
+
+        return hadoop_conf(self._tokens(None), self._storage(), gcs_token_provider=gcs_token_provider)
+
+    def _tokens(self, location: str | None) -> tuple[StorageToken, ...]:
+        from delta_sharing_spark.access.directory import table_tokens
+
+        rest = self.client.rest
+        return table_tokens(self.client.profile, rest.settings, self.name, self.head(), location)
+
+    def _storage(self) -> StorageSettings:
+        from delta_sharing_spark.access.settings import storage_of
+
+        return storage_of(parse_options(self.client.load_options(self.name, {})))
 
     def _scan(self, columns: Sequence[str] | None, given: Mapping[str, object], options: Mapping[str, object]) -> Scan:
         texts = {name: _text(value) for name, value in {**given, **options}.items() if value is not None}

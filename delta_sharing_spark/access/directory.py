@@ -250,23 +250,27 @@ def _together(
     return tuple(results[location] for location in locations)
 
 
-def table_token(
+def table_tokens(
     profile: Profile,
     transport: TransportSettings,
     table: TableName,
     head: TableSnapshotHead,
     location: str | None = None,
-) -> StorageToken:
-    """The token of a table's root, or of one of its auxiliary locations, for an engine beside us.
+) -> tuple[StorageToken, ...]:
+    """The tokens of a table's locations, its root's first, or of one of them, for an engine beside us.
 
     Raises:
         AccessModeError: The server names no location: the table is not shared by directory.
-        CredentialError: ``location`` is none of the table's, or the credential is malformed.
+        CredentialError: ``location`` is none of the table's, or a credential is malformed.
     """
     root, others = _locations(head, str(table))
-    wanted = root if location is None else parse_location(location)
-    if wanted != root and wanted not in others:
-        raise CredentialError(
-            f"{wanted} is no location of table {table}; it has {', '.join(str(at) for at in (root, *others))}"
-        )
-    return TOKENS.get(SharingIssuer(profile, transport, table, root), wanted)
+    locations = (root, *others)
+    if location is not None:
+        wanted = parse_location(location)
+        if wanted not in locations:
+            raise CredentialError(
+                f"{wanted} is no location of table {table}; it has {', '.join(str(at) for at in locations)}"
+            )
+        locations = (wanted,)
+    issuer = SharingIssuer(profile, transport, table, root)
+    return tuple(TOKENS.get(issuer, at) for at in locations)

@@ -98,7 +98,7 @@ def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collec
 def _read_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
     import pyarrow.json as arrow_json
 
-    if not data.strip():
+    if not data or data.isspace():
         return schema.empty_table()
     options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     block = max(_MIN_BLOCK, _longest_line(data) + 2)

@@ -26,7 +26,7 @@ from delta_sharing_spark.schema.types import Struct
 logger = logging.getLogger(__name__)
 
 #: Bytes of commits that are parsed together.
-_GROUP_BYTES = 2 << 20
+_GROUP_BYTES = 1 << 20
 
 _T = TypeVar("_T")
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _READERS = 8
 #: Bytes of commits read ahead of their parsing.
-_AHEAD_BYTES = 4 << 20
+_AHEAD_BYTES = 2 << 20
 #: Commits asked for at once when the log is probed: a hole is seen if a later commit lies in the same window.
 _WINDOW = 16
 #: How far below a version a checkpoint is looked for when nothing can be listed and the hint is of no use.

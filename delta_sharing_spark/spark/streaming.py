@@ -43,7 +43,7 @@ class _StreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The splits between two offsets: as planned a moment ago, or listed again after a restart."""
-        from delta_sharing_spark.access.planning import prune_for_split
+        from delta_sharing_spark.access.planning import carried, prune_for_split
         from delta_sharing_spark.scan.plan import Split
         from delta_sharing_spark.scan.splits import pack
 
@@ -57,7 +57,7 @@ class _StreamReader(DataSourceStreamReader):
         partitions: list[InputPartition] = []
         for tasks, access in planner.files(begin, last.position):
             for slices in pack(prune_for_split(load, tasks), load.options.max_split_bytes):
-                partitions.append(SplitPartition(Split(len(partitions), spec, slices, access)))
+                partitions.append(SplitPartition(Split(len(partitions), spec, slices, carried(access, slices))))
         return partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,119 @@
+"""The whole way on each cloud: the embedded sharing server offers both modes, and both give the same rows."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from clouds import Cloud, put_table
+
+from delta_sharing_spark.access.load import resolve
+from delta_sharing_spark.access.planning import plan
+from delta_sharing_spark.errors import CredentialError, LogError
+from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.settings import SharedTable
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+pytestmark = pytest.mark.emulators
+
+TOKEN = "sharing-token-text"
+SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("text", pa.string())])
+
+
+@pytest.fixture
+def server() -> Iterator[SharingServer]:
+    with SharingServer(token=TOKEN) as running:
+        yield running
+        assert not running.failures
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTableBuilder:
+    path = tmp_path_factory.mktemp("delta") / "t"
+    mapped = {"delta.enableDeletionVectors": "true", "delta.columnMapping.mode": "name"}
+    built = DeltaTableBuilder(path, SCHEMA, ["part"], mapped)
+    ids = list(range(40))
+    built.append(pa.table({"id": ids, "part": [f"p {i % 3}%" for i in ids], "text": [f"t{i}" for i in ids]}, SCHEMA))
+    built.delete(lambda t: pa.array([i % 9 == 0 for i in t["id"].to_pylist()]), deletion_vectors=True)
+    return built.rename_column("text", "words")
+
+
+def _vending(cloud: Cloud, listing: bool, lifetime: float = 3600):
+    def vend(location: str, table: SharedTable) -> dict[str, Any]:
+        body: dict[str, Any] = cloud.vend(location, lifetime=lifetime, listing=listing)["credentials"]
+        return body
+
+    return vend
+
+
+def _share(server: SharingServer, cloud: Cloud, table: DeltaTableBuilder, listing: bool, **fields: Any) -> str:
+    location = put_table(cloud, table.path, f"t{uuid.uuid4().hex[:8]}")
+    server.vendors[location.partition(":")[0]] = _vending(cloud, listing)
+    server.add_table("s.d.t", table.path, access_modes=("url", "dir"), location=location, **fields)
+    return location
+
+
+def _options(server: SharingServer, cloud: Cloud, **options: str) -> dict[str, str]:
+    return {
+        "path": "s.d.t",
+        "endpoint": f"http://127.0.0.1:{server.port}/delta-sharing",
+        "bearerToken": TOKEN,
+        "shareCredentialsVersion": "1",
+        "storageEndpoint": cloud.endpoint,
+        **options,
+    }
+
+
+def _rows(server: SharingServer, cloud: Cloud, **options: str) -> list[dict[str, object]]:
+    found = plan(resolve(parse_options(_options(server, cloud, **options))))
+    rows = [row for split in found.splits for batch in read_split(split) for row in batch.to_pylist()]
+    return sorted(rows, key=lambda row: row["id"])  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("listing", [True, False], ids=["listing", "get-only"])
+def test_both_modes_give_the_same_rows(
+    server: SharingServer, cloud: Cloud, table: DeltaTableBuilder, listing: bool
+) -> None:
+    _share(server, cloud, table, listing)
+    for options in ({}, {"where": "id > 11 and part = 'p 2%'"}, {"columns": "words, id"}, {"versionAsOf": "1"}):
+        by_dir = _rows(server, cloud, accessMode="dir", **options)
+        assert by_dir
+        assert by_dir == _rows(server, cloud, accessMode="url", **options)
+    assert len(_rows(server, cloud, accessMode="dir")) == 35
+
+
+def test_many_files_are_read_by_directory_unless_it_cannot_be(
+    server: SharingServer, cloud: Cloud, table: DeltaTableBuilder, caplog: pytest.LogCaptureFixture
+) -> None:
+    _share(server, cloud, table, True)
+
+    def many(line: dict[str, Any]) -> dict[str, Any]:
+        body = line.get("metaData")
+        return line if body is None else {"metaData": {**body, "numFiles": 5000}}
+
+    server.settings.rewrite = many
+    with caplog.at_level(logging.INFO, logger="delta_sharing_spark"):
+        found = plan(resolve(parse_options(_options(server, cloud))))
+        assert found.report.mode == "dir"
+        _share(server, cloud, table, True)  # another location, for which nobody vends
+        server.vendors.clear()
+        by_url = plan(resolve(parse_options(_options(server, cloud))))
+    assert by_url.report.mode == "url"
+    assert "falling back from access mode dir to url" in caplog.text
+
+
+def test_a_wrong_location_is_an_error_in_dir_mode(
+    server: SharingServer, cloud: Cloud, table: DeltaTableBuilder, tmp_path: Path
+) -> None:
+    location = cloud.location(f"nothing{uuid.uuid4().hex[:6]}")
+    server.vendors[location.partition(":")[0]] = _vending(cloud, True)
+    server.add_table("s.d.t", table.path, access_modes=("dir",), location=location)
+    with pytest.raises((LogError, CredentialError), match=r"no Delta log|no object"):
+        _rows(server, cloud)

@@ -58,6 +58,7 @@ def metadata_line(
     outer = {k: v for k, v in more.items() if v is not None} | table.directory_fields()
     if response_format == "parquet":
         return {"metaData": core | outer}
+    core["format"]["options"] = {}  # the kernel insists on it
     if metadata.created_time is not None:
         core["createdTime"] = metadata.created_time
     return {"metaData": {"deltaMetadata": core, **outer}}

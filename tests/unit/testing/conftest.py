@@ -1,65 +1,22 @@
-"""A table with some history, a server that shares it, and plain HTTP to ask it."""
+"""A server, and tables with some history for it."""
 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-import requests
+from plain_http import Asker
 
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("n", pa.int32())])
-#: Commit times of the table ``plain``: one second apart.
+#: When version 0 of the table ``plain`` was committed, in milliseconds; the others follow a second apart.
 T0 = 1_700_000_000_000
-
-
-class Asker:
-    """Plain requests to one table of a server."""
-
-    def __init__(self, server: SharingServer, table: str) -> None:
-        share, schema, name = table.split(".")
-        self.server, self.base = server, f"{server.endpoint}/shares/{share}/schemas/{schema}/tables/{name}"
-        self.headers = {"Authorization": f"Bearer {server.token}"}
-
-    def get(self, path: str, capabilities: str | None = None, **headers: str) -> requests.Response:
-        return requests.get(f"{self.base}/{path}", headers=self._headers(capabilities, headers), timeout=10)
-
-    def query(
-        self, body: dict[str, Any] | None = None, capabilities: str | None = None, path: str = "query", **headers: str
-    ) -> requests.Response:
-        found = self._headers(capabilities, headers)
-        return requests.post(f"{self.base}/{path}", json=body or {}, headers=found, timeout=10)
-
-    def _headers(self, capabilities: str | None, more: dict[str, str]) -> dict[str, str]:
-        found = self.headers | more
-        return found if capabilities is None else found | {"delta-sharing-capabilities": capabilities}
-
-
-def lines(response: requests.Response) -> list[dict[str, Any]]:
-    assert response.status_code == 200, response.text
-    return [json.loads(line) for line in response.content.split(b"\n") if line]
-
-
-def files(response: requests.Response, *kinds: str) -> list[dict[str, Any]]:
-    """The bodies of file lines, of the given kinds or all."""
-    wanted = kinds or ("file", "add", "remove", "cdf")
-    return [body for line in lines(response) for kind, body in line.items() if kind in wanted]
-
-
-def refused(response: requests.Response, status: int) -> str:
-    """The message of an error answer of that status."""
-    assert response.status_code == status, response.text
-    tree = response.json()
-    assert set(tree) == {"errorCode", "message"}
-    return str(tree["message"])
 
 
 @pytest.fixture
@@ -86,6 +43,7 @@ def vectors(tmp_path: Path) -> DeltaTableBuilder:
 
 @pytest.fixture
 def server(plain: DeltaTableBuilder, vectors: DeltaTableBuilder) -> Iterator[SharingServer]:
+    """Shares ``s.default.plain`` and ``s.default.vectors``; it must not have failed by itself when the test is over."""
     with SharingServer({"s": {"default": {"plain": plain.path, "vectors": vectors.path}}}) as found:
         yield found
         assert list(found.failures) == []
@@ -93,4 +51,5 @@ def server(plain: DeltaTableBuilder, vectors: DeltaTableBuilder) -> Iterator[Sha
 
 @pytest.fixture
 def ask(server: SharingServer) -> Asker:
+    """Requests to ``s.default.plain``."""
     return Asker(server, "s.default.plain")

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import requests
+from plain_http import Asker, files, lines
 
 from delta_sharing_spark.testing.server import SharingServer
-
-from .conftest import Asker, files, lines
 
 CONTENT = os.urandom(1_000_003)
 
 
 @pytest.fixture
-def url(tmp_path: Path, server: SharingServer) -> Iterator[str]:
+def url(tmp_path: Path, server: SharingServer) -> str:
     path = tmp_path / "data file"
     path.write_bytes(CONTENT)
     server.reset_metrics()
-    yield server.data_url(path)
+    return server.data_url(path)
 
 
 def get(url: str, span: str | None = None, **headers: str) -> requests.Response:

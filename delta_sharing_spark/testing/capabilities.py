@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol
+from delta_sharing_spark.features import FEATURES_READER_VERSION
 from delta_sharing_spark.testing.responses import bad_request
 from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
 
@@ -54,6 +55,8 @@ def choose_format(
     Raises:
         Refusal: The table needs the delta format, or a reader feature that the client does not list; 400, by name.
     """
+    if protocol.min_reader_version > FEATURES_READER_VERSION and "delta" in wanted.formats:
+        return "delta"  # nobody knows what it takes; the client must see the protocol and refuse
     needed = _needed(protocol, metadata, has_vectors)
     if "delta" not in wanted.formats:
         if needed:
@@ -76,6 +79,8 @@ def choose_format(
 def _needed(protocol: Protocol, metadata: Metadata, has_vectors: bool) -> Collection[str]:
     """Features of the table that a reader of its files must know, as the log spells them."""
     listed = set(protocol.reader_features or ())
+    if protocol.min_reader_version > FEATURES_READER_VERSION:
+        listed.add(f"of reader version {protocol.min_reader_version}")
     if protocol.min_reader_version == 2:
         listed.add("columnMapping")
     needed = {name for name in listed if name.lower() not in _LOG_ONLY}

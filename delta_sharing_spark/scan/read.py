@@ -12,6 +12,7 @@ import pyarrow as pa
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.deleted import Kept, read_kept
 from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.scan.matching import Context, wanted_leaves
 from delta_sharing_spark.scan.parquet import RowGroup, plan_row_group, read_row_group
 from delta_sharing_spark.scan.plan import (
     CHANGE_TYPE,
@@ -22,7 +23,7 @@ from delta_sharing_spark.scan.plan import (
     ReadSpec,
     Split,
 )
-from delta_sharing_spark.scan.transform import Columns, Context, conform, plan_columns, wanted_leaves
+from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.partition_values import partition_scalar
 from delta_sharing_spark.schema.types import Field, Struct

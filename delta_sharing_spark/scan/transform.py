@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
 from delta_sharing_spark.scan.casts import can_cast, cast_leaf
+from delta_sharing_spark.scan.matching import Context, Sources, fields_of, find_source, is_list, storage
+from delta_sharing_spark.scan.variant import assemble_variant, is_variant
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
-
-_FIELD_ID = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,49 +71,18 @@ class Children:
 Node = Keep | Missing | Constant | Cast | Variant | Elements | Entries | Children
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What errors name, and how columns are matched (``mapping``: ``"none"``, ``"name"``, ``"id"``)."""
-
-    table: str
-    file: str
-    mapping: str
-
-
-def find_source(wanted: Field, sources: list[pa.Field], context: Context) -> int | None:
-    """The index of the file's field that holds ``wanted``; None if the file lacks it.
-
-    Raises:
-        CorruptFileError: Several fields fit (they differ by case only).
-    """
-    if context.mapping == "id" and wanted.field_id is not None:
-        ids = str(wanted.field_id).encode()
-        return next((i for i, s in enumerate(sources) if (s.metadata or {}).get(_FIELD_ID) == ids), None)
-    name = wanted.physical_name
-    exact = next((i for i, s in enumerate(sources) if s.name == name), None)
-    if exact is not None or context.mapping != "none":
-        return exact
-    lowered = name.lower()
-    close = [i for i, s in enumerate(sources) if s.name.lower() == lowered]
-    if len(close) > 1:
-        raise CorruptFileError(
-            f"file {context.file} of {context.table} has several columns named {name!r} that differ by case only; "
-            f"leave the column out with the option 'columns', or ask the provider to rewrite the file",
-            file=context.file,
-            column=name,
-        )
-    return close[0] if close else None
-
-
 def plan(source: pa.DataType, wanted: DataType, path: str, context: Context) -> Node:
     """How an array of ``source`` becomes one of ``wanted``; ``path`` names the column in errors.
 
     Raises:
         SchemaError: There is no lossless way; names file, column and both types.
     """
+    source = storage(source)
+    if pa.types.is_null(source):
+        return Missing()
     match wanted:
         case Primitive("variant"):
-            if pa.types.is_struct(source):
+            if is_variant(source):
                 return Variant()
         case Primitive() | Decimal():
             target = arrow_type(wanted)
@@ -123,10 +92,10 @@ def plan(source: pa.DataType, wanted: DataType, path: str, context: Context) -> 
                 return Cast()
         case Struct(fields):
             if pa.types.is_struct(source):
-                children = _plan_children([source.field(i) for i in range(source.num_fields)], fields, path, context)
+                children = _plan_children(Sources(fields_of(source)), fields, path, context)
                 return _simplified(Children(children), source, wanted)
         case Array(element, _):
-            if _is_list(source):
+            if is_list(source):
                 node = Elements(plan(source.value_type, element, f"{path}.element", context))
                 return _simplified(node, source, wanted)
         case Map(key, value, _):
@@ -145,7 +114,7 @@ def plan(source: pa.DataType, wanted: DataType, path: str, context: Context) -> 
 
 
 def _plan_children(
-    sources: list[pa.Field], fields: tuple[Field, ...], path: str, context: Context
+    sources: Sources, fields: tuple[Field, ...], path: str, context: Context
 ) -> tuple[tuple[int | None, Node], ...]:
     children: list[tuple[int | None, Node]] = []
     for field in fields:
@@ -153,7 +122,7 @@ def _plan_children(
         node = (
             Missing()
             if at is None
-            else plan(sources[at].type, field.type, f"{path}.{field.name}" if path else field.name, context)
+            else plan(sources.fields[at].type, field.type, f"{path}.{field.name}" if path else field.name, context)
         )
         children.append((at, node))
     return tuple(children)
@@ -183,6 +152,8 @@ def apply(node: Node, array: pa.Array, wanted: DataType, path: str, context: Con
         CorruptFileError: A value does not fit the wanted type.
         NullInRequiredError: A nested field declared NOT NULL holds a NULL.
     """
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
     match node, wanted:
         case Keep(), _:
             return array
@@ -191,8 +162,6 @@ def apply(node: Node, array: pa.Array, wanted: DataType, path: str, context: Con
         case Cast(), _:
             return _cast(array, wanted, path, context)
         case Variant(), _:
-            from delta_sharing_spark.scan.variant import assemble_variant
-
             return assemble_variant(array, arrow_type(wanted), path=path, file=context.file)
         case Children(children), Struct(fields):
             return _apply_struct(children, array, fields, path, context)
@@ -265,26 +234,47 @@ def _apply_list(
     node: Node, array: pa.Array, element: DataType, contains_null: bool, path: str, context: Context
 ) -> pa.Array:
     if not pa.types.is_list(array.type):
+        fixed = pa.types.is_fixed_size_list(array.type)
         array = array.cast(pa.list_(array.type.value_field))
+        if fixed and array.null_count:
+            # A NULL of fixed size has elements all the same, NULL ones; taking every row leaves them behind.
+            array = array.take(pa.array(range(len(array))))
     array = _at_zero(array)
-    first, last = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
-    values = apply(node, array.values, element, f"{path}.element", context)
+    first, last = _bounds(array)
+    values = apply(node, array.values.slice(first, last - first), element, f"{path}.element", context)
     if not contains_null:
-        require_values(values.slice(first, last - first), None, f"{path}.element", context)
+        require_values(values, None, f"{path}.element", context)
     target = pa.list_(pa.field("element", arrow_type(element), nullable=contains_null))
-    return pa.Array.from_buffers(target, len(array), array.buffers()[:2], array.null_count, 0, [values])
+    return pa.Array.from_buffers(target, len(array), _rebased(array, first), array.null_count, 0, [values])
 
 
 def _apply_map(key: Node, value: Node, array: pa.Array, wanted: Map, path: str, context: Context) -> pa.Array:
     array = _at_zero(array)
-    keys = apply(key, array.keys, wanted.key, f"{path}.key", context)
-    items = apply(value, array.items, wanted.value, f"{path}.value", context)
+    first, last = _bounds(array)
+    keys = apply(key, array.keys.slice(first, last - first), wanted.key, f"{path}.key", context)
+    items = apply(value, array.items.slice(first, last - first), wanted.value, f"{path}.value", context)
     require_values(keys, None, f"{path}.key", context)
     if not wanted.value_contains_null:
         require_values(items, None, f"{path}.value", context)
     target = arrow_type(wanted)
     entries = pa.StructArray.from_arrays([keys, items], fields=[target.key_field, target.item_field])
-    return pa.Array.from_buffers(target, len(array), array.buffers()[:2], array.null_count, 0, [entries])
+    return pa.Array.from_buffers(target, len(array), _rebased(array, first), array.null_count, 0, [entries])
+
+
+def _bounds(array: pa.Array) -> tuple[int, int]:
+    """The child's entries that belong to a list or map without offset; a slice leaves others around them."""
+    return array.offsets[0].as_py(), array.offsets[len(array)].as_py()
+
+
+def _rebased(array: pa.Array, first: int) -> list[pa.Buffer | None]:
+    """Validity and offsets of a list or map, for a child that begins with entry ``first``."""
+    validity, offsets = array.buffers()[:2]
+    if first:
+        import numpy as np
+
+        moved = np.frombuffer(offsets, dtype=np.int32, count=len(array) + 1) - np.int32(first)
+        offsets = pa.py_buffer(moved)
+    return [validity, offsets]
 
 
 def _at_zero(array: pa.Array) -> pa.Array:
@@ -307,7 +297,7 @@ def plan_columns(source: pa.Schema, wanted: Struct, constants: Mapping[str, pa.S
     Raises:
         SchemaError: A column is stored in a type that cannot become the wanted one.
     """
-    sources = [source.field(i) for i in range(len(source))]
+    sources = Sources(source)
     columns: list[tuple[int | None, Node]] = []
     for field in wanted.fields:
         if field.name in constants:
@@ -339,57 +329,3 @@ def conform(batch: pa.RecordBatch, columns: Columns, wanted: Struct, context: Co
             require_values(array, None, field.name, context)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(wanted))
-
-
-def wanted_leaves(source: pa.Schema, wanted: Struct, context: Context) -> list[int]:
-    """Indices of the Parquet leaf columns to read for ``wanted``, ascending.
-
-    Where a struct is wanted but the file has none of its wanted fields, its first leaf is read all the same: only a
-    leaf tells which structs are NULL.
-    """
-    leaves: list[int] = []
-    _collect([source.field(i) for i in range(len(source))], wanted.fields, 0, leaves, context)
-    return sorted(set(leaves))
-
-
-def _collect(
-    sources: list[pa.Field], fields: tuple[Field, ...], first: int, leaves: list[int], context: Context
-) -> None:
-    starts = [first]
-    for s in sources:
-        starts.append(starts[-1] + leaf_count(s.type))
-    for field in fields:
-        at = find_source(field, sources, context)
-        if at is not None:
-            _collect_type(sources[at].type, field.type, starts[at], leaves, context)
-
-
-def _collect_type(source: pa.DataType, wanted: DataType, first: int, leaves: list[int], context: Context) -> None:
-    before = len(leaves)
-    match wanted:
-        case Struct(fields) if pa.types.is_struct(source):
-            _collect([source.field(i) for i in range(source.num_fields)], fields, first, leaves, context)
-        case Array(element, _) if _is_list(source):
-            _collect_type(source.value_type, element, first, leaves, context)
-        case Map(key, value, _) if pa.types.is_map(source):
-            _collect_type(source.key_type, key, first, leaves, context)
-            _collect_type(source.item_type, value, first + leaf_count(source.key_type), leaves, context)
-        case _:
-            leaves.extend(range(first, first + leaf_count(source)))
-    if len(leaves) == before:
-        leaves.append(first)
-
-
-def _is_list(data_type: pa.DataType) -> bool:
-    return pa.types.is_list(data_type) or pa.types.is_large_list(data_type) or pa.types.is_fixed_size_list(data_type)
-
-
-def leaf_count(data_type: pa.DataType) -> int:
-    """Parquet leaf columns under an Arrow type."""
-    if pa.types.is_struct(data_type):
-        return sum(leaf_count(data_type.field(i).type) for i in range(data_type.num_fields))
-    if _is_list(data_type):
-        return leaf_count(data_type.value_type)
-    if pa.types.is_map(data_type):
-        return leaf_count(data_type.key_type) + leaf_count(data_type.item_type)
-    return 1

@@ -84,7 +84,7 @@ def assemble_variant(array: pa.StructArray, target: pa.DataType, *, path: str, f
 def _value(array: pa.StructArray, parts: dict[str, pa.Array], metadata: pa.Array, valid: _Mask) -> pa.Array:
     whole = parts.get("value")
     typed = parts.get("typed_value")
-    if typed is None and whole is not None:
+    if whole is not None and (typed is None or typed.null_count == len(typed)):
         value = _as_binary(whole)
         if not value.null_count or value.is_valid().to_numpy(zero_copy_only=False)[valid].all():
             return value

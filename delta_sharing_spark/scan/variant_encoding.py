@@ -7,6 +7,7 @@ by positions in that dictionary. Every nested value is contiguous, so objects an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 #: Variant null: basic type 0, primitive type 0.
 NULL = b"\x00"
@@ -71,12 +72,10 @@ def _names(metadata: bytes) -> list[str]:
     if first > len(metadata):
         raise MalformedVariant("its metadata is truncated")
     offsets = [_unsigned(metadata, 1 + width * (i + 1), width) for i in range(size + 1)]
-    if first + offsets[-1] > len(metadata) or any(b < a for a, b in zip(offsets, offsets[1:], strict=False)):
+    if first + offsets[-1] > len(metadata) or any(b < a for a, b in pairwise(offsets)):
         raise MalformedVariant("the offsets of its metadata are not in order")
     try:
-        return [
-            metadata[first + a : first + b].decode("utf-8") for a, b in zip(offsets, offsets[1:], strict=False)
-        ]
+        return [metadata[first + a : first + b].decode("utf-8") for a, b in pairwise(offsets)]
     except UnicodeDecodeError:
         raise MalformedVariant("a field name of its metadata is not UTF-8") from None
 
@@ -123,10 +122,8 @@ def encode_object(ids: Sequence[int], values: Sequence[bytes]) -> bytes:
     header = (large << 4 | (id_width - 1) << 2 | (offset_width - 1)) << 2 | _OBJECT
     if id_width == offset_width == 1 and not large:
         return bytes((header, count, *ids, *offsets)) + b"".join(values)
-    return b"".join(
-        (bytes((header,)), count.to_bytes(4 if large else 1, "little"), _packed(ids, id_width))
-        + (_packed(offsets, offset_width), *values)
-    )
+    size = count.to_bytes(4 if large else 1, "little")
+    return b"".join((bytes((header,)), size, _packed(ids, id_width), _packed(offsets, offset_width), *values))
 
 
 def encode_array(values: Sequence[bytes]) -> bytes:
@@ -136,9 +133,7 @@ def encode_array(values: Sequence[bytes]) -> bytes:
     width = _width(offsets[-1])
     large = count > 255
     header = (large << 2 | (width - 1)) << 2 | _ARRAY
-    return b"".join(
-        (bytes((header,)), count.to_bytes(4 if large else 1, "little"), _packed(offsets, width), *values)
-    )
+    return b"".join((bytes((header,)), count.to_bytes(4 if large else 1, "little"), _packed(offsets, width), *values))
 
 
 def encode_string(text: bytes) -> bytes:

@@ -15,6 +15,7 @@ from delta_sharing_spark.schema.arrow import arrow_type
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 _DATE = re.compile(r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})")
 _TIMESTAMP = re.compile(
     r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
@@ -49,6 +50,8 @@ def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "
     if name in _INTEGER_BITS:
         return _integer(text, _INTEGER_BITS[name])
     if name in ("float", "double"):
+        if "_" in text:  # Python's digit separators are not the protocol's
+            raise ValueError(f"{text!r} is not a number")
         return float(text)
     if name == "boolean":
         lowered = text.lower()
@@ -76,6 +79,8 @@ def partition_scalar(
     """
     target = arrow_type(data_type)
     try:
+        if text and data_type == Primitive("date"):
+            return pa.scalar(date_days(text), type=target)
         value = partition_value(text, data_type, time_zone=time_zone)
         return pa.scalar(value, type=target)
     except (ValueError, OverflowError, ArithmeticError, pa.ArrowInvalid) as error:
@@ -101,10 +106,11 @@ def timestamp_micros(text: str, time_zone: str | None) -> int:
     if not match:
         raise ValueError(f"{text!r} is not a timestamp")
     year, month, day, hour, minute, second, fraction, zone = match.groups()
-    clock = datetime.datetime(int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0))
+    near, shift = _near_year(int(year))
+    clock = datetime.datetime(near, int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0))
     micros = int((fraction or "0").ljust(9, "0")[:6])
     delta = clock - datetime.datetime(1970, 1, 1)
-    total = (delta.days * 86_400 + delta.seconds) * 1_000_000 + micros
+    total = ((delta.days + shift) * 86_400 + delta.seconds) * 1_000_000 + micros
     if time_zone is None:
         return total
     if zone is not None:
@@ -114,6 +120,27 @@ def timestamp_micros(text: str, time_zone: str | None) -> int:
     offset = clock.replace(tzinfo=ZoneInfo(time_zone)).utcoffset()
     assert offset is not None
     return total - int(offset.total_seconds()) * 1_000_000
+
+
+def date_days(text: str) -> int:
+    """Days since the epoch of ``[+-]y...yyy-MM-dd``, in years beyond ``datetime`` too.
+
+    Raises:
+        ValueError: Not a date.
+    """
+    match = _DATE.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a date")
+    near, shift = _near_year(int(match[1]))
+    return (datetime.date(near, int(match[2]), int(match[3])) - datetime.date(1970, 1, 1)).days + shift
+
+
+def _near_year(year: int) -> tuple[int, int]:
+    """A year that ``datetime`` knows and has the same calendar, and the days from it to ``year``."""
+    if 1 <= year <= 9999:
+        return year, 0
+    cycles, rest = divmod(year, 400)  # the Gregorian calendar repeats after 400 years
+    return rest + 2000, (cycles - 5) * 146_097
 
 
 def _offset_seconds(zone: str) -> int:
@@ -130,6 +157,8 @@ def _offset_seconds(zone: str) -> int:
 
 
 def _integer(text: str, bits: int) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(f"{text!r} is not an integer")
     number = int(text)
     if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
         raise ValueError(f"{text!r} does not fit {bits} bits")
@@ -144,7 +173,8 @@ def _decimal(text: str, target: Decimal) -> decimal.Decimal:
 
 
 def _date(text: str) -> datetime.date:
-    match = _DATE.fullmatch(text.strip())
-    if not match:
-        raise ValueError(f"{text!r} is not a date")
-    return datetime.date(int(match[1]), int(match[2]), int(match[3]))
+    days = date_days(text)
+    try:
+        return datetime.date(1970, 1, 1) + datetime.timedelta(days)
+    except OverflowError:
+        raise ValueError(f"{text!r} is beyond the years 1 to 9999") from None

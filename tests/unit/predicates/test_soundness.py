@@ -18,7 +18,7 @@ from delta_sharing_spark.predicates.evaluate import evaluate
 from delta_sharing_spark.predicates.row_groups import RowGroupSkipping, leaf_of
 from delta_sharing_spark.predicates.skipping import BY_PARTITION, KEEP, FileSkipping
 from delta_sharing_spark.predicates.sql import parse_where
-from delta_sharing_spark.scan.transform import Context, find_source, leaf_count
+from delta_sharing_spark.scan.matching import Context, Sources, find_source, leaf_count
 
 PARTITIONS = ("flag", "i8", "i32", "i64", "f64", "dec", "s", "d", "ts", "ntz")
 COMMON = settings(
@@ -126,7 +126,7 @@ def test_row_groups_never_lose_a_row_that_passes(
             fields.append(kind.find(name))
             kind = fields[-1].type
         if path[0] not in names:
-            leaves[path] = leaf_of(schema, fields, lambda f, s: find_source(f, s, context), leaf_count)
+            leaves[path] = leaf_of(schema, fields, lambda f, s: find_source(f, Sources(s), context), leaf_count)
     constants = {name: data.column(name)[0] for name in names}
     may_match = skipping.bind(metadata, leaves, constants)
     for index in range(metadata.num_row_groups):

@@ -1,0 +1,103 @@
+"""Access to files in memory or on local disk, which records what is asked for; and Parquet written in memory."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from delta_sharing_spark.deltalog.deletion_vector import encode, frame
+from delta_sharing_spark.deltalog.paths import local_path
+from delta_sharing_spark.scan.plan import DeletionVector, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.schema.arrow import arrow_schema
+from delta_sharing_spark.schema.types import Struct
+
+
+@dataclass
+class Bytes:
+    """A ``ByteSource`` over bytes."""
+
+    name: str
+    data: bytes
+    log: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def read(self, start: int, length: int) -> memoryview:
+        assert 0 <= start <= start + length <= len(self.data), "outside of the file"
+        self.log.append((start, start + length))
+        return memoryview(self.data)[start : start + length]
+
+    def close(self) -> None:
+        pass
+
+
+class LocalAccess:
+    """Files by task id, or by ``file:`` location; vectors in memory by unique id, or in files."""
+
+    def __init__(self, files: Mapping[str, bytes] | None = None, vectors: Mapping[str, bytes] | None = None) -> None:
+        self.files = dict(files or {})
+        self.vectors = dict(vectors or {})
+        self.reads: dict[str, list[tuple[int, int]]] = {}
+        self._lock = threading.Lock()
+
+    def open(self, task: FileTask) -> Bytes:
+        data = self.files.get(task.id)
+        if data is None:
+            data = Path(local_path(task.location)).read_bytes()
+        with self._lock:
+            return Bytes(task.id, data, self.reads.setdefault(task.id, []))
+
+    def read_vector(self, task: FileTask, vector: DeletionVector) -> bytes:
+        if vector.unique_id in self.vectors:
+            return self.vectors[vector.unique_id]
+        data = Path(local_path(vector.path)).read_bytes()
+        start = 1 if vector.offset is None else vector.offset
+        return data[start:] if vector.offset is None else data[start : start + vector.size + 8]
+
+    def close(self) -> None:
+        pass
+
+
+def parquet(table: pa.Table, **how: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **how)
+    return sink.getvalue()
+
+
+def vector_of(name: str, positions: list[int]) -> tuple[DeletionVector, bytes]:
+    payload = encode(positions)
+    return DeletionVector("u", name, 1, len(payload), len(set(positions)), name), frame(payload)
+
+
+def spec_of(schema: Struct, **how: Any) -> ReadSpec:
+    return ReadSpec("s.d.t", schema, how.pop("full_schema", schema), **how)
+
+
+def read(
+    spec: ReadSpec, access: LocalAccess, tasks: list[FileTask] | None = None, slices: tuple[FileSlice, ...] = ()
+) -> pa.Table:
+    """The rows of a split, each batch checked against the promised schema."""
+    if not slices:
+        tasks = tasks or [FileTask(name, name, len(data)) for name, data in access.files.items()]
+        slices = tuple(FileSlice(t) for t in tasks)
+    expected = arrow_schema(spec.schema)
+    batches = []
+    for batch in read_split(Split(0, spec, slices, access)):
+        batch.validate(full=True)
+        assert batch.schema.equals(expected, check_metadata=True)
+        batches.append(batch)
+    return pa.Table.from_batches(batches, expected)
+
+
+def read_one(data: bytes, schema: Struct, **how: Any) -> pa.Table:
+    return read(spec_of(schema, **how), LocalAccess({"f.parquet": data}))

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError
@@ -14,6 +14,7 @@ from delta_sharing_spark.storage.faults import StorageSettings, retried
 from delta_sharing_spark.storage.locations import EXTRAS, Location
 from delta_sharing_spark.storage.secrets import Secret
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MODULES = {"aws": "s3", "azure": "azure", "gcp": "gcs"}
 
 
@@ -112,7 +113,7 @@ class Storage:
                 for entry in entries:
                     if entry.is_file():
                         stat = entry.stat()
-                        yield prefix + entry.name, stat.st_size, stat.st_mtime
+                        yield prefix + entry.name, stat.st_size, stat.st_mtime_ns // 1_000_000
         except FileNotFoundError:
             return
 
@@ -152,13 +153,12 @@ def _host(location: Location, settings: StorageSettings) -> str:
 
 
 def _milliseconds(when: object) -> int:
-    if isinstance(when, datetime):
-        return int(when.timestamp() * 1000)
-    if isinstance(when, int | float):
-        return int(when * 1000)
+    """A storage's notion of a point in time; an integer is milliseconds already."""
     if isinstance(when, str):
-        return int(datetime.fromisoformat(_six_digits(when)).timestamp() * 1000)
-    return 0
+        when = datetime.fromisoformat(_six_digits(when))
+    if isinstance(when, datetime):
+        return (when - _EPOCH) // timedelta(milliseconds=1)
+    return when if isinstance(when, int) else 0
 
 
 def _six_digits(text: str) -> str:

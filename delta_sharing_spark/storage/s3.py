@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -12,6 +13,18 @@ from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import DEFAULT_REGION
 from delta_sharing_spark.storage.secrets import AwsSession
+
+
+#: At DEBUG these write canonical requests and headers, the session token among them.
+_TALKATIVE = ("botocore.auth", "botocore.endpoint", "botocore.httpsession")
+
+
+def _above_debug(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.DEBUG
+
+
+for _name in _TALKATIVE:
+    logging.getLogger(_name).addFilter(_above_debug)
 
 
 class _SessionFileSystem(S3FileSystem):  # type: ignore[misc]

@@ -1,0 +1,46 @@
+"""At the most talkative log level of every library, and in every exception: no secret is written."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import traceback
+
+import pytest
+from issuing import secret_for
+from object_server import ObjectServer, serving
+
+from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.locations import parse_location
+
+SECRETS = ("secret-access-key", "session-token-text", "c2lnbmF0dXJl", "ya29.bearer-token-text")
+
+
+@pytest.mark.parametrize("listing", [True, False])
+@pytest.mark.parametrize("failure", [None, 503, 403, 400, 500])
+@pytest.mark.parametrize(
+    "location", ["s3://bucket/t", "abfss://bucket@acct.dfs.core.windows.net/t", "gs://bucket/t"], ids=["s3", "az", "gs"]
+)
+def test_nothing_shows_a_secret(
+    location: str, failure: int | None, listing: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = parse_location(location + "/f")
+    with caplog.at_level(logging.DEBUG), serving(ObjectServer({"bucket/t/f": b"data"}, listing=listing)) as server:
+        endpoint = server.url + ("/acct" if at.kind == "azure" else "")
+        storage = Storage(parse_location(location), secret_for(at), StorageSettings(endpoint=endpoint, retry_seconds=0))
+        for action in (
+            lambda: storage.get(at),
+            lambda: storage.get(at, 0, 2),
+            lambda: storage.info(at),
+            lambda: storage.list_from(parse_location(location), ""),
+        ):
+            server.failures = [failure] * 2 if failure else []
+            try:
+                action()
+            except Exception as error:
+                text = "".join(traceback.format_exception(error)) + repr(error) + str(vars(error))
+                assert not [s for s in SECRETS if s in text]
+                pickle.loads(pickle.dumps(error))
+    for record in caplog.records:
+        assert not [s for s in SECRETS if s in record.getMessage()], (record.name, record.getMessage())

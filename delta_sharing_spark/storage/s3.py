@@ -14,7 +14,6 @@ from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import DEFAULT_REGION
 from delta_sharing_spark.storage.secrets import AwsSession
 
-
 #: At DEBUG these write canonical requests and headers, the session token among them.
 _TALKATIVE = ("botocore.auth", "botocore.endpoint", "botocore.httpsession")
 

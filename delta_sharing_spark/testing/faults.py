@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,8 @@ class Fault:
         shift_range: Serve a range that starts so many bytes later than asked, and say so in Content-Range.
         corrupt: Flip all bits of the body's byte at this place (negative: from its end).
         headers: Replaced in the answer (``ETag``, ``Content-Range``...); None removes one.
+        stall: Seconds of silence after ``stall_at`` bytes of the body; the rest follows.
+        call: Called before the answer is made, for whatever must happen just now (``server.expire_urls``).
         grow: So many zero bytes are added to the body, as if the file had changed its length.
         hits: How many requests were hit.
     """
@@ -48,6 +50,9 @@ class Fault:
     corrupt: int | None = None
     headers: Mapping[str, str | None] = field(default_factory=dict)
     grow: int = 0
+    stall: float = 0.0
+    stall_at: int = 0
+    call: Callable[[], object] | None = field(default=None, repr=False)
     seen: int = 0
     hits: int = 0
 

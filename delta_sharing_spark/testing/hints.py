@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol
+from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.testing.settings import ServerSettings
 from delta_sharing_spark.testing.table_logs import FileAction
 
@@ -202,7 +203,7 @@ class _FileView:
             return None, None
         least, greatest = _parse(str(low), kind), _parse(str(high), kind)
         if kind == "timestamp":
-            greatest += datetime.timedelta(milliseconds=1)  # statistics are cut down to milliseconds
+            greatest += 1000  # statistics are cut down to milliseconds
         return least, greatest
 
 
@@ -237,8 +238,7 @@ def _parse(text: str, kind: str) -> Any:
         if kind == "date":
             return datetime.date.fromisoformat(text)
         if kind == "timestamp":
-            moment = datetime.datetime.fromisoformat(text.replace("Z", "+00:00").replace("T", " ", 1))
-            return moment if moment.tzinfo else moment.replace(tzinfo=datetime.timezone.utc)
+            return timestamp_micros(text, "UTC")
     except ValueError:
         raise _Unusable from None
     if kind == "string":

@@ -40,6 +40,8 @@ class SocketServer(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], sharing: SharingServer) -> None:
         self.sharing = sharing
         self._connections: set[socket.socket] = set()
+        #: Connections to be closed by RST.
+        self.resetting: set[socket.socket] = set()
         super().__init__(address, RequestHandler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -48,7 +50,11 @@ class SocketServer(ThreadingHTTPServer):
 
     def shutdown_request(self, request: Any) -> None:
         self._connections.discard(request)
-        super().shutdown_request(request)
+        if request in self.resetting:
+            self.resetting.discard(request)
+            self.close_request(request)  # without the FIN of a shutdown
+        else:
+            super().shutdown_request(request)
 
     def close_connections(self) -> None:
         """End every open connection, so that the threads behind them end."""
@@ -101,6 +107,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         kind, local = sharing.kind_of(parts.path)
         faults = sharing.faults.take(kind, parts.path, local)
         for fault in faults:
+            if fault.call is not None:
+                fault.call()
             if fault.delay:
                 time.sleep(fault.delay)
         if sharing.faults.shaped(kind) and sharing.faults.latency:
@@ -157,7 +165,14 @@ class RequestHandler(BaseHTTPRequestHandler):
             self._flush(b"")
             return
         record.bytes = response.length if limit is None else limit
-        self._send_body(record, response.body, record.bytes)
+        stalls = [fault for fault in faults if fault.stall]
+        if stalls:
+            body = _bytes(response.body)[: record.bytes]
+            self._flush(body[: stalls[0].stall_at])
+            time.sleep(stalls[0].stall)
+            self.connection.sendall(body[stalls[0].stall_at :])
+        else:
+            self._send_body(record, response.body, record.bytes)
         if limit is not None:
             if reset:
                 self._reset()
@@ -216,6 +231,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     def _reset(self) -> None:
         """End the connection with RST instead of FIN."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.server.resetting.add(self.connection)
         self.close_connection = True
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import CHANGE_DATA_FEED, Metadata, Protocol, metadata_from, protocol_from
 from delta_sharing_spark.deltalog.replay import Head
+from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.testing.answers import Answer, Ask, Pages
 from delta_sharing_spark.testing.capabilities import answer_header, choose_format
 from delta_sharing_spark.testing.hints import HintFilter, limited
@@ -17,6 +19,7 @@ from delta_sharing_spark.testing.table_logs import FileAction, LoggedCommit, Log
 from delta_sharing_spark.testing.tokens import Signer
 from delta_sharing_spark.testing.wire import encode_line, metadata_line, protocol_line
 
+_OFFSET = re.compile(r"T.*(?:[Zz]|[+-]\d{2}:?\d{2})$")
 _EXPIRED_REFRESH = "The refresh token has expired. Please restart the query."
 
 
@@ -271,8 +274,6 @@ def _files(commit: LoggedCommit, table: SharedTable, *, feed: bool) -> list[File
 
 
 def _stamped(file: FileAction, snapshot: LoggedSnapshot) -> FileAction:
-    from dataclasses import replace
-
     return replace(file, version=snapshot.version, timestamp=snapshot.timestamp)
 
 
@@ -301,10 +302,9 @@ def _flag(value: Any) -> bool:
 def millis(text: str) -> int:
     """Milliseconds since the epoch of an ISO-8601 timestamp with its offset ("Timestamp Format")."""
     try:
-        moment = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+        micros = timestamp_micros(text, "UTC")
     except ValueError:
         raise bad_request(f"Invalid timestamp: {text}; expected ISO 8601 such as 2022-01-01T00:00:00Z") from None
-    if moment.tzinfo is None:
+    if not _OFFSET.search(text):
         raise bad_request(f"Invalid timestamp: {text}; it has no offset from UTC")
-    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
-    return (moment - epoch) // datetime.timedelta(milliseconds=1)
+    return micros // 1000

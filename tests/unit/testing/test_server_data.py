@@ -166,6 +166,22 @@ def test_spoilt_answers(server: SharingServer, url: str) -> None:
     assert time.monotonic() - began >= 0.1
 
 
+def test_reset_is_one(server: SharingServer, url: str) -> None:
+    server.faults.add("data", reset=True)
+    with pytest.raises(requests.ConnectionError, match=r"reset by peer"):
+        get(url)
+
+
+def test_silence_and_calls(server: SharingServer, url: str) -> None:
+    server.faults.add("data", stall=0.3, stall_at=500)
+    with requests.get(url, stream=True, timeout=(5, 0.1)) as response:
+        assert response.raw.read(500) == CONTENT[:500]
+        with pytest.raises(Exception, match=r"timed out"):
+            response.raw.read(500)
+    server.faults.add("data", skip=1, call=server.expire_urls)
+    assert [get(url, "0-9").status_code for _ in range(3)] == [206, 403, 403]
+
+
 def test_truncated_rest_answer_and_dropped_file(server: SharingServer, ask: Asker) -> None:
     found = files(ask.query())
     server.faults.drop_file(found[0]["id"])

@@ -9,6 +9,7 @@ from delta_sharing_spark.errors import PredicateError
 
 _SPACE = re.compile(r"[ \t\r\n]+")
 _WORD = re.compile(r"[A-Za-z0-9_]+")
+_UNICODE_WORD = re.compile(r"\w+")
 _NUMBERS = (
     re.compile(r"[0-9]+(?:[LlSsYy]|(?:[eE][+-]?[0-9]+)?(?:[fFdD]|[bB][dD])?)"),
     re.compile(r"(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[fFdD]|[bB][dD])?(?![A-Za-z0-9_])"),
@@ -38,18 +39,21 @@ class Token:
 
 
 class Source:
-    """The text of a ``where``, to build errors that show a position in it."""
+    """The text of a ``where``, or of a whole query, to build errors that show a position in it."""
 
-    __slots__ = ("text",)
+    __slots__ = ("query", "text")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, query: bool = False) -> None:
         self.text = text
+        self.query = query
 
     def error(self, start: int, message: str) -> PredicateError:
         """A PredicateError that names the position (from 1) and shows the text from there."""
         shown = self.text[start : start + 30].replace("\n", " ")
         near = f" near {shown!r}" if shown else " (the end)"
-        return PredicateError(f"where, position {start + 1}{near}: {message}", position=start)
+        return PredicateError(
+            f"{'query' if self.query else 'where'}, position {start + 1}{near}: {message}", position=start
+        )
 
 
 def tokenize(source: Source) -> list[Token]:
@@ -81,7 +85,7 @@ def _skip(source: Source, position: int) -> int:
             position = line.end()
         elif text.startswith("/*", position):
             close = text.find("*/", position + 2)
-            if text.startswith("/*+", position):
+            if text.startswith("/*+", position) and not source.query:
                 raise source.error(position, "a hint is not part of the language of where; remove it")
             if close < 0:
                 raise source.error(position, "the comment is not closed; add */")
@@ -114,6 +118,10 @@ def _next(source: Source, position: int) -> Token:
     number = max(numbers, key=len, default="")
     if number and (word is None or len(number) >= len(word[0])):
         return Token("number", number, position, number.upper())
+    if source.query and (first.isalpha() or first == "_"):
+        name = _UNICODE_WORD.match(text, position)
+        assert name is not None
+        return Token("word", name[0], position, name[0].upper())
     if word:
         end = word.end()
         if end < len(text) and text[end].isalpha():

@@ -89,7 +89,10 @@ class _Parser:
         if self._peek.kind == "end":
             raise self._error(self._peek, "the expression is empty; leave where out to read all rows")
         start = self._peek
-        result = self._boolean(self._or(), start)
+        operand = self._or()
+        if isinstance(operand, Literal) and operand.type == VOID:
+            raise self._error(start, "NULL alone is not a condition")
+        result = self._boolean(operand, start)
         if self._peek.kind != "end":
             raise self._unexpected(self._peek)
         return result

@@ -1,0 +1,548 @@
+"""What a SQL query needs of each shared table it names, by the places of its tokens; the text is never regenerated.
+
+Two rules make narrowing safe without analysing names as Spark does:
+
+* *Columns*: a table keeps every column whose name stands anywhere in the query. A column that is not named can matter
+  only where names are implied (``*``, NATURAL, USING, PIVOT, column lists of aliases...): there the whole table is read.
+* *Rows*: a conjunct of a WHERE is given to a table of the same FROM only if it is in the language of ``where``, speaks of
+  that table alone, and no outer join could have made the table's columns NULL. Spark applies the WHERE again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.predicates.lexer import Source, Token, tokenize
+from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.schema.types import Struct
+
+Name = tuple[str, str, str]
+
+_NAMES = ("word", "quoted")
+_MAX_DEPTH = 100
+#: Words at the level of a SELECT that end its FROM, or its WHERE.
+_CLAUSES = {"WHERE", "GROUP", "HAVING", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT", "OFFSET", "WINDOW", "QUALIFY",
+            "UNION", "EXCEPT", "INTERSECT", "MINUS"}  # fmt: skip
+_SET_OPERATIONS = {"UNION", "EXCEPT", "INTERSECT", "MINUS"}
+_JOIN_WORDS = {
+    "JOIN",
+    "INNER",
+    "CROSS",
+    "LEFT",
+    "RIGHT",
+    "FULL",
+    "OUTER",
+    "SEMI",
+    "ANTI",
+    "NATURAL",
+    "ON",
+    "USING",
+    "LATERAL",
+}
+#: Words after a table's name that are no alias.
+_NO_ALIAS = _CLAUSES | _JOIN_WORDS | {"PIVOT", "UNPIVOT", "TABLESAMPLE", "SELECT", "FROM", "SET", "WITH", "VERSION", "FOR",
+                                      "SYSTEM_VERSION", "SYSTEM_TIME", "ASOF", "WATERMARK", "MATCH_RECOGNIZE"}  # fmt: skip
+_TRAVEL = {"VERSION", "TIMESTAMP", "FOR", "SYSTEM_VERSION", "SYSTEM_TIME", "WITH", "WATERMARK"}
+_IMPLIED = {"PIVOT": "PIVOT", "UNPIVOT": "UNPIVOT", "NATURAL": "a NATURAL join", "USING": "USING", "TABLESAMPLE": "TABLESAMPLE",
+            "MATCH_RECOGNIZE": "MATCH_RECOGNIZE", "RECURSIVE": "a recursive query"}  # fmt: skip
+_UNSTABLE = {"RAND", "RANDN", "RANDOM", "UUID", "SHUFFLE", "UNIFORM", "RANDSTR", "MONOTONICALLY_INCREASING_ID",
+             "SPARK_PARTITION_ID", "INPUT_FILE_NAME", "INPUT_FILE_BLOCK_START", "INPUT_FILE_BLOCK_LENGTH"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TableReference:
+    """One shared table in a query.
+
+    Attributes:
+        name: Share, schema and table as written.
+        start, end: Its place in the text (``text[start:end]``).
+        alias: The name that the query's columns know it by.
+        columns: The columns to load, in the table's order (possibly none, as in ``count(*)``); None for all.
+        where: A condition, in the language of ``where``, that may be applied to its rows; None for none.
+        whole: Why all columns are read; None if they are not.
+        unpushed: Why no condition is given, or not all of them; None if there is nothing to say.
+    """
+
+    name: Name
+    start: int
+    end: int
+    alias: str
+    columns: tuple[str, ...] | None
+    where: str | None
+    whole: str | None = None
+    unpushed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query's text, the shared tables in it, and where their names are to be replaced."""
+
+    text: str
+    references: tuple[TableReference, ...]
+    _splices: tuple[tuple[int, int, str], ...] = field(repr=False, default=())
+    _aliases: tuple[tuple[int, str], ...] = field(repr=False, default=())
+
+    def splice(self, names: Sequence[str]) -> str:
+        """The text with the i-th reference's name replaced by ``names[i]`` (a SQL identifier), all else as it was."""
+        edits = [(r.start, r.end, name) for r, name in zip(self.references, names, strict=True)]
+        edits += [*self._splices, *((at, at, text) for at, text in self._aliases)]
+        text = self.text
+        for start, end, new in sorted(edits, reverse=True):
+            text = text[:start] + new + text[end:]
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What stands between two parentheses."""
+
+    items: list[Token | _Group]
+    start: int
+    end: int
+    kind: str = "group"
+    value: str = ""
+
+
+_Item = Token | _Group
+
+
+@dataclass(slots=True)
+class _Relation:
+    """One relation of a FROM; ``schema`` and ``name`` are None for what is not a shared table."""
+
+    alias: str | None
+    name: Name | None = None
+    schema: Struct | None = None
+    span: tuple[int, int] = (0, 0)
+    #: Where an alias has to be written, if the query gives none.
+    alias_at: int | None = None
+    #: The alias names the columns anew, by their order.
+    renamed: bool = False
+    #: Whether a row of it that fails a condition on it alone can have no part in a row that passes the WHERE.
+    preserved: bool = True
+    where: list[str] = field(default_factory=list)
+    unpushed: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Block:
+    """One SELECT: its relations, its WHERE, and what keeps it from being narrowed."""
+
+    exists: bool
+    relations: list[_Relation] = field(default_factory=list)
+    where: list[_Item] = field(default_factory=list)
+    star: bool = False
+    laterals: bool = False
+    complicated: str | None = None
+
+
+def analyse(text: str, schema_of: Callable[[Name], Struct | None], *, time_zone: str = "UTC") -> Query:
+    """Find the shared tables of a query, and the columns and conditions that each may be loaded with.
+
+    Args:
+        text: A Spark SQL query (SELECT or WITH).
+        schema_of: The schema of the shared table of that name; None if the name is not one of a shared table.
+        time_zone: The session zone.
+
+    Raises:
+        PredicateError: Not a query, or a shared table in a place where its name cannot be replaced.
+    """
+    return _Analysis(Source(text, query=True), schema_of, time_zone).run()
+
+
+class _Analysis:
+    def __init__(self, source: Source, schema_of: Callable[[Name], Struct | None], time_zone: str) -> None:
+        self._source = source
+        self._tokens = tokenize(source)
+        self._schema_of = schema_of
+        self._zone = time_zone
+        self._blocks: list[_Block] = []
+        self._whole = self._implied()
+        self._unstable = next((t.text for t in self._tokens if t.kind == "word" and t.value in _UNSTABLE), None)
+
+    def run(self) -> Query:
+        first = next((t for t in self._tokens if t.value != "("), self._tokens[-1])
+        if first.kind != "word" or first.value not in ("SELECT", "WITH", "FROM", "TABLE", "VALUES"):
+            raise self._source.error(first.start, "a query (SELECT or WITH) is needed here")
+        self._level(self._grouped(), False)
+        named = {
+            (t.text if t.kind != "quoted" else t.value).lower().strip('"') for t in self._tokens if t.kind != "operator"
+        }
+        references = []
+        for block in self._blocks:
+            if block.where:
+                self._conditions(block)
+            references += [self._reference(block, r, named) for r in block.relations if r.name]
+        relations = [r for b in self._blocks for r in b.relations]
+        added = tuple((r.alias_at, f" AS `{r.alias}`") for r in relations if r.alias_at is not None)
+        ordered = tuple(sorted(references, key=lambda r: r.start))
+        return Query(self._source.text, ordered, self._qualifiers(relations), added)
+
+    def _implied(self) -> str | None:
+        """What makes names stand for columns without naming them, anywhere in the query."""
+        for token, after in zip(self._tokens, self._tokens[1:], strict=False):
+            if token.kind == "word" and token.value in _IMPLIED:
+                return _IMPLIED[token.value]
+            if token.kind == "word" and token.value == "IDENTIFIER" and after.value == "(":
+                return "IDENTIFIER()"
+            if token.kind == "word" and token.value == "TABLE" and after.kind in _NAMES:
+                return "TABLE"
+            if token.value == "|>" and token.kind == "operator":
+                return "the pipe syntax"
+        return None
+
+    def _grouped(self) -> list[_Item]:
+        stack: list[tuple[list[_Item], int]] = [([], 0)]
+        for token in self._tokens[:-1]:
+            if token.kind == "operator" and token.value == "(":
+                stack.append(([], token.start))
+                if len(stack) > _MAX_DEPTH:
+                    raise self._source.error(token.start, f"more than {_MAX_DEPTH} nested parentheses")
+            elif token.kind == "operator" and token.value == ")":
+                if len(stack) == 1:
+                    raise self._source.error(token.start, "this parenthesis closes nothing")
+                items, start = stack.pop()
+                stack[-1][0].append(_Group(items, start, token.start + 1))
+            else:
+                stack[-1][0].append(token)
+        if len(stack) > 1:
+            raise self._source.error(stack[-1][1], "this parenthesis is not closed")
+        return stack[0][0]
+
+    # structure
+
+    def _level(self, items: list[_Item], exists: bool) -> None:
+        """Everything between two parentheses: the SELECTs in it, in order, and what is nested deeper."""
+        block: _Block | None = None
+        at = 0
+        while at < len(items):
+            item, before = items[at], items[at - 1] if at else None
+            dotted = before is not None and before.value == "." and before.kind == "operator"
+            if isinstance(item, _Group):
+                self._level(item.items, before is not None and before.kind == "word" and before.value == "EXISTS")
+            elif item.kind == "operator" and item.value == "*":
+                self._star(items, at, block)
+            elif item.kind == "word" and not dotted:
+                if item.value == "SELECT":
+                    if block is not None and block.complicated == "FROM":
+                        at += 1
+                        continue
+                    block = _Block(exists)
+                    self._blocks.append(block)
+                elif item.value == "FROM" and at == 0:
+                    block = _Block(False, star=True, complicated="FROM")
+                    self._blocks.append(block)
+                    self._whole = self._whole or "FROM before SELECT"
+                    at = self._from(items, 1, block)
+                    continue
+                elif (
+                    item.value == "FROM" and block is not None and not block.relations and not _word(before, "DISTINCT")
+                ):
+                    at = self._from(items, at + 1, block)
+                    continue
+                elif item.value == "FROM" and block is not None and not _word(before, "DISTINCT"):
+                    block.complicated = "a second FROM"
+                elif item.value == "WHERE" and block is not None:
+                    end = next((i for i in range(at + 1, len(items)) if _clause(items, i)), len(items))
+                    if block.where:
+                        block.complicated = "a second WHERE"
+                    block.where = items[at + 1 : end]
+            at += 1
+
+    def _star(self, items: list[_Item], at: int, block: _Block | None) -> None:
+        before = items[at - 1] if at else None
+        if before is None:  # the first within parentheses
+            if len(items) == 1 and block is None:
+                self._lone_star(items[0])
+            else:
+                self._whole = self._whole or "*"
+        elif before.value == "." and before.kind == "operator":
+            self._whole = self._whole or "a qualified *"
+        elif (before.kind == "word" and before.value in ("SELECT", "DISTINCT", "ALL")) or before.value == ",":
+            if block is None:
+                self._whole = self._whole or "*"
+            elif not block.exists:
+                block.star = True
+
+    def _lone_star(self, star: _Item) -> None:
+        at = next(i for i, t in enumerate(self._tokens) if t.start == star.start)
+        if at < 2 or not _word(self._tokens[at - 2], "COUNT"):
+            self._whole = self._whole or "*"
+
+    def _from(self, items: list[_Item], at: int, block: _Block) -> int:
+        """Read the relations of a FROM up to the clause that follows. Returns where that begins."""
+        kind = ","
+        while at < len(items):
+            at = self._relation(items, at, block, kind)
+            while at < len(items):  # an ON, or what is not understood
+                item = items[at]
+                if _clause(items, at) or _word(item, "SELECT", "INSERT"):
+                    return at
+                if isinstance(item, _Group):
+                    self._level(item.items, False)
+                elif item.kind == "operator" and item.value == ",":
+                    kind, at = ",", at + 1
+                    break
+                elif _word(item, "LATERAL") and at + 1 < len(items) and _word(items[at + 1], "VIEW"):
+                    block.laterals = True
+                    at = self._skip_view(items, at + 2)
+                    continue
+                elif _joins(items, at):
+                    words = []
+                    while at < len(items) and _joins(items, at):
+                        words.append(items[at].value)
+                        at += 1
+                    kind = next((w for w in ("ANTI", "SEMI", "FULL", "RIGHT", "LEFT") if w in words), "INNER")
+                    break
+                at += 1
+            else:
+                return at
+        return at
+
+    def _skip_view(self, items: list[_Item], at: int) -> int:
+        """Past ``LATERAL VIEW [OUTER] f(..) t AS a, b``, whose commas are not of the FROM."""
+        while at < len(items) and not _clause(items, at) and not _joins(items, at) and not _word(items[at], "LATERAL"):
+            item = items[at]
+            if isinstance(item, _Group):
+                self._level(item.items, False)
+            at += 1
+        return at
+
+    def _relation(self, items: list[_Item], at: int, block: _Block, kind: str) -> int:
+        if _word(items[at], "LATERAL"):
+            block.complicated = block.complicated or "LATERAL"
+            at += 1
+        if at >= len(items):
+            return at
+        item = items[at]
+        relation = _Relation(None)
+        if isinstance(item, _Group):
+            if item.items and (
+                isinstance(item.items[0], _Group) or _word(item.items[0], "SELECT", "WITH", "VALUES", "FROM", "TABLE")
+            ):
+                self._level(item.items, False)
+            else:  # joins in parentheses
+                inner = _Block(block.exists, complicated="joins in parentheses")
+                self._blocks.append(inner)
+                self._from(item.items, 0, inner)
+                block.complicated = block.complicated or "joins in parentheses"
+                inner.star = True  # the star may be of the SELECT around
+            at += 1
+        elif item.kind in _NAMES:
+            parts: list[Token] = [item]
+            at += 1
+            while at + 1 < len(items) and items[at].value == "." and items[at].kind == "operator":
+                part = items[at + 1]
+                if isinstance(part, _Group) or part.kind not in _NAMES:
+                    break
+                parts.append(part)
+                at += 2
+            relation.alias = _text(parts[-1])
+            if at < len(items) and isinstance(items[at], _Group):
+                block.complicated = block.complicated or "a table function"
+            elif len(parts) == 3:
+                name = (_text(parts[0]), _text(parts[1]), _text(parts[2]))
+                schema = self._schema_of(name)
+                if schema is not None:
+                    relation.name, relation.schema = name, schema
+                    relation.span = parts[0].start, parts[-1].start + len(parts[-1].text)
+        else:
+            block.complicated = block.complicated or item.text
+            return at
+        at = self._alias(items, at, relation)
+        self._join(block, relation, kind)
+        return at
+
+    def _alias(self, items: list[_Item], at: int, relation: _Relation) -> int:
+        if (
+            relation.name
+            and at < len(items)
+            and _word(items[at], *_TRAVEL)
+            and not _word(items[at], "TIMESTAMP", "VERSION")
+        ):
+            raise self._source.error(
+                items[at].start, "options and time travel of a shared table are given to load(), not in SQL"
+            )
+        if (
+            relation.name
+            and at + 1 < len(items)
+            and _word(items[at], "TIMESTAMP", "VERSION")
+            and _word(items[at + 1], "AS")
+        ):
+            if at + 2 < len(items) and _word(items[at + 2], "OF"):
+                raise self._source.error(
+                    items[at].start, "time travel of a shared table is given to load(), not in SQL"
+                )
+        while at < len(items) and _word(items[at], "TABLESAMPLE", "REPEATABLE"):
+            at += 2
+        end = items[at - 1].end if isinstance(items[at - 1], _Group) else items[at - 1].start + len(items[at - 1].text)  # type: ignore[union-attr]
+        explicit = at < len(items) and _word(items[at], "AS")
+        named = at + 1 if explicit else at
+        item = items[named] if named < len(items) else None
+        if (
+            isinstance(item, Token)
+            and item.kind in _NAMES
+            and (explicit or item.kind == "quoted" or item.value not in _NO_ALIAS)
+        ):
+            relation.alias = _text(item)
+            at = named + 1
+            if at < len(items) and isinstance(items[at], _Group):
+                relation.renamed = True
+                at += 1
+        elif relation.name:
+            relation.alias_at = end
+        return at
+
+    @staticmethod
+    def _join(block: _Block, relation: _Relation, kind: str) -> None:
+        if kind in ("RIGHT", "FULL"):
+            for other in block.relations:
+                other.preserved = False
+        relation.preserved = kind in (",", "INNER", "RIGHT")
+        block.relations.append(relation)
+
+    # what each table needs
+
+    def _reference(self, block: _Block, relation: _Relation, named: set[str]) -> TableReference:
+        assert relation.name and relation.schema and relation.alias
+        why = self._whole or ("*" if block.star else "an alias with column names" if relation.renamed else None)
+        columns = None if why else tuple(f.name for f in relation.schema.fields if f.name.lower() in named)
+        where = " AND ".join(f"({text})" for text in relation.where) or None
+        unpushed = "; ".join(dict.fromkeys(relation.unpushed)) or None
+        return TableReference(relation.name, *relation.span, relation.alias, columns, where, why, unpushed)
+
+    def _conditions(self, block: _Block) -> None:
+        """Give each conjunct of a WHERE to the table that it speaks of alone."""
+        reason = self._whole or block.complicated or (f"{self._unstable}()" if self._unstable else None)
+        for relation in block.relations:
+            if relation.name and (reason or not relation.preserved):
+                relation.unpushed.append(reason or "the other side of an outer or semi join")
+        if reason:
+            return
+        for conjunct in _conjuncts(block.where):
+            for relation in block.relations:
+                if relation.name and relation.preserved and not relation.renamed:
+                    text = self._bound(conjunct, relation, block)
+                    if text is not None:
+                        relation.where.append(text)
+
+    def _bound(self, conjunct: list[_Item], relation: _Relation, block: _Block) -> str | None:
+        """The text of a conjunct without the relation's qualifier; None if it is not of that relation alone."""
+        assert relation.schema and relation.alias
+        tokens = list(_flat(conjunct, self._tokens))
+        others = [r for r in block.relations if r is not relation]
+        alias = relation.alias.lower()
+        if any(r.alias is None or r.alias.lower() == alias for r in others):
+            return None
+        alone = not block.laterals and all(r.schema is not None and not r.renamed for r in others)
+        known = {f.name.lower() for r in others if r.schema for f in r.schema.fields}
+        cuts: list[tuple[int, int]] = []
+        for i, token in enumerate(tokens):
+            if token.kind not in _NAMES or (i and tokens[i - 1].value == "." and tokens[i - 1].kind == "operator"):
+                continue
+            word = _text(token).lower()
+            qualified = i + 2 < len(tokens) and tokens[i + 1].value == "." and tokens[i + 1].kind == "operator"
+            if qualified and word == alias:
+                cuts.append((token.start, tokens[i + 2].start))
+            elif relation.schema.find(word) is None if not _twins(relation.schema, word) else True:
+                if token.kind == "quoted" or (qualified and word in {(r.alias or "").lower() for r in others}):
+                    return None
+            elif (qualified and word in {(r.alias or "").lower() for r in others}) or not alone or word in known:
+                return None
+        text = self._source.text
+        start, end = tokens[0].start, tokens[-1].start + len(tokens[-1].text)
+        pieces, at = [], start
+        for first, last in cuts:
+            pieces.append(text[at:first])
+            at = last
+        condition = "".join([*pieces, text[at:end]])
+        try:
+            parse_where(condition, relation.schema, time_zone=self._zone)
+        except PredicateError as error:
+            if cuts or len(block.relations) == 1:
+                relation.unpushed.append(str(error))
+            return None
+        return condition
+
+    def _qualifiers(self, relations: list[_Relation]) -> tuple[tuple[int, int, str], ...]:
+        """Columns named by the whole name of a table without alias: the name becomes the alias that is added."""
+        unaliased = {tuple(p.lower() for p in r.name): r for r in relations if r.name and r.alias_at is not None}
+        spans = {r.span[0] for r in relations if r.name}
+        aliases = {(r.alias or "").lower() for r in relations}
+        edits: list[tuple[int, int, str]] = []
+        tokens, at = self._tokens, 0
+        while at < len(tokens):
+            chain = [at]
+            while (
+                chain[-1] + 2 < len(tokens) and tokens[chain[-1]].kind in _NAMES and tokens[chain[-1] + 1].value == "."
+            ):
+                chain.append(chain[-1] + 2)
+            if len(chain) > 2 and tokens[at].start not in spans:
+                parts = tuple(_text(tokens[i]).lower() for i in chain)
+                found = unaliased.get(parts[:3]) if len(chain) > 3 else None
+                size = 3
+                if found is None and parts[0] not in aliases:
+                    size, found = 2, next((r for name, r in unaliased.items() if name[1:] == parts[:2]), None)
+                if found is not None:
+                    last = tokens[chain[size - 1]]
+                    edits.append((tokens[at].start, last.start + len(last.text), f"`{found.alias}`"))
+            at = chain[-1] + 1
+        return tuple(edits)
+
+
+def _text(token: Token) -> str:
+    return token.text if token.kind == "word" else token.value
+
+
+def _word(item: _Item | None, *words: str) -> bool:
+    return item is not None and item.kind == "word" and item.value in words
+
+
+def _clause(items: list[_Item], at: int) -> bool:
+    """Whether a clause begins here, after which nothing is of the FROM or the WHERE before."""
+    item = items[at]
+    if item.kind == "operator":
+        return item.value in ("|>", ";")
+    return _word(item, *_CLAUSES) and not (at and items[at - 1].value == "." and items[at - 1].kind == "operator")
+
+
+def _joins(items: list[_Item], at: int) -> bool:
+    """Whether a word of a join is here; LEFT(..) and RIGHT(..) are functions."""
+    item, after = items[at], items[at + 1] if at + 1 < len(items) else None
+    if not _word(item, "JOIN", "INNER", "CROSS", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI"):
+        return False
+    dotted = at > 0 and items[at - 1].value == "." and items[at - 1].kind == "operator"
+    return not dotted and not (isinstance(after, _Group) and item.value != "JOIN")
+
+
+def _conjuncts(items: list[_Item]) -> list[list[_Item]]:
+    """The parts of a condition between its own ANDs; one part if there is an OR beside them."""
+    parts: list[list[_Item]] = [[]]
+    between = cases = 0
+    for item in items:
+        cases += 1 if _word(item, "CASE") else -1 if _word(item, "END") and cases else 0
+        if not cases and _word(item, "OR"):
+            return [items]
+        if not cases and _word(item, "BETWEEN"):
+            between += 1
+        elif not cases and _word(item, "AND"):
+            if not between:
+                parts.append([])
+                continue
+            between -= 1
+        parts[-1].append(item)
+    return [p for p in parts if p]
+
+
+def _flat(items: list[_Item], tokens: list[Token]) -> list[Token]:
+    """The tokens of some neighbouring items, parentheses included."""
+    start = items[0].start
+    last = items[-1]
+    end = last.end if isinstance(last, _Group) else last.start + len(last.text)
+    return [t for t in tokens if start <= t.start < end]
+
+
+def _twins(schema: Struct, name: str) -> bool:
+    return sum(f.name.lower() == name for f in schema.fields) > 1

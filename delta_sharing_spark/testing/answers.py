@@ -17,6 +17,8 @@ from delta_sharing_spark.testing.table_logs import FileAction
 from delta_sharing_spark.testing.tokens import Signer
 from delta_sharing_spark.testing.wire import LineWriter, encode_line
 
+#: Parameters that may differ, or must be absent, on the pages after the first.
+_FREE = ("pageToken", "maxFiles", "includeRefreshToken", "refreshToken")
 _EXPIRED_PAGE = "The page token has expired. Please restart the query."
 
 
@@ -41,7 +43,7 @@ class Ask:
     @property
     def checksum(self) -> str:
         """Of everything that must be the same on the next page."""
-        own = {k: v for k, v in self.parameters.items() if k not in ("pageToken", "maxFiles") and v is not None}
+        own = {k: v for k, v in self.parameters.items() if k not in _FREE and v is not None}
         text = json.dumps([str(self.table), own, self.hashed, list(self.wanted.formats)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

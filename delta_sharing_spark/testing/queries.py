@@ -77,9 +77,9 @@ class TableQueries:
         for key in ("includeRefreshToken", "refreshToken"):
             if parameters.get(key) and travelled:
                 raise bad_request(f"{key} cannot be used when querying a specific version.")
+            if parameters.get(key) and token is not None:
+                raise bad_request(f"{key} must be used in the first page request.")
         if token is not None:
-            if parameters.get("includeRefreshToken") and token.get("version") is None:
-                raise bad_request("includeRefreshToken must be used in the first page request.")
             version = int(token["version"])
         elif parameters.get("refreshToken"):
             version = self._refreshed(ask)

@@ -144,6 +144,11 @@ def test_pages(server: SharingServer, ask: Asker, plain: DeltaTableBuilder) -> N
     assert "endStreamAction" not in lines(second)[-1]
     mismatch = {"maxFiles": 2, "limitHint": 1, "pageToken": token}
     assert refused(ask.query(mismatch), 400) == "Query parameter mismatch detected for the next page query."
+    late = body | {"pageToken": token, "includeRefreshToken": True}
+    assert refused(ask.query(late), 400) == "includeRefreshToken must be used in the first page request."
+    fresh = lines(ask.query(body | {"includeRefreshToken": True}))[-1]["endStreamAction"]
+    assert fresh["refreshToken"]
+    assert len(files(ask.query(body | {"pageToken": fresh["nextPageToken"]}))) == 2
     assert refused(ask.query({"maxFiles": 0}), 400) == "maxFiles must be positive."
     assert "decoding" in refused(ask.query({"pageToken": "nonsense"}), 400)
     server.settings.page_token_ttl = -1

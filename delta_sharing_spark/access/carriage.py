@@ -36,7 +36,7 @@ def storage_for(token: StorageToken, settings: StorageSettings) -> Storage:
         AccessModeError: An extra is missing.
         CredentialError: The token does not fit its location.
     """
-    key = (os.getpid(), token.uuid, settings)
+    key = (os.getpid(), token.uuid, replace(settings, retry_seconds=0.0))
     with _storages_lock:
         storage = _storages.pop(key, None)
         if storage is None:
@@ -44,7 +44,7 @@ def storage_for(token: StorageToken, settings: StorageSettings) -> Storage:
         _storages[key] = storage
         while len(_storages) > _STORAGES_KEPT:
             _storages.popitem(last=False)
-        return storage
+    return storage if storage.settings == settings else storage.with_settings(settings)
 
 
 @dataclass(frozen=True, slots=True)

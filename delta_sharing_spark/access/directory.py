@@ -27,6 +27,7 @@ from delta_sharing_spark.storage.locations import EXTRAS, Location, parse_locati
 from delta_sharing_spark.storage.source import read_leased
 
 if TYPE_CHECKING:
+    from delta_sharing_spark.deltalog.adds import AddBatch
     from delta_sharing_spark.deltalog.replay import Prune, Snapshot
     from delta_sharing_spark.sharing.actions import TableSnapshotHead
     from delta_sharing_spark.sharing.address import TableName
@@ -98,6 +99,19 @@ class DirectoryTable:
             CredentialError: A file lies elsewhere, or its location is refused.
         """
         yield from self.checked(snapshot.tasks(prune, keep_stats=keep_stats))
+
+    def check(self, batch: AddBatch) -> None:
+        """The same for files in columns: only those outside the root are looked at one by one."""
+        import numpy as np
+        import pyarrow.compute as pc
+
+        outside = pc.or_(pc.match_substring(batch.paths, ":"), pc.starts_with(batch.paths, "/"))
+        if batch.vectors is not None:
+            stored = pc.equal(pc.struct_field(batch.vectors, "storageType"), "p")
+            outside = pc.or_(outside, pc.fill_null(stored, False))
+        if pc.any(outside).as_py():
+            for _ in self.checked(batch.filter(np.asarray(outside)).tasks()):
+                pass
 
     def checked(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
         """Tasks of this table (a snapshot's or a change feed's), checked as ``tasks`` says."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from delta_sharing_spark.access.negotiate import Decision, negotiate, with_fallback
 from delta_sharing_spark.access.settings import formats_of, iso, millis, storage_of, transport_of, who
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, TableChangedError, VersionError
-from delta_sharing_spark.features import check_protocol
+from delta_sharing_spark.features import check_protocol, check_type_changes
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.predicates.tree import Expression
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
@@ -118,6 +118,7 @@ def shape_of(protocol: Protocol, metadata: Metadata, table: str) -> TableShape:
     """
     check_protocol(protocol.min_reader_version, protocol.reader_features or None, table=table)
     schema = parse_schema(metadata.schema_string, table)
+    check_type_changes(schema, table=table)
     mapping = mapping_mode(metadata.configuration, protocol.min_reader_version, protocol.reader_features, table)
     if mapping == "none":
         schema = without_mapping(schema)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.access.changes import change_tasks
+from delta_sharing_spark.access.listing import url_access
 from delta_sharing_spark.access.load import Load, TableShape, shape_of
-from delta_sharing_spark.access.planning import url_access
 from delta_sharing_spark.access.settings import formats_of, iso, millis, storage_of
 from delta_sharing_spark.access.url import task_of
 from delta_sharing_spark.errors import StreamError

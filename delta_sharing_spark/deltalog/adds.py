@@ -36,6 +36,7 @@ class AddBatch:
         stats: Statistics as JSON (string, nullable); None if they were not asked for or lie in ``stats_parsed``.
         stats_parsed: Statistics as a checkpoint keeps them in columns (struct); None if there are none.
         vectors: Deletion vector descriptors (struct, nullable); None if no file of the batch has one.
+        records: Rows of each file, once the statistics that tell them were let go of.
     """
 
     root: str = field(repr=False)
@@ -46,6 +47,7 @@ class AddBatch:
     stats: pa.StringArray | None = field(repr=False, default=None)
     stats_parsed: pa.StructArray | None = field(repr=False, default=None)
     vectors: pa.StructArray | None = field(repr=False, default=None)
+    records: pa.Int64Array | None = field(repr=False, default=None)
 
     @property
     def num_rows(self) -> int:
@@ -69,10 +71,35 @@ class AddBatch:
             stats=cut(self.stats),
             stats_parsed=cut(self.stats_parsed),
             vectors=cut(self.vectors),
+            records=cut(self.records),
         )
+
+    def slice(self, start: int, length: int) -> AddBatch:
+        """``length`` files from ``start``, without a copy."""
+
+        def part(column: Any) -> Any:
+            return None if column is None else column.slice(start, length)
+
+        return replace(
+            self,
+            paths=part(self.paths),
+            sizes=part(self.sizes),
+            partition_values={name: part(column) for name, column in self.partition_values.items()},
+            modified=part(self.modified),
+            stats=part(self.stats),
+            stats_parsed=part(self.stats_parsed),
+            vectors=part(self.vectors),
+            records=part(self.records),
+        )
+
+    def counted(self) -> AddBatch:
+        """The files without their statistics, but for the number of rows."""
+        return replace(self, stats=None, stats_parsed=None, records=self.num_records())
 
     def num_records(self) -> pa.Int64Array:
         """Physical rows of each file as its statistics tell (int64, nullable), deleted rows included."""
+        if self.records is not None:
+            return self.records
         if self.stats_parsed is not None and self.stats_parsed.type.get_field_index("numRecords") >= 0:
             return pc.cast(pc.struct_field(self.stats_parsed, "numRecords"), pa.int64())
         if self.stats is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -138,5 +138,5 @@ class Split:
 
     index: int
     spec: ReadSpec
-    slices: tuple[FileSlice, ...]
+    slices: Sequence[FileSlice]
     access: Access = field(repr=False)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from delta_sharing_spark.scan.plan import FileSlice, FileTask
 
@@ -11,40 +15,79 @@ from delta_sharing_spark.scan.plan import FileSlice, FileTask
 OPEN_COST = 256 << 10
 
 
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """One split: files ``first`` to ``last`` (excluded) in a given order, of which the outer two may be cut.
+
+    ``start`` is where the first file begins to be read; ``end`` where the last one ends, None at its end.
+    """
+
+    first: int
+    last: int
+    start: int = 0
+    end: int | None = None
+
+    def ranges(self) -> Iterator[tuple[int, int | None]]:
+        """The byte range of each file."""
+        for index in range(self.first, self.last):
+            yield self.start if index == self.first else 0, self.end if index == self.last - 1 else None
+
+
+def cut_bins(sizes: npt.NDArray[np.int64], max_bytes: int) -> list[Bin]:
+    """Cut files of ``sizes`` bytes, in their order, into bins of about equal cost, at most about ``max_bytes`` each.
+
+    A file larger than ``max_bytes`` is cut into equal slices, a bin each; the files between large ones share bins.
+    """
+    bins: list[Bin] = []
+    large = np.flatnonzero(sizes > max_bytes).tolist()
+    at = 0
+    for index in [*large, len(sizes)]:
+        bins += _share(sizes[at:index], at, max_bytes)
+        if index < len(sizes):
+            bins += _cut_file(index, int(sizes[index]), max_bytes)
+        at = index + 1
+    return bins
+
+
+def _share(sizes: npt.NDArray[np.int64], offset: int, max_bytes: int) -> list[Bin]:
+    """Bins of whole files: each file goes to the bin that its middle lies in, on a line of all their costs."""
+    if not len(sizes):
+        return []
+    costs = sizes + min(OPEN_COST, max_bytes // 4)
+    total = int(costs.sum())
+    count = min(len(sizes), -(-total // max_bytes))
+    middles = np.cumsum(costs) - costs / 2
+    owner = np.minimum((middles * count / total).astype(np.int64), count - 1)
+    edges = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(sizes)]
+    return [Bin(offset + a, offset + b) for a, b in itertools.pairwise(edges)]
+
+
+def _cut_file(index: int, size: int, max_bytes: int) -> list[Bin]:
+    count = -(-size // max_bytes)
+    step = -(-size // count)
+    return [Bin(index, index + 1, i * step, None if i == count - 1 else (i + 1) * step) for i in range(count)]
+
+
 def pack(tasks: Iterable[FileTask], max_bytes: int) -> list[tuple[FileSlice, ...]]:
     """Slices of ``tasks`` in bins of about equal bytes, each at most about ``max_bytes``.
 
-    The same tasks give the same bins: within a bin slices are ordered by file id and offset, so a retried task
-    repeats its rows in order. A file's slices cover it without overlap, and a row group belongs to the slice that its
-    first byte lies in.
+    The same tasks give the same bins, whatever order they come in: a retried task repeats its rows in order. A file's
+    slices cover it without overlap, and a row group belongs to the slice that its first byte lies in.
 
     >>> [[(s.start, s.end) for s in bin] for bin in pack([FileTask("a", "", 250)], 100)]
     [[(0, 84)], [(84, 168)], [(168, None)]]
     """
-    slices = [part for task in sorted(tasks, key=_order) for part in _slices(task, max_bytes)]
-    if not slices:
-        return []
-    costs = [_bytes(part) + OPEN_COST if max_bytes > OPEN_COST else _bytes(part) for part in slices]
-    count = min(len(slices), -(-sum(costs) // max_bytes))
-    bins: list[list[int]] = [[] for _ in range(max(1, count))]
-    loads = [(0, i) for i in range(len(bins))]
-    # Largest first onto the least loaded bin: within 4/3 of the best balance there is.
-    for index in sorted(range(len(slices)), key=lambda i: (-costs[i], i)):
-        load, lightest = heapq.heappop(loads)
-        bins[lightest].append(index)
-        heapq.heappush(loads, (load + costs[index], lightest))
-    return [tuple(slices[i] for i in sorted(members)) for members in bins if members]
+    ordered = sorted(tasks, key=order)
+    sizes = np.fromiter((task.size for task in ordered), dtype=np.int64, count=len(ordered))
+    return [
+        tuple(
+            FileSlice(ordered[index], start, end)
+            for index, (start, end) in zip(range(piece.first, piece.last), piece.ranges(), strict=True)
+        )
+        for piece in cut_bins(sizes, max_bytes)
+    ]
 
 
-def _order(task: FileTask) -> tuple[str, int, str]:
-    return task.id, task.commit_version or 0, task.change_type or ""
-
-
-def _slices(task: FileTask, max_bytes: int) -> list[FileSlice]:
-    count = max(1, -(-task.size // max_bytes))
-    step = -(-task.size // count)
-    return [FileSlice(task, i * step, None if i == count - 1 else (i + 1) * step) for i in range(count)]
-
-
-def _bytes(part: FileSlice) -> int:
-    return (part.task.size if part.end is None else part.end) - part.start
+def order(task: FileTask) -> tuple[int, str, str]:
+    """The order tasks are read in: by version of a change feed, then by file."""
+    return task.commit_version or 0, task.id, task.change_type or ""

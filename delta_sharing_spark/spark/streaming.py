@@ -43,7 +43,8 @@ class _StreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The splits between two offsets: as planned a moment ago, or listed again after a restart."""
-        from delta_sharing_spark.access.planning import carried, prune_for_split
+        from delta_sharing_spark.access.listing import prune_for_split
+        from delta_sharing_spark.access.planning import carried
         from delta_sharing_spark.scan.plan import Split
         from delta_sharing_spark.scan.splits import pack
 

@@ -1,0 +1,286 @@
+"""The files of a load: asked of the sharing server, or read from the log, and pruned by ``where``."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from delta_sharing_spark.access.changes import change_tasks
+from delta_sharing_spark.access.load import Load, check_same, shape_of
+from delta_sharing_spark.access.renewal import Recipe
+from delta_sharing_spark.access.settings import formats_of, http_policy_of, iso, millis, storage_of
+from delta_sharing_spark.access.url import UrlAccess, plan_tasks
+from delta_sharing_spark.scan.plan import Access, FileTask
+from delta_sharing_spark.sharing.actions import FileRecord
+from delta_sharing_spark.sharing.rest import ChangesQuery, Query, QueryResponse
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from delta_sharing_spark.access.directory import DirectoryTable
+    from delta_sharing_spark.deltalog.adds import AddBatch
+    from delta_sharing_spark.deltalog.replay import Prune
+    from delta_sharing_spark.predicates.skipping import FileSkipping
+
+
+@dataclass(slots=True)
+class PlanReport:
+    """What planning did, for ``explain`` and logs.
+
+    Attributes:
+        mode, reason: The access mode and why.
+        version: The version read, where known.
+        sent: The hints sent to the server, by name.
+        listed: Files that the server or the log listed.
+        skipped: Files left out here, by rule.
+        files, bytes: What is left to read (whole files; projection and row groups make it less).
+        unhelpful: Parts of ``where`` that no file could be skipped by.
+    """
+
+    mode: str
+    reason: str
+    version: int | None = None
+    sent: dict[str, str] = field(default_factory=dict)
+    listed: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    files: int = 0
+    bytes: int = 0
+    unhelpful: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Files that are left after pruning, the access that reads them, and how they came about."""
+
+    tasks: Sequence[FileTask]
+    access: Access
+    report: PlanReport
+
+
+def snapshot_by_url(load: Load, limit_hint: int | None = None) -> Listed:
+    """The files of a snapshot, as the server lists them and ``where`` leaves them."""
+    options = load.options
+    table = str(load.table)
+    report = PlanReport("url", load.decision.reason)
+    travelled = options.version_as_of is not None or options.timestamp_as_of is not None
+    query = Query(
+        version=options.version_as_of,
+        timestamp=iso(options.timestamp_as_of),
+        limit_hint=limit_hint,
+        max_files=options.max_files_per_request,
+        include_refresh_token=not travelled,
+        idempotency_key=str(uuid.uuid4()) if options.async_query else None,
+    )
+    query = _with_hints(query, load, report)
+    response = load.rest.query(load.table, query, formats=formats_of(options))
+    report.version = response.head.version
+    check_same(load.shape, shape_of(response.head.protocol, response.head.metadata, table), table)
+    tasks = list(_pruned(load, report, plan_tasks(_counted(response.records(), report), table)))
+    return Listed(_expiring(tasks, response), url_access(load, _again(query, response), response), report)
+
+
+def changes_by_url(load: Load) -> Listed:
+    """The files of a change data feed, as the server lists them."""
+    options, table = load.options, str(load.table)
+    report = PlanReport("url", load.decision.reason)
+    newest = load.head.version
+    if newest is not None and options.starting_version == newest + 1:
+        return Listed([], url_access(load, None, None), report)
+    query = ChangesQuery(
+        starting_version=_numbered(options.starting_version),
+        starting_timestamp=iso(options.starting_timestamp),
+        ending_version=options.ending_version,
+        ending_timestamp=iso(options.ending_timestamp),
+        max_files=options.max_files_per_request,
+    )
+    response = load.rest.changes(load.table, query, formats=formats_of(options))
+    check_same(load.shape, shape_of(response.head.protocol, response.head.metadata, table), table)
+    tasks = list(_pruned(load, report, change_tasks(_counted(response.records(), report), table)))
+    return Listed(_expiring(tasks, response), url_access(load, query, response), report)
+
+
+def _numbered(version: int | str | None) -> int | None:
+    return version if isinstance(version, int) else None
+
+
+def _expiring(tasks: list[FileTask], response: QueryResponse) -> list[FileTask]:
+    """Tasks with the answer's earliest expiry, where their own lines name none."""
+    earliest = response.min_url_expiration
+    if not earliest:
+        return tasks
+    return [t if t.expires_at is not None else replace(t, expires_at=earliest / 1000) for t in tasks]
+
+
+def url_access(load: Load, query: Query | ChangesQuery | None, response: QueryResponse | None) -> UrlAccess:
+    """The access of splits in url mode; ``query`` is what executors repeat to renew URLs."""
+    recipe = None
+    if query is not None and response is not None and load.options.carry_profile:
+        pinned = isinstance(query, ChangesQuery) or any(
+            at is not None for at in (query.version, query.timestamp, query.starting_version, query.refresh_token)
+        )
+        recipe = Recipe(
+            key=uuid.uuid4().hex,
+            table=load.table,
+            table_id=response.head.metadata.id,
+            profile=load.profile,
+            settings=load.settings,
+            query=query,
+            pinned=pinned,
+            formats=(response.head.response_format,),
+        )
+    return UrlAccess(load.settings, http_policy_of(load.options), recipe)
+
+
+def _counted(records: Iterator[FileRecord], report: PlanReport) -> Iterator[FileRecord]:
+    for record in records:
+        report.listed += 1
+        yield record
+
+
+def _with_hints(query: Query, load: Load, report: PlanReport) -> Query:
+    if query.limit_hint is not None:
+        report.sent["limitHint"] = str(query.limit_hint)
+    if load.predicate is None:
+        return query
+    from delta_sharing_spark.predicates.hints import json_hints, sql_hints
+
+    partition_columns = load.shape.partition_columns
+    tree = json_hints(load.predicate, load.shape.schema, partition_columns)
+    texts = tuple(sql_hints(load.predicate, partition_columns))
+    if tree:
+        report.sent["jsonPredicateHints"] = tree
+    if texts:
+        report.sent["predicateHints"] = " AND ".join(texts)
+    return replace(query, json_predicate_hints=tree, predicate_hints=texts)
+
+
+def _pruned(load: Load, report: PlanReport, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
+    """Tasks whose rows may pass ``where``, without their statistics."""
+    if load.predicate is None:
+        for task in tasks:
+            yield replace(task, stats=None) if task.stats else task
+        return
+    from delta_sharing_spark.predicates.skipping import BY_PARTITION, KEEP
+
+    skipping = _skipping(load, report)
+    keys = _physical_keys(load)
+    for task in tasks:
+        reason = skipping.reason(keys(task), task.stats)
+        if reason == KEEP:
+            yield replace(task, stats=None)
+        else:
+            rule = "partition values" if reason == BY_PARTITION else "statistics"
+            report.skipped[rule] = report.skipped.get(rule, 0) + 1
+
+
+def _skipping(load: Load, report: PlanReport) -> FileSkipping:
+    from delta_sharing_spark.predicates.skipping import FileSkipping
+
+    assert load.predicate is not None
+    skipping = FileSkipping(
+        load.predicate, load.columns, load.shape.partition_columns, time_zone=load.options.time_zone
+    )
+    report.unhelpful = tuple(str(part) for part in skipping.unhelpful())
+    return skipping
+
+
+def prune_for_split(load: Load, tasks: Iterable[FileTask]) -> list[FileTask]:
+    """Tasks of a stream's batch whose rows may pass ``where``, without their statistics."""
+    return list(_pruned(load, PlanReport(load.decision.mode, ""), tasks))
+
+
+def _physical_keys(load: Load) -> Callable[[FileTask], dict[str, str | None]]:
+    """Partition values by physical name; the parquet format keys them by logical ones."""
+    names = {f.name: f.physical_name for f in load.shape.schema.fields if f.name in load.shape.partition_columns}
+    return lambda task: {names.get(k, k): v for k, v in task.partition_values.items()}
+
+
+def _again(query: Query, response: QueryResponse) -> Query:
+    """The query as executors repeat it: by refresh token, else the version the user chose, else as it was."""
+    again = replace(query, include_refresh_token=False, limit_hint=None, idempotency_key=None)
+    return replace(again, refresh_token=response.refresh_token) if response.refresh_token else again
+
+
+def snapshot_by_directory(load: Load) -> Listed:
+    """The files of a snapshot by the log, pruned in columns: no object is built for a file that is skipped."""
+    from delta_sharing_spark.access.task_columns import TaskColumns
+
+    directory = _open(load)
+    snapshot = directory.snapshot(version=load.version)
+    report = PlanReport("dir", load.decision.reason, version=snapshot.version)
+    prune, stats_columns = _columnar_prune(load, report)
+    batches = []
+    for batch in snapshot.adds(stats=True, stats_columns=stats_columns):
+        report.listed += batch.num_rows
+        kept = batch if prune is None else batch.filter(prune(batch))
+        if kept.num_rows:
+            directory.check(kept)
+            batches.append(kept.counted())
+    return Listed(TaskColumns(batches), directory.access, report)
+
+
+def _columnar_prune(load: Load, report: PlanReport) -> tuple[Prune | None, Collection[str] | None]:
+    """The mask of files whose rows may pass ``where``, and the columns whose statistics it looks at."""
+    if load.predicate is None:
+        return None, ()
+    import numpy as np
+
+    from delta_sharing_spark.predicates.skipping import BY_PARTITION, BY_STATISTICS, KEEP
+
+    skipping = _skipping(load, report)
+
+    def prune(batch: AddBatch) -> npt.NDArray[np.bool_]:
+        stats = batch.stats if batch.stats is not None else batch.stats_json
+        reasons = skipping.reasons(batch.num_rows, batch.partition_values, stats)
+        for code, rule in ((BY_PARTITION, "partition values"), (BY_STATISTICS, "statistics")):
+            count = int(np.count_nonzero(reasons == code))
+            if count:
+                report.skipped[rule] = report.skipped.get(rule, 0) + count
+        return reasons == KEEP
+
+    return prune, skipping.stats_columns
+
+
+def changes_by_directory(load: Load) -> Listed:
+    """The files of a change data feed, by the log's commits."""
+    from delta_sharing_spark.deltalog.changes import load_changes
+    from delta_sharing_spark.deltalog.history import version_at_or_after, version_at_or_before
+
+    options, table, directory = load.options, str(load.table), _open(load)
+    report = PlanReport("dir", load.decision.reason, version=load.version)
+    start = _numbered(options.starting_version)
+    if start is None:
+        start = version_at_or_after(directory.store, _required_millis(options.starting_timestamp), table=table)
+    end = options.ending_version
+    if options.ending_timestamp is not None:
+        end = version_at_or_before(
+            directory.store, _required_millis(options.ending_timestamp), table=table, allow_after_newest=True
+        )
+    commits = load_changes(directory.store, start, end, table=table)
+    tasks = directory.checked(task for commit in commits for task in commit.tasks)
+    found = list(_pruned(load, report, tasks))
+    report.listed = len(found) + sum(report.skipped.values())
+    return Listed(found, directory.access, report)
+
+
+def _required_millis(moment: datetime | None) -> int:
+    number = millis(moment)
+    assert number is not None
+    return number
+
+
+def _open(load: Load) -> DirectoryTable:
+    from delta_sharing_spark.access.directory import open_directory
+
+    return open_directory(
+        load.profile,
+        load.settings,
+        load.table,
+        load.head,
+        settings=storage_of(load.options),
+        carry_profile=load.options.carry_profile,
+    )

@@ -356,24 +356,14 @@ class _Analysis:
         return at
 
     def _alias(self, items: list[_Item], at: int, relation: _Relation) -> int:
-        if (
-            relation.name
-            and at < len(items)
-            and _word(items[at], *_TRAVEL)
-            and not _word(items[at], "TIMESTAMP", "VERSION")
-        ):
-            raise self._source.error(
-                items[at].start, "options and time travel of a shared table are given to load(), not in SQL"
-            )
-        if (
-            relation.name
-            and at + 1 < len(items)
-            and _word(items[at], "TIMESTAMP", "VERSION")
-            and _word(items[at + 1], "AS")
-        ):
-            if at + 2 < len(items) and _word(items[at + 2], "OF"):
+        if relation.name and at < len(items):
+            dated = _word(items[at], "TIMESTAMP", "VERSION")
+            following = items[at + 1 : at + 3]
+            if (_word(items[at], *_TRAVEL) and not dated) or (
+                dated and len(following) == 2 and _word(following[0], "AS") and _word(following[1], "OF")
+            ):
                 raise self._source.error(
-                    items[at].start, "time travel of a shared table is given to load(), not in SQL"
+                    items[at].start, "options and time travel of a shared table are given to load(), not in SQL"
                 )
         while at < len(items) and _word(items[at], "TABLESAMPLE", "REPEATABLE"):
             at += 2
@@ -406,7 +396,9 @@ class _Analysis:
     # what each table needs
 
     def _reference(self, block: _Block, relation: _Relation, named: set[str]) -> TableReference:
-        assert relation.name and relation.schema and relation.alias
+        assert relation.name is not None
+        assert relation.schema is not None
+        assert relation.alias is not None
         why = self._whole or ("*" if block.star else "an alias with column names" if relation.renamed else None)
         columns = None if why else tuple(f.name for f in relation.schema.fields if f.name.lower() in named)
         where = " AND ".join(f"({text})" for text in relation.where) or None
@@ -430,7 +422,8 @@ class _Analysis:
 
     def _bound(self, conjunct: list[_Item], relation: _Relation, block: _Block) -> str | None:
         """The text of a conjunct without the relation's qualifier; None if it is not of that relation alone."""
-        assert relation.schema and relation.alias
+        assert relation.schema is not None
+        assert relation.alias is not None
         tokens = list(_flat(conjunct, self._tokens))
         others = [r for r in block.relations if r is not relation]
         alias = relation.alias.lower()

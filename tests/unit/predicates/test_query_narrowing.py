@@ -11,7 +11,7 @@ from delta_sharing_spark.predicates.query import Query, analyse
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 
 P = Primitive
-O = Struct(
+ORDERS = Struct(
     (
         Field("id", P("long")),
         Field("cust", P("long")),
@@ -20,8 +20,8 @@ O = Struct(
         Field("note", P("string")),
     )
 )
-C = Struct((Field("cid", P("long")), Field("city", P("string")), Field("note", P("string"))))
-TABLES = {("s", "d", "orders"): O, ("s", "d", "customers"): C, ("s", "e", "orders"): O}
+CUSTOMERS = Struct((Field("cid", P("long")), Field("city", P("string")), Field("note", P("string"))))
+TABLES = {("s", "d", "orders"): ORDERS, ("s", "d", "customers"): CUSTOMERS, ("s", "e", "orders"): ORDERS}
 
 
 def look_up(name: tuple[str, str, str]) -> Struct | None:
@@ -77,7 +77,7 @@ CASES: dict[str, list[tuple[Any, str | None]]] = {
     "SELECT * FROM (SELECT id FROM s.d.orders WHERE id = 1) t WHERE id = 2": [(("id",), "(id = 1)")],
     "WITH c AS (SELECT cust, price FROM s.d.orders WHERE price > 1) SELECT a.cust FROM c a JOIN c b ON a.cust = b.cust": [(("cust", "price"), "(price > 1)")],
     "SELECT id FROM s.d.orders WHERE id = 1 UNION ALL SELECT cid FROM s.d.customers WHERE cid = 2": [(("id",), "(id = 1)"), (("cid",), "(cid = 2)")],
-    "SELECT id, x FROM s.d.orders LATERAL VIEW explode(split(note, ',')) v AS x, y WHERE price > 1 AND orders.day IS NULL": [
+    "SELECT id, x FROM s.d.orders LATERAL VIEW posexplode(split(note, ',')) v AS x, y WHERE price > 1 AND orders.day IS NULL": [
         (("id", "price", "day", "note"), "(day IS NULL)")
     ],
     "SELECT a, b FROM s.d.orders AS t(a, b, c, d, e) WHERE a = 1": [(None, None)],
@@ -90,7 +90,7 @@ CASES: dict[str, list[tuple[Any, str | None]]] = {
     "FROM s.d.orders |> WHERE id = 1": [(None, None)],
     "SELECT id FROM (s.d.orders o JOIN s.d.customers c ON o.cust = c.cid) WHERE o.price > 1": [(None, None), (None, None)],
     "SELECT /*+ BROADCAST(o) */ `ID` FROM `s`.d.Orders o WHERE CASE WHEN id = 1 AND cust = 2 THEN true END AND id = 3": [(("id", "cust"), "(id = 3)")],
-    "SELECT left(note, 1) FROM s.d.orders o CROSS JOIN s.d.customers c WHERE o.id = 1 AND c.cid NOT BETWEEN 1 AND 2": [
+    "SELECT left(o.note, 1) FROM s.d.orders o CROSS JOIN s.d.customers c WHERE o.id = 1 AND c.cid NOT BETWEEN 1 AND 2": [
         (("id", "note"), "(id = 1)"),
         (("cid", "note"), "(cid NOT BETWEEN 1 AND 2)"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -98,6 +99,12 @@ class SharingClient:
         from delta_sharing_spark.spark.sql import run
 
         return run(self, spark, query)
+
+    def explain_sql(self, query: str) -> str:
+        """What each shared table of a query is loaded with, and why not less."""
+        from delta_sharing_spark.spark.sql import explain
+
+        return explain(self, query)
 
     def options_for(self, name: TableName) -> dict[str, str]:
         """The options of a Spark load of a table: its path, and the credentials unless the profile is a path."""
@@ -236,7 +243,7 @@ class SharedTable:
         if columns is not None:
             if isinstance(columns, str):
                 raise OptionError(f"columns is a list of names, not a text; write columns=[{columns!r}]")
-            texts["columns"] = ",".join(_quoted(c) for c in columns)
+            texts["columns"] = ",".join(quoted_column(c) for c in columns)
         return Scan(self, texts)
 
 
@@ -317,8 +324,12 @@ class Scan:
         planned = self.plan()
         if planned.exact_rows is not None:
             return planned.exact_rows
-        narrow = {**self.options, "columns": _quoted(_cheapest(self.load()))}
+        narrow = {**self.options, "columns": quoted_column(self._narrowest())}
         return sum(batch.num_rows for batch in Scan(self.table, narrow)._batches(None))
+
+    def _narrowest(self) -> str:
+        shape = self.load().shape
+        return cheapest_column(shape.schema, shape.partition_columns)
 
     def _batches(self, workers: int | None) -> Iterator[pa.RecordBatch]:
         from delta_sharing_spark.display import progress_of
@@ -364,17 +375,17 @@ def _inline(profile: Profile) -> dict[str, str]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _cheapest(load: Load) -> str:
+def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> str:
     """A column that costs little to count by: a partition column, else a narrow one."""
-    if load.shape.partition_columns:
-        return load.shape.partition_columns[0]
+    if partition_columns:
+        return partition_columns[0]
     widths = {"boolean": 0, "byte": 1, "short": 2, "integer": 3, "date": 3, "float": 4, "long": 5, "double": 5}
-    return min(load.shape.schema.fields, key=lambda f: widths.get(str(f.type), 9)).name
+    return min(schema.fields, key=lambda f: widths.get(str(f.type), 9)).name
 
 
-def _quoted(column: str) -> str:
-    plain = column.replace("_", "").replace(".", "").isalnum()
-    return column if plain else "`" + column.replace("`", "``") + "`"
+def quoted_column(column: str) -> str:
+    """A column's name as the option ``columns`` takes it."""
+    return "`" + column.replace("`", "``") + "`" if re.search(r"[^\w.]", column) else column
 
 
 def _text(value: object) -> str:

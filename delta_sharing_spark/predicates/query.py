@@ -15,16 +15,24 @@ from dataclasses import dataclass, field
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.lexer import Source, Token, tokenize
+from delta_sharing_spark.predicates.query_tokens import (
+    CLAUSES,
+    Group,
+    Item,
+    begins_clause,
+    begins_join,
+    conjuncts_of,
+    flat,
+    grouped,
+    is_word,
+    name_of,
+)
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import Struct
 
 Name = tuple[str, str, str]
 
 _NAMES = ("word", "quoted")
-_MAX_DEPTH = 100
-#: Words at the level of a SELECT that end its FROM, or its WHERE.
-_CLAUSES = {"WHERE", "GROUP", "HAVING", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT", "OFFSET", "WINDOW", "QUALIFY",
-            "UNION", "EXCEPT", "INTERSECT", "MINUS"}  # fmt: skip
 _SET_OPERATIONS = {"UNION", "EXCEPT", "INTERSECT", "MINUS"}
 _JOIN_WORDS = {
     "JOIN",
@@ -42,7 +50,7 @@ _JOIN_WORDS = {
     "LATERAL",
 }
 #: Words after a table's name that are no alias.
-_NO_ALIAS = _CLAUSES | _JOIN_WORDS | {"PIVOT", "UNPIVOT", "TABLESAMPLE", "SELECT", "FROM", "SET", "WITH", "VERSION", "FOR",
+_NO_ALIAS = CLAUSES | _JOIN_WORDS | {"PIVOT", "UNPIVOT", "TABLESAMPLE", "SELECT", "FROM", "SET", "WITH", "VERSION", "FOR",
                                       "SYSTEM_VERSION", "SYSTEM_TIME", "ASOF", "WATERMARK", "MATCH_RECOGNIZE"}  # fmt: skip
 _TRAVEL = {"VERSION", "TIMESTAMP", "FOR", "SYSTEM_VERSION", "SYSTEM_TIME", "WITH", "WATERMARK"}
 _IMPLIED = {"PIVOT": "PIVOT", "UNPIVOT": "UNPIVOT", "NATURAL": "a NATURAL join", "USING": "USING", "TABLESAMPLE": "TABLESAMPLE",
@@ -94,20 +102,6 @@ class Query:
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """What stands between two parentheses."""
-
-    items: list[Token | _Group]
-    start: int
-    end: int
-    kind: str = "group"
-    value: str = ""
-
-
-_Item = Token | _Group
-
-
 @dataclass(slots=True)
 class _Relation:
     """One relation of a FROM; ``schema`` and ``name`` are None for what is not a shared table."""
@@ -132,7 +126,7 @@ class _Block:
 
     exists: bool
     relations: list[_Relation] = field(default_factory=list)
-    where: list[_Item] = field(default_factory=list)
+    where: list[Item] = field(default_factory=list)
     star: bool = False
     laterals: bool = False
     complicated: str | None = None
@@ -166,7 +160,7 @@ class _Analysis:
         first = next((t for t in self._tokens if t.value != "("), self._tokens[-1])
         if first.kind != "word" or first.value not in ("SELECT", "WITH", "FROM", "TABLE", "VALUES"):
             raise self._source.error(first.start, "a query (SELECT or WITH) is needed here")
-        self._level(self._grouped(), False)
+        self._level(grouped(self._source, self._tokens), False)
         named = {
             (t.text if t.kind != "quoted" else t.value).lower().strip('"') for t in self._tokens if t.kind != "operator"
         }
@@ -193,34 +187,16 @@ class _Analysis:
                 return "the pipe syntax"
         return None
 
-    def _grouped(self) -> list[_Item]:
-        stack: list[tuple[list[_Item], int]] = [([], 0)]
-        for token in self._tokens[:-1]:
-            if token.kind == "operator" and token.value == "(":
-                stack.append(([], token.start))
-                if len(stack) > _MAX_DEPTH:
-                    raise self._source.error(token.start, f"more than {_MAX_DEPTH} nested parentheses")
-            elif token.kind == "operator" and token.value == ")":
-                if len(stack) == 1:
-                    raise self._source.error(token.start, "this parenthesis closes nothing")
-                items, start = stack.pop()
-                stack[-1][0].append(_Group(items, start, token.start + 1))
-            else:
-                stack[-1][0].append(token)
-        if len(stack) > 1:
-            raise self._source.error(stack[-1][1], "this parenthesis is not closed")
-        return stack[0][0]
-
     # structure
 
-    def _level(self, items: list[_Item], exists: bool) -> None:
+    def _level(self, items: list[Item], exists: bool) -> None:
         """Everything between two parentheses: the SELECTs in it, in order, and what is nested deeper."""
         block: _Block | None = None
         at = 0
         while at < len(items):
             item, before = items[at], items[at - 1] if at else None
             dotted = before is not None and before.value == "." and before.kind == "operator"
-            if isinstance(item, _Group):
+            if isinstance(item, Group):
                 self._level(item.items, before is not None and before.kind == "word" and before.value == "EXISTS")
             elif item.kind == "operator" and item.value == "*":
                 self._star(items, at, block)
@@ -238,20 +214,23 @@ class _Analysis:
                     at = self._from(items, 1, block)
                     continue
                 elif (
-                    item.value == "FROM" and block is not None and not block.relations and not _word(before, "DISTINCT")
+                    item.value == "FROM"
+                    and block is not None
+                    and not block.relations
+                    and not is_word(before, "DISTINCT")
                 ):
                     at = self._from(items, at + 1, block)
                     continue
-                elif item.value == "FROM" and block is not None and not _word(before, "DISTINCT"):
+                elif item.value == "FROM" and block is not None and not is_word(before, "DISTINCT"):
                     block.complicated = "a second FROM"
                 elif item.value == "WHERE" and block is not None:
-                    end = next((i for i in range(at + 1, len(items)) if _clause(items, i)), len(items))
+                    end = next((i for i in range(at + 1, len(items)) if begins_clause(items, i)), len(items))
                     if block.where:
                         block.complicated = "a second WHERE"
                     block.where = items[at + 1 : end]
             at += 1
 
-    def _star(self, items: list[_Item], at: int, block: _Block | None) -> None:
+    def _star(self, items: list[Item], at: int, block: _Block | None) -> None:
         before = items[at - 1] if at else None
         if before is None:  # the first within parentheses
             if len(items) == 1 and block is None:
@@ -266,32 +245,32 @@ class _Analysis:
             elif not block.exists:
                 block.star = True
 
-    def _lone_star(self, star: _Item) -> None:
+    def _lone_star(self, star: Item) -> None:
         at = next(i for i, t in enumerate(self._tokens) if t.start == star.start)
-        if at < 2 or not _word(self._tokens[at - 2], "COUNT"):
+        if at < 2 or not is_word(self._tokens[at - 2], "COUNT"):
             self._whole = self._whole or "*"
 
-    def _from(self, items: list[_Item], at: int, block: _Block) -> int:
+    def _from(self, items: list[Item], at: int, block: _Block) -> int:
         """Read the relations of a FROM up to the clause that follows. Returns where that begins."""
         kind = ","
         while at < len(items):
             at = self._relation(items, at, block, kind)
             while at < len(items):  # an ON, or what is not understood
                 item = items[at]
-                if _clause(items, at) or _word(item, "SELECT", "INSERT"):
+                if begins_clause(items, at) or is_word(item, "SELECT", "INSERT"):
                     return at
-                if isinstance(item, _Group):
+                if isinstance(item, Group):
                     self._level(item.items, False)
                 elif item.kind == "operator" and item.value == ",":
                     kind, at = ",", at + 1
                     break
-                elif _word(item, "LATERAL") and at + 1 < len(items) and _word(items[at + 1], "VIEW"):
+                elif is_word(item, "LATERAL") and at + 1 < len(items) and is_word(items[at + 1], "VIEW"):
                     block.laterals = True
                     at = self._skip_view(items, at + 2)
                     continue
-                elif _joins(items, at):
+                elif begins_join(items, at):
                     words = []
-                    while at < len(items) and _joins(items, at):
+                    while at < len(items) and begins_join(items, at):
                         words.append(items[at].value)
                         at += 1
                     kind = next((w for w in ("ANTI", "SEMI", "FULL", "RIGHT", "LEFT") if w in words), "INNER")
@@ -301,26 +280,31 @@ class _Analysis:
                 return at
         return at
 
-    def _skip_view(self, items: list[_Item], at: int) -> int:
+    def _skip_view(self, items: list[Item], at: int) -> int:
         """Past ``LATERAL VIEW [OUTER] f(..) t AS a, b``, whose commas are not of the FROM."""
-        while at < len(items) and not _clause(items, at) and not _joins(items, at) and not _word(items[at], "LATERAL"):
+        while (
+            at < len(items)
+            and not begins_clause(items, at)
+            and not begins_join(items, at)
+            and not is_word(items[at], "LATERAL")
+        ):
             item = items[at]
-            if isinstance(item, _Group):
+            if isinstance(item, Group):
                 self._level(item.items, False)
             at += 1
         return at
 
-    def _relation(self, items: list[_Item], at: int, block: _Block, kind: str) -> int:
-        if _word(items[at], "LATERAL"):
+    def _relation(self, items: list[Item], at: int, block: _Block, kind: str) -> int:
+        if is_word(items[at], "LATERAL"):
             block.complicated = block.complicated or "LATERAL"
             at += 1
         if at >= len(items):
             return at
         item = items[at]
         relation = _Relation(None)
-        if isinstance(item, _Group):
+        if isinstance(item, Group):
             if item.items and (
-                isinstance(item.items[0], _Group) or _word(item.items[0], "SELECT", "WITH", "VALUES", "FROM", "TABLE")
+                isinstance(item.items[0], Group) or is_word(item.items[0], "SELECT", "WITH", "VALUES", "FROM", "TABLE")
             ):
                 self._level(item.items, False)
             else:  # joins in parentheses
@@ -335,15 +319,15 @@ class _Analysis:
             at += 1
             while at + 1 < len(items) and items[at].value == "." and items[at].kind == "operator":
                 part = items[at + 1]
-                if isinstance(part, _Group) or part.kind not in _NAMES:
+                if isinstance(part, Group) or part.kind not in _NAMES:
                     break
                 parts.append(part)
                 at += 2
-            relation.alias = _text(parts[-1])
-            if at < len(items) and isinstance(items[at], _Group):
+            relation.alias = name_of(parts[-1])
+            if at < len(items) and isinstance(items[at], Group):
                 block.complicated = block.complicated or "a table function"
             elif len(parts) == 3:
-                name = (_text(parts[0]), _text(parts[1]), _text(parts[2]))
+                name = (name_of(parts[0]), name_of(parts[1]), name_of(parts[2]))
                 schema = self._schema_of(name)
                 if schema is not None:
                     relation.name, relation.schema = name, schema
@@ -355,20 +339,20 @@ class _Analysis:
         self._join(block, relation, kind)
         return at
 
-    def _alias(self, items: list[_Item], at: int, relation: _Relation) -> int:
+    def _alias(self, items: list[Item], at: int, relation: _Relation) -> int:
         if relation.name and at < len(items):
-            dated = _word(items[at], "TIMESTAMP", "VERSION")
+            dated = is_word(items[at], "TIMESTAMP", "VERSION")
             following = items[at + 1 : at + 3]
-            if (_word(items[at], *_TRAVEL) and not dated) or (
-                dated and len(following) == 2 and _word(following[0], "AS") and _word(following[1], "OF")
+            if (is_word(items[at], *_TRAVEL) and not dated) or (
+                dated and len(following) == 2 and is_word(following[0], "AS") and is_word(following[1], "OF")
             ):
                 raise self._source.error(
                     items[at].start, "options and time travel of a shared table are given to load(), not in SQL"
                 )
-        while at < len(items) and _word(items[at], "TABLESAMPLE", "REPEATABLE"):
+        while at < len(items) and is_word(items[at], "TABLESAMPLE", "REPEATABLE"):
             at += 2
-        end = items[at - 1].end if isinstance(items[at - 1], _Group) else items[at - 1].start + len(items[at - 1].text)  # type: ignore[union-attr]
-        explicit = at < len(items) and _word(items[at], "AS")
+        end = items[at - 1].end if isinstance(items[at - 1], Group) else items[at - 1].start + len(items[at - 1].text)  # type: ignore[union-attr]
+        explicit = at < len(items) and is_word(items[at], "AS")
         named = at + 1 if explicit else at
         item = items[named] if named < len(items) else None
         if (
@@ -376,9 +360,9 @@ class _Analysis:
             and item.kind in _NAMES
             and (explicit or item.kind == "quoted" or item.value not in _NO_ALIAS)
         ):
-            relation.alias = _text(item)
+            relation.alias = name_of(item)
             at = named + 1
-            if at < len(items) and isinstance(items[at], _Group):
+            if at < len(items) and isinstance(items[at], Group):
                 relation.renamed = True
                 at += 1
         elif relation.name:
@@ -413,18 +397,18 @@ class _Analysis:
                 relation.unpushed.append(reason or "the other side of an outer or semi join")
         if reason:
             return
-        for conjunct in _conjuncts(block.where):
+        for conjunct in conjuncts_of(block.where):
             for relation in block.relations:
                 if relation.name and relation.preserved and not relation.renamed:
                     text = self._bound(conjunct, relation, block)
                     if text is not None:
                         relation.where.append(text)
 
-    def _bound(self, conjunct: list[_Item], relation: _Relation, block: _Block) -> str | None:
+    def _bound(self, conjunct: list[Item], relation: _Relation, block: _Block) -> str | None:
         """The text of a conjunct without the relation's qualifier; None if it is not of that relation alone."""
         assert relation.schema is not None
         assert relation.alias is not None
-        tokens = list(_flat(conjunct, self._tokens))
+        tokens = list(flat(conjunct, self._tokens))
         others = [r for r in block.relations if r is not relation]
         alias = relation.alias.lower()
         if any(r.alias is None or r.alias.lower() == alias for r in others):
@@ -435,7 +419,7 @@ class _Analysis:
         for i, token in enumerate(tokens):
             if token.kind not in _NAMES or (i and tokens[i - 1].value == "." and tokens[i - 1].kind == "operator"):
                 continue
-            word = _text(token).lower()
+            word = name_of(token).lower()
             qualified = i + 2 < len(tokens) and tokens[i + 1].value == "." and tokens[i + 1].kind == "operator"
             if qualified and word == alias:
                 cuts.append((token.start, tokens[i + 2].start))
@@ -473,7 +457,7 @@ class _Analysis:
             ):
                 chain.append(chain[-1] + 2)
             if len(chain) > 2 and tokens[at].start not in spans:
-                parts = tuple(_text(tokens[i]).lower() for i in chain)
+                parts = tuple(name_of(tokens[i]).lower() for i in chain)
                 found = unaliased.get(parts[:3]) if len(chain) > 3 else None
                 size = 3
                 if found is None and parts[0] not in aliases:
@@ -483,58 +467,6 @@ class _Analysis:
                     edits.append((tokens[at].start, last.start + len(last.text), f"`{found.alias}`"))
             at = chain[-1] + 1
         return tuple(edits)
-
-
-def _text(token: Token) -> str:
-    return token.text if token.kind == "word" else token.value
-
-
-def _word(item: _Item | None, *words: str) -> bool:
-    return item is not None and item.kind == "word" and item.value in words
-
-
-def _clause(items: list[_Item], at: int) -> bool:
-    """Whether a clause begins here, after which nothing is of the FROM or the WHERE before."""
-    item = items[at]
-    if item.kind == "operator":
-        return item.value in ("|>", ";")
-    return _word(item, *_CLAUSES) and not (at and items[at - 1].value == "." and items[at - 1].kind == "operator")
-
-
-def _joins(items: list[_Item], at: int) -> bool:
-    """Whether a word of a join is here; LEFT(..) and RIGHT(..) are functions."""
-    item, after = items[at], items[at + 1] if at + 1 < len(items) else None
-    if not _word(item, "JOIN", "INNER", "CROSS", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI"):
-        return False
-    dotted = at > 0 and items[at - 1].value == "." and items[at - 1].kind == "operator"
-    return not dotted and not (isinstance(after, _Group) and item.value != "JOIN")
-
-
-def _conjuncts(items: list[_Item]) -> list[list[_Item]]:
-    """The parts of a condition between its own ANDs; one part if there is an OR beside them."""
-    parts: list[list[_Item]] = [[]]
-    between = cases = 0
-    for item in items:
-        cases += 1 if _word(item, "CASE") else -1 if _word(item, "END") and cases else 0
-        if not cases and _word(item, "OR"):
-            return [items]
-        if not cases and _word(item, "BETWEEN"):
-            between += 1
-        elif not cases and _word(item, "AND"):
-            if not between:
-                parts.append([])
-                continue
-            between -= 1
-        parts[-1].append(item)
-    return [p for p in parts if p]
-
-
-def _flat(items: list[_Item], tokens: list[Token]) -> list[Token]:
-    """The tokens of some neighbouring items, parentheses included."""
-    start = items[0].start
-    last = items[-1]
-    end = last.end if isinstance(last, _Group) else last.start + len(last.text)
-    return [t for t in tokens if start <= t.start < end]
 
 
 def _twins(schema: Struct, name: str) -> bool:

@@ -144,13 +144,14 @@ def _counted(records: Iterator[FileRecord], report: PlanReport) -> Iterator[File
 def _with_hints(query: Query, load: Load, report: PlanReport) -> Query:
     if query.limit_hint is not None:
         report.sent["limitHint"] = str(query.limit_hint)
-    if load.predicate is None:
+    condition = load.prune
+    if condition is None:
         return query
     from delta_sharing_spark.predicates.hints import json_hints, sql_hints
 
     partition_columns = load.shape.partition_columns
-    tree = json_hints(load.predicate, load.shape.schema, partition_columns)
-    texts = tuple(sql_hints(load.predicate, partition_columns))
+    tree = json_hints(condition, load.shape.schema, partition_columns)
+    texts = tuple(sql_hints(condition, partition_columns))
     if tree:
         report.sent["jsonPredicateHints"] = tree
     if texts:
@@ -160,7 +161,7 @@ def _with_hints(query: Query, load: Load, report: PlanReport) -> Query:
 
 def _pruned(load: Load, report: PlanReport, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
     """Tasks whose rows may pass ``where``, without their statistics."""
-    if load.predicate is None:
+    if load.prune is None:
         for task in tasks:
             yield replace(task, stats=None) if task.stats else task
         return
@@ -180,10 +181,9 @@ def _pruned(load: Load, report: PlanReport, tasks: Iterable[FileTask]) -> Iterat
 def _skipping(load: Load, report: PlanReport) -> FileSkipping:
     from delta_sharing_spark.predicates.skipping import FileSkipping
 
-    assert load.predicate is not None
-    skipping = FileSkipping(
-        load.predicate, load.columns, load.shape.partition_columns, time_zone=load.options.time_zone
-    )
+    condition = load.prune
+    assert condition is not None
+    skipping = FileSkipping(condition, load.columns, load.shape.partition_columns, time_zone=load.options.time_zone)
     report.unhelpful = tuple(str(part) for part in skipping.unhelpful())
     return skipping
 
@@ -225,7 +225,7 @@ def snapshot_by_directory(load: Load) -> Listed:
 
 def _columnar_prune(load: Load, report: PlanReport) -> tuple[Prune | None, Collection[str] | None]:
     """The mask of files whose rows may pass ``where``, and the columns whose statistics it looks at."""
-    if load.predicate is None:
+    if load.prune is None:
         return None, ()
     import numpy as np
 

@@ -13,7 +13,7 @@ from delta_sharing_spark.access.settings import formats_of, iso, millis, storage
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, TableChangedError, VersionError
 from delta_sharing_spark.features import check_protocol, check_type_changes
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.predicates.tree import Expression
+from delta_sharing_spark.predicates.tree import Expression, conjunction
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delta_sharing_spark.schema.mapping import mapping_mode, without_mapping
 from delta_sharing_spark.schema.project import select
@@ -58,6 +58,7 @@ class Load:
         columns: The table's columns and, for a change feed, the change columns.
         output: The columns that the load has.
         predicate: The parsed ``where``.
+        pushed: Filters of the one query that the load serves (``pushdown=query``); prunes, filters no row.
     """
 
     options: ReadOptions = field(repr=False)
@@ -71,6 +72,14 @@ class Load:
     columns: Struct = field(repr=False)
     output: Struct
     predicate: Expression | None = None
+    pushed: Expression | None = None
+
+    @property
+    def prune(self) -> Expression | None:
+        """What files and row groups may be skipped by."""
+        # A limit counts rows before Spark's filters do: pruning by them would give other rows.
+        parts = [p for p in (self.predicate, self.pushed if self.options.limit is None else None) if p is not None]
+        return conjunction(parts) if parts else None
 
     @property
     def rest(self) -> SharingRest:

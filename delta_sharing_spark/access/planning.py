@@ -76,6 +76,7 @@ def spec_of(load: Load, wanted: Struct | None = None) -> ReadSpec:
         partition_columns=tuple(f.name for f in full.fields if f.name.lower() in partitioned),
         mapping=load.shape.mapping,
         predicate=load.predicate,
+        prune=load.prune,
         limit=options.limit,
         change_feed=options.read_change_feed,
         time_zone=options.time_zone,
@@ -131,7 +132,7 @@ def _planned(listed: Listed, load: Load, spec: ReadSpec) -> ScanPlan:
     report.files = len(listed.tasks)
     splits = [Split(i, spec, slices, carried(listed.access, slices)) for i, slices in enumerate(bins)]
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
-    return ScanPlan(spec, splits, report, None if load.predicate else _exact_rows(listed.tasks, limit))
+    return ScanPlan(spec, splits, report, None if load.prune is not None else _exact_rows(listed.tasks, limit))
 
 
 def _exact_rows(tasks: Sequence[FileTask], limit: int | None) -> int | None:

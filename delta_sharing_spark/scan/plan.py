@@ -81,6 +81,7 @@ class ReadSpec:
         partition_columns: Logical names of the table's partition columns.
         mapping: Column mapping mode: ``"none"``, ``"name"`` or ``"id"``.
         predicate: Applied exactly to every batch; None keeps all rows.
+        prune: Row groups that hold no row it passes are left out; rows are not filtered by it (``predicate`` does that).
         limit: At most so many rows of one split; the face above cuts over splits.
         change_feed: Whether the rows carry change columns.
         time_zone: The zone that zone-less partition timestamps are read in.
@@ -95,6 +96,7 @@ class ReadSpec:
     partition_columns: tuple[str, ...] = ()
     mapping: str = "none"
     predicate: Expression | None = None
+    prune: Expression | None = None
     limit: int | None = None
     change_feed: bool = False
     time_zone: str = "UTC"

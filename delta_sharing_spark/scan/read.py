@@ -23,6 +23,7 @@ from delta_sharing_spark.scan.plan import (
     ReadSpec,
     Split,
 )
+from delta_sharing_spark.scan.prune import row_group_filter
 from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.partition_values import partition_scalar
@@ -132,8 +133,11 @@ class _SplitReader:
         source = self._split.access.open(task)
         footer = read_footer(source, spec.table, WHOLE_FILE_PROJECTED if spec.projected else WHOLE_FILE)
         leaves = wanted_leaves(footer.schema, from_file, context)
+        may_match = row_group_filter(spec, footer, constants, context)
         groups = [
-            plan_row_group(source, footer, i, leaves, spec.fetch_ahead // 2) for i in footer.owned(part.start, part.end)
+            plan_row_group(source, footer, i, leaves, spec.fetch_ahead // 2)
+            for i in footer.owned(part.start, part.end)
+            if may_match is None or may_match(i)
         ]
         kept = read_kept(task, self._split.access) if groups else None
         return _Opened(task, source, footer, wanted, constants, context, groups, kept)

@@ -33,12 +33,15 @@ class DeltaSharingReader(DataSourceReader):
         self._options = options
         self._load = load
         self._schema = schema
+        self._filters: list[Any] = []
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def partitions(self) -> list[InputPartition]:
         """Query the server, or replay the log, and balance the files into splits."""
+        from dataclasses import replace
+
         from delta_sharing_spark.access.load import resolve
         from delta_sharing_spark.access.planning import plan
         from delta_sharing_spark.options import parse_options
@@ -47,6 +50,10 @@ class DeltaSharingReader(DataSourceReader):
         load = self._load or resolve(parse_options(self._options))
         wanted = parse_type(self._schema.jsonValue(), str(load.table), "")
         assert isinstance(wanted, Struct)
+        if self._filters:
+            from delta_sharing_spark.spark.filters import to_expression
+
+            load = replace(load, pushed=to_expression(self._filters, wanted, load.options.time_zone))
         scan = plan(load, wanted=wanted)
         return [SplitPartition(split) for split in scan.splits]
 
@@ -59,6 +66,18 @@ class DeltaSharingReader(DataSourceReader):
         return read_split(partition.split)
 
 
+class FilteringReader(DeltaSharingReader):
+    """With ``pushdown=query``: Spark's filters become hints and skip files and row groups. Spark applies them again."""
+
+    def __init__(self, options: dict[str, str], load: Load | None, schema: StructType) -> None:
+        super().__init__(options, load, schema)
+        from delta_sharing_spark.spark.filters import PushedFilters
+
+        self.pushFilters = PushedFilters(self._filters.extend)  # type: ignore[method-assign]
+
+
 def make_reader(options: dict[str, str], load: Load | None, schema: StructType) -> DataSourceReader:
-    """The reader for these options: with ``pushdown=query`` one that takes Spark's filters."""
-    return DeltaSharingReader(options, load, schema)
+    """The reader for these options."""
+    pushdown = next((v for k, v in options.items() if k.lower() == "pushdown"), "off")
+    reader = FilteringReader if pushdown.strip().lower() == "query" else DeltaSharingReader
+    return reader(options, load, schema)

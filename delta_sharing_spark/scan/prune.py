@@ -1,0 +1,62 @@
+"""Row groups that cannot hold a row that passes, by the statistics in a file's footer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from delta_sharing_spark.scan.footer import Footer
+from delta_sharing_spark.scan.matching import Context, Sources, find_source, leaf_count
+from delta_sharing_spark.scan.plan import ReadSpec
+from delta_sharing_spark.schema.types import Field, Struct
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
+    from delta_sharing_spark.predicates.tree import Expression
+
+
+def row_group_filter(
+    spec: ReadSpec, footer: Footer, constants: Mapping[str, pa.Scalar], context: Context
+) -> Callable[[int], bool] | None:
+    """Whether a row group of a file may hold a row that passes, by its index; None where nothing is filtered.
+
+    A file whose row groups are all left out may still be corrupt: only its footer is read then.
+    """
+    if spec.prune is None:
+        return None
+    from delta_sharing_spark.predicates.row_groups import leaf_of
+
+    skipping = _compiled(spec.prune)
+    leaves: dict[tuple[str, ...], int | None] = {}
+    for path in skipping.paths:
+        fields = _fields(spec.full_schema, path)
+        if fields is not None:
+            leaves[path] = leaf_of(
+                footer.schema, fields, lambda f, among: find_source(f, Sources(among), context), leaf_count
+            )
+    return skipping.bind(footer.metadata, leaves, constants)
+
+
+@lru_cache(maxsize=8)
+def _compiled(expression: Expression) -> RowGroupSkipping:
+    from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
+
+    return RowGroupSkipping(expression)
+
+
+def _fields(schema: Struct, path: tuple[str, ...]) -> list[Field] | None:
+    """The fields along an exact path; None where the read schema does not reach there."""
+    fields: list[Field] = []
+    kind: object = schema
+    for name in path:
+        if not isinstance(kind, Struct):
+            return None
+        field = next((f for f in kind.fields if f.name == name), None)
+        if field is None:
+            return None
+        fields.append(field)
+        kind = field.type
+    return fields

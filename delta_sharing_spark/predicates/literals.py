@@ -80,7 +80,8 @@ def _suffixed(suffix: str) -> Primitive:
 def _floating_literal(text: str, kind: Primitive) -> Literal:
     exact = _exact(text)
     value = nearest_float32(exact) if kind == FLOAT else _to_double(exact)
-    limit = Fraction(2**128 - 2**104) if kind == FLOAT else Fraction(2**1024 - 2**971)
+    # Spark compares with the shortest text of the greatest value, not with the value itself.
+    limit = Fraction("3.4028234663852886e38" if kind == FLOAT else "1.7976931348623157e308")
     if abs(exact) > limit:
         raise PredicateError(f"{text} is out of the range of {spark_name(kind)}")
     return Literal(-0.0 if value == 0 and text.startswith("-") else value, kind)

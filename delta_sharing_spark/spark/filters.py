@@ -37,10 +37,10 @@ class PushedFilters:
     conf is off. The test is on ``__func__``, which this therefore shares with the base class.
     """
 
-    __func__ = getattr(DataSourceReader, "pushFilters", None)
-
     def __init__(self, take: Callable[[list[Any]], None]) -> None:
         self._take = take
+        # Of the instance: a class's function would come out bound, and be another object.
+        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
 
     def __call__(self, filters: list[Any]) -> Iterable[Any]:
         """Note the filters; all of them are returned as not applied."""

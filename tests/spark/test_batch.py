@@ -1,0 +1,306 @@
+"""What a user sees of a batch load, on classic Spark and on Connect alike."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from delta_sharing_spark.schema.types import Array, Decimal, Field, Map, Primitive, Struct
+from delta_sharing_spark.testing.datafiles import FileStyle
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+LONG, TEXT = Primitive("long"), Primitive("string")
+
+
+def numbers(path: Path, rows: int = 40, files: int = 4, **arguments: Any) -> DeltaTableBuilder:
+    """``a`` counts 0 to 3, ``b`` the rows; one file for each value of ``a``."""
+    table = DeltaTableBuilder(path, pa.schema([("a", pa.int64()), ("b", pa.int64()), ("s", pa.string())]), **arguments)
+    for a in range(files):
+        per = rows // files
+        bs = list(range(a * per, (a + 1) * per))
+        table.append(pa.table({"a": [a] * per, "b": bs, "s": [f"row {b}" for b in bs]}))
+    return table
+
+
+def values(frame: Any) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, frame.collect()), key=repr)
+
+
+def test_every_type_comes_back_as_it_was_written(tmp_path: Path, share: Any, load: Any) -> None:
+    schema = Struct(
+        (
+            Field("string", TEXT),
+            Field("long", LONG, nullable=False),
+            Field("integer", Primitive("integer")),
+            Field("short", Primitive("short")),
+            Field("byte", Primitive("byte")),
+            Field("float", Primitive("float")),
+            Field("double", Primitive("double")),
+            Field("boolean", Primitive("boolean")),
+            Field("binary", Primitive("binary")),
+            Field("date", Primitive("date")),
+            Field("timestamp", Primitive("timestamp")),
+            Field("narrow", Decimal(5, 2)),
+            Field("middle", Decimal(18, 6)),
+            Field("wide", Decimal(38, 18)),
+            Field("nested", Struct((Field("x", LONG), Field("y", Array(TEXT))))),
+            Field("list", Array(Struct((Field("k", TEXT),)))),
+            Field("map", Map(TEXT, LONG)),
+        )
+    )
+    row = {
+        "string": "ü",
+        "long": -(2**63),
+        "integer": 2**31 - 1,
+        "short": -(2**15),
+        "byte": 127,
+        "float": 1.5,
+        "double": -0.1,
+        "boolean": True,
+        "binary": b"\x00\xff",
+        "date": datetime.date(1969, 12, 31),
+        "timestamp": datetime.datetime(2024, 2, 29, 23, 59, 59, 999999, tzinfo=datetime.timezone.utc),
+        "narrow": decimal.Decimal("-999.99"),
+        "middle": decimal.Decimal("123456789012.345678"),
+        "wide": decimal.Decimal("12345678901234567890.123456789012345678"),
+        "nested": {"x": 1, "y": ["a", None]},
+        "list": [{"k": "v"}, None],
+        "map": {"a": 1, "b": None},
+    }
+    nothing = dict.fromkeys(row) | {"long": 1}
+    table = DeltaTableBuilder(tmp_path / "types", schema).append([row, nothing])
+    frame = load(share(table))
+    assert [f.nullable for f in frame.schema if f.name == "long"] == [False]
+    first, second = sorted(frame.collect(), key=lambda r: r["long"])
+    found = first.asDict(recursive=True)
+    found["timestamp"] = row["timestamp"]  # compared below: a driver shows it in its own zone
+    assert found == {**row, "binary": bytearray(row["binary"])}
+    assert second.asDict() == nothing
+    assert frame.where("timestamp = timestamp'2024-02-29 23:59:59.999999Z'").count() == 1
+
+
+def test_a_load_is_one_metadata_and_one_query_request(tmp_path: Path, share: Any, load: Any, server: Any) -> None:
+    address = share(numbers(tmp_path / "requests"))
+    server.reset_metrics()
+    assert load(address).count() == 40
+    assert (server.count("metadata"), server.count("query")) == (1, 1)
+
+
+def test_columns_and_schema_narrow_what_is_fetched(
+    tmp_path: Path, share: Any, load: Any, spark: Any, server: Any
+) -> None:
+    table = DeltaTableBuilder(tmp_path / "wide", pa.schema([(f"c{i}", pa.int64()) for i in range(20)]))
+    noise = [(i * 2654435761) % 2**32 for i in range(50_000)]
+    table.append(pa.table({f"c{i}": noise for i in range(20)}))
+    address = share(table)
+    whole = sum(file.stat().st_size for file in table.path.glob("*.parquet"))
+    for frame in (
+        load(address, columns="c3, c7"),
+        spark.read.format("deltaSharing").schema("C7 long, c3 bigint").load(address),
+    ):
+        server.reset_metrics()
+        assert frame.agg({frame.columns[0]: "sum"}).collect()[0][0] == sum(noise)
+        assert server.bytes_sent("data") < whole * 0.2
+    assert load(address, columns="c3, c7").columns == ["c3", "c7"]
+
+
+def test_a_nested_field_is_a_column_to_choose(tmp_path: Path, share: Any, load: Any, spark: Any) -> None:
+    schema = Struct((Field("id", LONG), Field("s", Struct((Field("x", LONG), Field("y", TEXT))))))
+    table = DeltaTableBuilder(tmp_path / "nested", schema).append(
+        [{"id": 1, "s": {"x": 2, "y": "z"}}, {"id": 2, "s": None}]
+    )
+    address = share(table)
+    rows = load(address, columns="s.y,id").orderBy("id").collect()
+    assert [r.asDict(recursive=True) for r in rows] == [{"s": {"y": "z"}, "id": 1}, {"s": None, "id": 2}]
+    given = spark.read.format("deltaSharing").schema("s struct<x: bigint>").load(address)
+    assert sorted(repr(r.s) for r in given.collect()) == ["None", "Row(x=2)"]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 15, 40, 99])
+def test_limit_is_exact_and_repeats(tmp_path: Path, share: Any, load: Any, limit: int) -> None:
+    address = share(numbers(tmp_path / f"limit{limit}"))
+    first, again = values(load(address, limit=limit)), values(load(address, limit=limit))
+    assert len(first) == min(limit, 40)
+    assert first == again
+
+
+def test_limit_counts_live_rows_only(tmp_path: Path, share: Any, load: Any) -> None:
+    table = numbers(tmp_path / "deleted", properties={"delta.enableDeletionVectors": "true"})
+    table.delete(lambda t: pc.less(t["b"], 15), deletion_vectors=True)
+    assert load(share(table), limit=20).count() == 20
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_where_equals_a_filter(tmp_path: Path, share: Any, load: Any, mode: str) -> None:
+    table = numbers(tmp_path / f"where_{mode}")
+    address = share(table, access_modes=["url", "dir"], location=table.uri)
+    for condition in ("a = 1", "b BETWEEN 5 AND 25 AND s LIKE '%2%'", "NOT (a = 0 OR b > 30)", "s IS NULL", "a <=> 3"):
+        assert values(load(address, where=condition, accessMode=mode)) == values(load(address).where(condition))
+
+
+@pytest.mark.parametrize("conf", ["false", "true"])
+@pytest.mark.parametrize("pushdown", ["off", "query"])
+def test_a_frame_that_is_reused_stays_exact(
+    tmp_path: Path, share: Any, load: Any, spark: Any, conf: str, pushdown: str
+) -> None:
+    address = share(numbers(tmp_path / f"reuse_{conf}_{pushdown}"))
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", conf)
+    try:
+        if pushdown == "query":
+            # The user's word that a frame serves one query: each of these is loaded for its own.
+            assert load(address, pushdown="query").where("a = 1").count() == 10
+            assert load(address, pushdown="query").count() == 40
+            assert load(address, pushdown="query").where("b >= 35 AND s IS NOT NULL AND a IN (2, 3)").count() == 5
+            return
+        frame = load(address)
+        assert frame.where("a = 1").count() == 10
+        assert frame.count() == 40
+        assert frame.where("a = 1").union(frame.where("a = 2")).count() == 20
+        left, right = frame.where("a = 1").alias("l"), frame.where("b < 15").alias("r")
+        assert left.join(right, on="b").count() == 5
+        frame.createOrReplaceTempView("reused")
+        assert spark.sql("SELECT * FROM reused WHERE a = 3").count() == 10
+        assert spark.sql("SELECT * FROM reused").count() == 40
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_pushed_filters_skip_files(tmp_path: Path, share: Any, load: Any, spark: Any, server: Any) -> None:
+    address = share(numbers(tmp_path / "pushed"))
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        server.reset_metrics()
+        assert load(address, pushdown="query").where("a = 2").count() == 10
+        assert server.count("data") == 1
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_partition_values_of_every_kind(tmp_path: Path, share: Any, load: Any) -> None:
+    schema = Struct(
+        (Field("id", LONG), Field("p", TEXT), Field("d", Primitive("date")), Field("t", Primitive("timestamp")))
+    )
+    table = DeltaTableBuilder(tmp_path / "partitions", schema, partition_by=["p", "d", "t"])
+    when = datetime.datetime(2024, 1, 2, 3, 4, 5, 678900, tzinfo=datetime.timezone.utc)
+    texts = ["plain", None, "", "ü/%20 =", "a%2Fb", "東京"]
+    table.append([{"id": i, "p": p, "d": datetime.date(2024, 5, i + 1), "t": when} for i, p in enumerate(texts)])
+    frame = load(share(table))
+    assert [r.p for r in frame.orderBy("id").collect()] == ["plain", None, None, "ü/%20 =", "a%2Fb", "東京"]
+    assert frame.where("t = timestamp'2024-01-02 03:04:05.6789Z' AND d = date'2024-05-04'").count() == 1
+
+
+def test_columns_that_older_files_lack_are_null(tmp_path: Path, share: Any, load: Any) -> None:
+    table = DeltaTableBuilder(tmp_path / "grown", pa.schema([("id", pa.int64())])).append(pa.table({"id": [1]}))
+    table.add_column(Field("Extra", TEXT)).append([{"id": 2, "Extra": "x"}])
+    assert values(load(share(table)).select("EXTRA", "id")) == [("x", 2), (None, 1)]
+
+
+def test_an_empty_table_has_columns_and_no_rows(tmp_path: Path, share: Any, load: Any) -> None:
+    frame = load(share(DeltaTableBuilder(tmp_path / "empty", pa.schema([("id", pa.int64())]))))
+    assert (frame.columns, frame.count(), frame.collect()) == (["id"], 0, [])
+
+
+def test_a_null_that_may_not_be_is_an_error(tmp_path: Path, share: Any, load: Any) -> None:
+    schema = Struct((Field("id", LONG, nullable=False),))
+    table = DeltaTableBuilder(tmp_path / "required", schema, style=FileStyle(required=False))
+    table.append_physical(pa.table({"id": pa.array([1, None], pa.int64())}))
+    frame = load(share(table))
+    # `id IS NULL` alone never reaches a reader: Spark answers it from the declared nullability. Whatever reads, fails.
+    for read in (frame.count, frame.collect, frame.where("id > 0").count):
+        with pytest.raises(Exception, match="has a NULL in column 'id', which the table declares NOT NULL"):
+            read()
+
+
+def test_defaults_and_delta_metadata_do_not_reach_spark(tmp_path: Path, share: Any, load: Any) -> None:
+    metadata = {"CURRENT_DEFAULT": "no_such_function()", "delta.x": 1, "comment": "kept"}
+    table = DeltaTableBuilder(tmp_path / "defaults", Struct((Field("id", LONG, metadata=metadata),)))
+    frame = load(share(table.append([{"id": 1}])))
+    assert frame.schema["id"].metadata == {"comment": "kept"}
+    assert frame.count() == 1
+
+
+def test_a_thousand_columns(tmp_path: Path, share: Any, load: Any) -> None:
+    table = DeltaTableBuilder(tmp_path / "thousand", pa.schema([(f"c{i}", pa.int32()) for i in range(1000)]))
+    table.append(pa.table({f"c{i}": pa.array([i, None], pa.int32()) for i in range(1000)}))
+    rows = sorted(load(share(table)).collect(), key=lambda r: r.c0 is None)
+    assert list(rows[0]) == list(range(1000))
+    assert set(rows[1]) == {None}
+
+
+def test_one_large_file_is_read_by_several_tasks_each_row_once(
+    tmp_path: Path, share: Any, load: Any, spark_mode: str
+) -> None:
+    table = DeltaTableBuilder(tmp_path / "large", pa.schema([("id", pa.int64())]), style=FileStyle(row_group_size=1000))
+    table.append(pa.table({"id": list(range(50_000))}))
+    frame = load(share(table), maxSplitBytes="64k")
+    if spark_mode == "classic":
+        assert frame.rdd.getNumPartitions() > 3
+    assert frame.selectExpr("count(*)", "count(DISTINCT id)", "sum(id)").collect()[0][:] == (
+        50_000,
+        50_000,
+        sum(range(50_000)),
+    )
+
+
+def test_sql_over_a_temporary_view(tmp_path: Path, share: Any, spark: Any) -> None:
+    address = share(numbers(tmp_path / "view"))
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW shared USING deltaSharing OPTIONS (path '{address}', columns 'a')")
+    assert spark.sql("SELECT a, count(*) n FROM shared GROUP BY a ORDER BY a").collect()[3][:] == (3, 10)
+
+
+def test_a_table_that_changed_under_a_kept_frame_is_an_error(tmp_path: Path, share: Any, load: Any) -> None:
+    table = numbers(tmp_path / "changed", properties={"delta.columnMapping.mode": "name"})
+    kept = load(share(table))
+    assert kept.columns == ["a", "b", "s"]  # resolves the load, on Connect too
+    table.drop_column("s")
+    with pytest.raises(Exception, match=r"column 's' was dropped; load it again|has no column 's'"):
+        kept.collect()
+
+
+BAD: list[tuple[str, dict[str, str], str]] = [
+    ("{profile}#share.spark.nothing", {}, "404"),
+    ("{profile}#share.nothing", {}, "does not name a table"),
+    ("{profile}.missing#a.b.c", {}, "does not exist"),
+    ("{table}", {"colums": "a"}, "did you mean 'columns'|'columns'"),
+    ("{table}", {"columns": "aa"}, "has no column 'aa'; did you mean 'a'"),
+    ("{table}", {"where": "upper(s) = 'X'"}, "upper"),
+    ("{table}", {"accessMode": "ftp"}, "auto"),
+    ("{table}", {"versionAsOf": "1", "timestampAsOf": "2024-01-01"}, "either provide 'versionAsOf' or 'timestampAsOf'"),
+    ("{table}", {"versionAsOf": "99"}, "99"),
+    ("{table}", {"accessMode": "dir"}, "accessMode=dir was asked for"),
+]
+
+
+@pytest.mark.parametrize(("address", "options", "says"), BAD, ids=[f"{a} {o}" for a, o, _ in BAD])
+def test_what_is_wrong_is_said_in_one_line(
+    tmp_path: Path, share: Any, load: Any, profile: str, address: str, options: dict[str, str], says: str
+) -> None:
+    good = share(numbers(tmp_path / "good"))
+    with pytest.raises(Exception, match=says):
+        load(address.format(profile=profile, table=good), **options).collect()
+
+
+def test_a_wrong_token_is_said_to_be_wrong(tmp_path: Path, share: Any, load: Any, server: SharingServer) -> None:
+    good = share(numbers(tmp_path / "token"))
+    name = good.rpartition("#")[2]
+    with pytest.raises(Exception, match=r"401.*ask the provider for a new profile") as caught:
+        load(
+            name, endpoint=server.endpoint, bearerToken="wrong-token-0123456789", shareCredentialsVersion="1"
+        ).collect()
+    assert "wrong-token-0123456789" not in str(caught.value)
+
+
+def test_registered_under_another_name(tmp_path: Path, share: Callable[..., str], spark: Any) -> None:
+    import delta_sharing_spark
+
+    address = share(numbers(tmp_path / "named"))
+    delta_sharing_spark.register(spark, name="sharedDelta")
+    assert spark.read.format("sharedDelta").load(address).count() == 40

@@ -6,15 +6,20 @@ Exit codes: 0 done, 1 refused by the server or the table, 2 wrong usage (an opti
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.errors import ConfigError, DeltaSharingError, NetworkError, UnavailableError
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.client import Scan
 
 DONE, REFUSED, USAGE, NETWORK = 0, 1, 2, 3
 
@@ -36,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = given.run(given)
     except BrokenPipeError:
         # The reader has seen enough, as `head` does. What is still buffered must not raise once more at exit.
-        sys.stdout = None  # type: ignore[assignment]
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except KeyboardInterrupt:
         return 130
@@ -64,6 +69,37 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    profile = "a profile (DELTA_SHARING_PROFILE where it is left out)"
+
+    ls = commands.add_parser("ls", help="list shares, the schemas of a share, the tables of a schema")
+    ls.add_argument("where", nargs="?", default="", metavar="PROFILE[#SHARE[.SCHEMA]]", help=profile)
+    ls.set_defaults(run=_ls)
+
+    schema = commands.add_parser("schema", help="show a table's columns")
+    schema.set_defaults(run=_schema)
+
+    head = commands.add_parser("head", help="show a table's first rows")
+    head.add_argument("-n", type=_positive, default=10, metavar="ROWS", help="how many (10)")
+    head.set_defaults(run=_head)
+
+    count = commands.add_parser("count", help="count a table's rows, from metadata where that is exact")
+    count.set_defaults(run=_count)
+
+    download = commands.add_parser("download", help="write a table's rows to a file")
+    download.add_argument("--format", choices=("parquet", "csv", "json"), default="parquet", help="(parquet)")
+    download.add_argument("--output", "-O", metavar="FILE", help="(TABLE.FORMAT); - is standard output")
+    download.add_argument("--force", action="store_true", help="replace the file if it exists")
+    download.set_defaults(run=_download)
+
+    for command in (schema, head, count, download):
+        command.add_argument("address", metavar="[PROFILE#]SHARE.SCHEMA.TABLE", help=f"a table, after {profile}")
+        command.add_argument("--columns", help="only these: a,b")
+        command.add_argument("--where", help="only rows that fulfil this SQL expression")
+    for command in (ls, schema, head, count, download):
+        command.add_argument(
+            "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="an option as Spark takes it"
+        )
+        command.add_argument("--json", action="store_true", help="JSON, for scripts")
 
     demo = commands.add_parser("demo", help="share sample tables on loopback and read them with Spark")
     demo.add_argument("--rows", type=_positive, help="rows of the large table (2,000,000)")
@@ -94,6 +130,120 @@ def _positive(text: str) -> int:
     if number <= 0:
         raise argparse.ArgumentTypeError("must be a positive number")
     return number
+
+
+def _ls(given: argparse.Namespace) -> int:
+    from delta_sharing_spark.client import SharingClient
+    from delta_sharing_spark.display import Listing
+
+    profile, _, path = given.where.rpartition("#") if "#" in given.where else (given.where, "", "")
+    client = SharingClient(profile or None, **_options(given))
+    found: Sequence[Any]
+    if not path:
+        found = client.list_shares()
+    elif "." not in path or any(share.name.lower() == path.lower() for share in client.list_shares()):
+        found = client.list_schemas(path)  # the name of a share may contain periods
+    else:
+        found = client.list_tables(path)
+    if given.json:
+        _print_json([_plain(item) for item in found])
+    else:
+        sys.stdout.write(f"{Listing(found).text()}\n")
+    return DONE
+
+
+def _schema(given: argparse.Namespace) -> int:
+    from delta_sharing_spark.display import text_table
+    from delta_sharing_spark.schema.spark import spark_schema_json
+
+    schema = _scan(given).schema
+    if given.json:
+        _print_json(spark_schema_json(schema))
+        return DONE
+    rows = [
+        [f.name, str(f.type), "" if f.nullable else "NOT NULL", str(f.metadata.get("comment", ""))]
+        for f in schema.fields
+    ]
+    sys.stdout.write(text_table(["column", "type", "", "comment"], rows) + "\n")
+    return DONE
+
+
+def _head(given: argparse.Namespace) -> int:
+    from delta_sharing_spark.display import text_table
+    from delta_sharing_spark.export import cells, json_lines
+
+    with _scan(given, limit=str(given.n)).to_record_batch_reader() as reader:
+        if given.json:
+            for batch in reader:
+                sys.stdout.writelines(f"{line}\n" for line in json_lines(batch))
+        else:
+            rows = list(cells(reader))
+            sys.stdout.write(text_table(reader.schema.names, rows) + "\n")
+    return DONE
+
+
+def _count(given: argparse.Namespace) -> int:
+    rows = _scan(given).count()
+    if given.json:
+        _print_json({"count": rows})
+    else:
+        sys.stdout.write(f"{rows}\n")
+    return DONE
+
+
+def _download(given: argparse.Namespace) -> int:
+    from delta_sharing_spark.export import standard_output, whole_file, write_batches
+
+    scan = _scan(given)
+    if given.output == "-":
+        with standard_output(sys.stdout) as out:
+            write_batches(scan.to_record_batch_reader(), out, given.format)
+        return DONE
+    target = Path(given.output or f"{scan.table.name.table}.{given.format}")
+    with whole_file(target, replace=given.force) as out:
+        rows = write_batches(scan.to_record_batch_reader(), out, given.format)
+    if given.json:
+        _print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
+    else:
+        sys.stdout.write(f"{target}: {rows:,} rows, {target.stat().st_size:,} bytes\n")
+    return DONE
+
+
+def _scan(given: argparse.Namespace, **more: str) -> Scan:
+    """The scan that a command's address and options describe."""
+    from delta_sharing_spark.client import Scan, SharingClient
+    from delta_sharing_spark.sharing.address import parse_address
+
+    address = parse_address(given.address)
+    options = _options(given)
+    if given.columns is not None:
+        options["columns"] = given.columns
+    if given.where is not None:
+        options["where"] = given.where
+    client = SharingClient(address.profile)
+    return Scan(client.table(str(address.table)), {**options, **more})
+
+
+def _options(given: argparse.Namespace) -> dict[str, str]:
+    return dict(_named_value(text) for text in given.option)
+
+
+def _named_value(text: str) -> tuple[str, str]:
+    name, mark, value = text.partition("=")
+    if not mark or not name:
+        raise ConfigError(f"{text!r} is not NAME=VALUE; write it like -o versionAsOf=3")
+    return name, value
+
+
+def _plain(item: Any) -> dict[str, Any]:
+    """A listing's item without what it does not say."""
+    from dataclasses import asdict
+
+    return {name: value for name, value in asdict(item).items() if value not in (None, (), {})}
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
 def _demo(given: argparse.Namespace) -> int:

@@ -26,10 +26,17 @@ class Listing(list[_T], Generic[_T]):
         super().__init__(items)
 
     def __repr__(self) -> str:
-        return text_table(*_cells(self)) if self else "(none)"
+        return self.text(_SHOWN)
+
+    def text(self, shown: int | None = None) -> str:
+        """The items as an aligned table, at most ``shown`` of them and a word on the rest."""
+        if not self:
+            return "(none)"
+        table = text_table(*_cells(self[:shown]))
+        return table if shown is None or len(self) <= shown else f"{table}\n... and {len(self) - shown} more"
 
     def _repr_html_(self) -> str:
-        header, rows = _cells(self)
+        header, rows = _cells(self[:_SHOWN])
         head = "".join(f"<th>{escape(name)}</th>" for name in header)
         body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -38,9 +45,9 @@ class Listing(list[_T], Generic[_T]):
 def _cells(items: list[Any]) -> tuple[list[str], list[list[str]]]:
     """Column names and cells; columns that are empty in every row are left out."""
     if not items or not is_dataclass(items[0]):
-        return ["value"], [[str(item)] for item in items[:_SHOWN]]
+        return ["value"], [[str(item)] for item in items]
     names = [f.name for f in fields(items[0]) if f.repr and any(getattr(item, f.name) for item in items)]
-    return names, [[_cell(getattr(item, name)) for name in names] for item in items[:_SHOWN]]
+    return names, [[_cell(getattr(item, name)) for name in names] for item in items]
 
 
 def _cell(value: Any) -> str:

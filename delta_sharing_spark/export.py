@@ -1,0 +1,165 @@
+"""Record batches to files and terminals: Parquet, CSV, one JSON object a line, aligned text.
+
+JSON and CSV hold what their types cannot: decimals and timestamps as text, binary as base64, and in CSV nested values
+as JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
+
+from delta_sharing_spark.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS = ("parquet", "csv", "json")
+_Encoder = Callable[[Any], Any]
+
+
+def write_batches(reader: pa.RecordBatchReader, out: BinaryIO, format: str) -> int:
+    """Write batches as they come; returns how many rows there were.
+
+    Args:
+        reader: The rows.
+        out: Where to; not closed.
+        format: ``"parquet"``, ``"csv"`` or ``"json"``.
+    """
+    rows = 0
+    with _writer(reader.schema, out, format) as write:
+        for batch in reader:
+            if batch.num_rows:
+                write(batch)
+                rows += batch.num_rows
+    return rows
+
+
+@contextmanager
+def _writer(schema: pa.Schema, out: BinaryIO, format: str) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    import pyarrow as pa
+
+    if format == "parquet":
+        import pyarrow.parquet as pq
+
+        with pq.ParquetWriter(out, schema) as parquet:
+            yield parquet.write_batch
+    elif format == "csv":
+        import pyarrow.csv as pc
+
+        flat = pa.schema([pa.field(f.name, pa.string() if _needs_text(f.type) else f.type) for f in schema])
+        with pc.CSVWriter(out, flat) as csv:
+            yield lambda batch: csv.write_batch(_flattened(batch, flat))
+    else:
+        yield lambda batch: out.writelines(f"{line}\n".encode() for line in json_lines(batch))
+
+
+def json_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The rows of a batch as values that JSON has."""
+    encoders = {f.name: _encoder(f.type) for f in batch.schema}
+    for row in batch.to_pylist():
+        yield {name: _encoded(value, encoders[name]) for name, value in row.items()}
+
+
+def json_lines(batch: pa.RecordBatch) -> Iterator[str]:
+    """The rows of a batch, each as a line of JSON; NaN and infinities as text."""
+    for row in json_rows(batch):
+        yield json.dumps(row, ensure_ascii=False, allow_nan=False)
+
+
+def cells(batches: Iterable[pa.RecordBatch]) -> Iterator[list[str]]:
+    """The rows as cells of a text table: ``NULL`` for null, nested values as JSON."""
+    for batch in batches:
+        for row in json_rows(batch):
+            yield [_shown(value) for value in row.values()]
+
+
+@contextmanager
+def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
+    """A file that appears under its name only when all of it was written.
+
+    Raises:
+        ConfigError: It exists and ``replace`` is false, or its directory cannot be written.
+    """
+    if path.exists() and not replace:
+        raise ConfigError(f"{path} exists; name another file, or give --force to replace it")
+    part = path.with_name(path.name + ".part")
+    try:
+        out = part.open("wb")
+    except OSError as refused:
+        raise ConfigError(f"{part} cannot be written: {refused.strerror}; name another file with --output") from None
+    try:
+        with out:
+            yield out
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def standard_output(stream: IO[str]) -> AbstractContextManager[BinaryIO]:
+    """The bytes behind a text stream; left open."""
+    return nullcontext(stream.buffer)  # type: ignore[attr-defined]
+
+
+def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns = []
+    for source, target in zip(batch.schema, flat, strict=True):
+        column = batch.column(source.name)
+        if source.type != target.type:
+            encoder = _encoder(source.type)
+            values = (_encoded(value, encoder) for value in column.to_pylist())
+            column = pa.array(
+                [v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values],
+                pa.string(),
+            )
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=flat)
+
+
+def _needs_text(data_type: pa.DataType) -> bool:
+    import pyarrow.types as pt
+
+    return bool(pt.is_nested(data_type) or pt.is_binary(data_type) or pt.is_large_binary(data_type))
+
+
+def _encoded(value: Any, encoder: _Encoder | None) -> Any:
+    return value if value is None or encoder is None else encoder(value)
+
+
+def _encoder(data_type: pa.DataType) -> _Encoder | None:
+    """How values of a type become JSON's; None where they are already."""
+    import pyarrow.types as pt
+
+    if pt.is_struct(data_type):
+        fields = {f.name: _encoder(f.type) for f in data_type}
+        return lambda value: {name: _encoded(value[name], encoder) for name, encoder in fields.items()}
+    if pt.is_map(data_type):
+        keys, items = _encoder(data_type.key_type), _encoder(data_type.item_type)
+        return lambda value: {_shown(_encoded(k, keys)): _encoded(v, items) for k, v in value}
+    if pt.is_nested(data_type):
+        element = _encoder(data_type.value_type)
+        return lambda value: [_encoded(v, element) for v in value]
+    if pt.is_binary(data_type) or pt.is_large_binary(data_type):
+        return lambda value: base64.b64encode(value).decode()
+    if pt.is_decimal(data_type):
+        return lambda value: f"{value:f}"
+    if pt.is_temporal(data_type):
+        return lambda value: value.isoformat().replace("+00:00", "Z")
+    if pt.is_floating(data_type):
+        return lambda value: value if abs(value) < float("inf") else str(value)
+    return None
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,205 @@
+"""The command line against the embedded server: what it prints, what it writes, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+
+from delta_sharing_spark.cli import main
+from delta_sharing_spark.testing.sample import write_sample
+from delta_sharing_spark.testing.server import SharingServer
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingServer]:
+    with SharingServer() as running:
+        for table in write_sample(tmp_path_factory.mktemp("sample"), trips=1000):
+            running.add_table(str(table), table.path, comment=table.comment)
+            running.add_table(f"dotted.share.city.{table.name}", table.path)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def profile(server: SharingServer, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return server.write_profile(tmp_path_factory.mktemp("a profile dir é") / "p#1.share")
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("#", {"demo", "dotted.share"}),
+        ("#demo", {"city"}),
+        ("#dotted.share", {"city"}),
+        ("#DOTTED.share.city", {"stations", "trips", "customers"}),
+        ("#demo.city", {"stations", "trips", "customers"}),
+    ],
+)
+def test_ls(run: Run, profile: str, path: str, names: set[str]) -> None:
+    code, out, _ = run("ls", profile + path, "--json")
+    assert code == 0
+    assert {item["name"] for item in json.loads(out)} == names
+    code, out, _ = run("ls", profile + path)
+    assert code == 0
+    assert names <= set(out.split())
+
+
+def test_ls_takes_the_profile_from_the_environment(run: Run, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELTA_SHARING_PROFILE", profile)
+    assert "dotted.share" in run("ls")[1]
+    assert run("count", "demo.city.trips")[:2] == (0, "1000\n")
+
+
+def test_schema(run: Run, profile: str) -> None:
+    code, out, _ = run("schema", f"{profile}#demo.city.stations")
+    assert code == 0
+    assert out.splitlines()[2].split(None, 4) == ["station", "string", "NOT", "NULL", "Name of the station"]
+    fields = json.loads(run("schema", f"{profile}#demo.city.stations", "--json")[1])["fields"]
+    assert [f["name"] for f in fields] == ["station", "city", "latitude", "longitude", "docks", "opened"]
+
+
+def test_head(run: Run, profile: str) -> None:
+    code, out, _ = run("head", "-n", "2", f"{profile}#demo.city.stations", "--where", "docks IS NULL OR docks > 60")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["Isartor", "Ginza"]
+    assert "NULL" in out
+    lines = run("head", "-n", "3", f"{profile}#demo.city.customers", "--json")[1].splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert rows[1]["rides"] == [{"trip": 1, "fare": "0.37"}]
+    assert rows[1]["preferences"] == {"language": "pt", "bicycle": None}
+    assert rows[0]["phones"] is None
+    assert rows[1]["joined"] == "2024-01-01T07:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"), [(None, 1000), ("trip < 10", 10), ("city IS NULL", 0)], ids=["all", "some", "none"]
+)
+def test_count(run: Run, profile: str, where: str | None, rows: int) -> None:
+    narrowed = ["--where", where] if where else []
+    assert run("count", f"{profile}#demo.city.trips", *narrowed)[:2] == (0, f"{rows}\n")
+    assert json.loads(run("count", f"{profile}#demo.city.trips", *narrowed, "--json")[1]) == {"count": rows}
+
+
+def test_download(run: Run, profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run("download", f"{profile}#demo.city.customers", "--json")
+    assert code == 0
+    assert json.loads(out)["rows"] == 1000
+    customers = pq.read_table("customers.parquet").to_pylist()
+    assert run("download", f"{profile}#demo.city.customers", "--format", "json")[0] == 0
+    lines = [json.loads(line) for line in Path("customers.json").read_text("utf-8").splitlines()]
+    assert [row["customer"] for row in lines] == [row["customer"] for row in customers]
+    assert [row["address"] for row in lines] == [row["address"] for row in customers]
+    assert run("download", f"{profile}#demo.city.customers", "--format", "csv", "-O", "all of them.csv")[0] == 0
+    flat = pc.read_csv("all of them.csv").to_pylist()
+    assert [json.loads(row["rides"] or "null") for row in flat] == [row["rides"] for row in lines]
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_download_to_standard_output(profile: str) -> None:
+    command = [sys.executable, "-m", "delta_sharing_spark.cli", "download", "-O", "-", "--format", "csv"]
+    done = subprocess.run([*command, f"{profile}#demo.city.stations"], capture_output=True, check=True)
+    assert done.stdout.decode().count("\n") == 9
+
+
+def test_a_closed_pipe_is_no_error(profile: str) -> None:
+    command = [sys.executable, "-m", "delta_sharing_spark.cli", "download", "-O", "-", "--format", "json"]
+    reading = subprocess.Popen(
+        [*command, f"{profile}#demo.city.customers"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert reading.stdout is not None
+    assert reading.stderr is not None
+    reading.stdout.close()
+    assert reading.stderr.read() == b""
+    reading.stderr.close()
+    assert reading.wait() == 0
+
+
+def test_a_file_is_not_replaced_unasked_and_a_failure_leaves_none(run: Run, profile: str, tmp_path: Path) -> None:
+    target = tmp_path / "t.parquet"
+    target.write_bytes(b"mine")
+    code, _, err = run("download", f"{profile}#demo.city.trips", "-O", str(target))
+    assert (code, target.read_bytes()) == (2, b"mine")
+    assert "--force" in err
+    assert run("download", f"{profile}#demo.city.trips", "-O", str(target), "--force")[0] == 0
+    assert run("download", f"{profile}#demo.city.nope", "-O", str(tmp_path / "u.parquet"))[0] == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["count", "{profile}#demo.city.nope"], 1, "does not exist"),
+        (["ls", "{profile}#nope"], 1, "nope"),
+        (["count", "{profile}#demo.city.trips", "-o", "versionAsOf=77"], 1, "version"),
+        (["count", "{profile}#demo.city.trips", "--columns", "cty"], 1, "'city'"),
+        (["count", "{profile}#demo.city.trips", "-o", "verson=7"], 2, "unknown option 'verson'"),
+        (["count", "{profile}#demo.city.trips", "-o", "seven"], 2, "NAME=VALUE"),
+        (["count", "{profile}#demo.trips"], 2, "demo.trips"),
+        (["count", "{profile}#demo.city.trips", "--where", "upper(city) = 'X'"], 2, "upper"),
+        (["ls", "/no/such/profile.share"], 2, "/no/such/profile.share"),
+        (
+            ["ls", '{{"shareCredentialsVersion": 1, "endpoint": "http://127.0.0.1:1/x", "bearerToken": "t"}}'],
+            3,
+            "127.0.0.1",
+        ),
+        (["serve", "a.b=/tmp"], 2, "SHARE.SCHEMA.TABLE=DIRECTORY"),
+        (["serve", "a.b.c=/no/such"], 2, "_delta_log"),
+    ],
+)
+def test_exit_codes(run: Run, profile: str, arguments: list[str], code: int, message: str) -> None:
+    got, out, err = run(*(argument.format(profile=profile) for argument in arguments))
+    assert (got, out) == (code, "")
+    assert message in err
+    assert err.startswith("delta-sharing-spark: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["lst"], ["head", "-n", "0", "p#a.b.c"]])
+def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: delta-sharing-spark" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_serve_until_interrupted(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "delta_sharing_spark.cli", "serve", "--rows", "100"]
+    serving = subprocess.Popen(
+        [*command, "--profile", str(tmp_path / "p.share")], stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+    try:
+        assert serving.stdout is not None
+        for line in serving.stdout:
+            if line.startswith("End it"):
+                break
+        assert main(["count", f"{tmp_path / 'p.share'}#demo.city.trips"]) == 0
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(20) == 0
+    finally:
+        serving.kill()
+        serving.wait()
+        if serving.stdout is not None:
+            serving.stdout.close()

@@ -1,22 +1,119 @@
-"""Registration for sessions where Spark does not find the data source by itself."""
+"""Registration for sessions where Spark does not find the data source by itself, and for servers that lack the package."""
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
+import logging
+import tempfile
+import threading
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
 
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+
+from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
+
+_log = logging.getLogger(__name__)
+
+#: What the package imports: a server that lacks one of these cannot be helped by shipping our own modules.
+_REQUIRED = ("pyarrow", "numpy", "requests", "tenacity", "fsspec", "pyroaring")
+_PACKAGES = ("delta_sharing_spark", "pyspark_delta_sharing")
+_SESSIONS = 64
+
+_ready: OrderedDict[str, None] = OrderedDict()
+_ready_lock = threading.Lock()
 
 
 def register(spark: SparkSession, name: str | None = None) -> None:
     """Register the data source with a session.
 
+    A Connect server runs data sources in its own Python: where that lacks this package, it is sent along.
+
     Args:
         spark: A classic or Connect session.
         name: Another name for ``format(...)``, where a JVM source already owns ``deltaSharing``.
+
+    Raises:
+        ConfigError: The Connect server lacks a package that ours needs; says what to install there.
     """
-    source: type[DeltaSharingDataSource] = DeltaSharingDataSource
+    if _is_connect(spark):
+        _provide(spark)
+    source: type[DataSource] = DeltaSharingDataSource
     if name is not None:
         source = type(
             f"DeltaSharingDataSource_{name}", (DeltaSharingDataSource,), {"name": classmethod(lambda cls: name)}
         )
     spark.dataSource.register(source)
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _provide(spark: Any) -> None:
+    """Make sure, once a session, that the server's Python can import the package."""
+    with _ready_lock:
+        if spark.session_id in _ready:
+            return
+    missing = _missing(spark)
+    if missing and not any(name in _PACKAGES for name in missing):
+        raise ConfigError(
+            f"the Spark Connect server's Python lacks {', '.join(missing)}, which delta-sharing-spark needs; "
+            f"run there: pip install delta-sharing-spark"
+        )
+    if missing:
+        _ship(spark)
+        missing = _missing(spark)
+        if missing:
+            raise ConfigError(
+                f"the Spark Connect server's Python still lacks {', '.join(missing)} after the package was sent; "
+                f"run there: pip install delta-sharing-spark"
+            )
+    with _ready_lock:
+        _ready[spark.session_id] = None
+        while len(_ready) > _SESSIONS:
+            _ready.popitem(last=False)
+
+
+def _missing(spark: Any) -> list[str]:
+    """Packages that the server's Python cannot find, by asking it."""
+    spark.dataSource.register(_probe())
+    names = spark.read.format("deltaSharingProbe").load().columns
+    return [name for name in names if name != "ready"]
+
+
+def _probe() -> type[DataSource]:
+    """A data source whose columns name what is missing. Pickled by value: the server cannot import it from here."""
+    wanted = (*_REQUIRED, *_PACKAGES)
+
+    def source_name(cls: type) -> str:
+        return "deltaSharingProbe"
+
+    def schema(self: DataSource) -> str:
+        from importlib.util import find_spec
+
+        missing = [package for package in wanted if find_spec(package) is None]
+        return ", ".join(f"{package} int" for package in missing or ["ready"])
+
+    members = {"name": classmethod(source_name), "schema": schema, "__module__": "__main__"}
+    for member in (source_name, schema):
+        member.__module__ = "__main__"
+    return type("DeltaSharingProbe", (DataSource,), members)
+
+
+def _ship(spark: Any) -> None:
+    """Send this package's modules to the server, for this session."""
+    import delta_sharing_spark
+
+    root = Path(delta_sharing_spark.__file__).parent.parent
+    _log.info("the Spark Connect server lacks delta-sharing-spark; sending it")
+    with tempfile.TemporaryDirectory() as directory:
+        archive = Path(directory) / "delta_sharing_spark_modules.zip"
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+            for package in _PACKAGES:
+                for module in sorted((root / package).rglob("*.py")):
+                    zipped.write(module, module.relative_to(root))
+        spark.addArtifacts(str(archive), pyfile=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import os
@@ -52,6 +53,12 @@ class Storage:
         self.settings = settings
         self.host = _host(location, settings)
         self._fs = _filesystem(location, secret, settings)
+
+    def with_settings(self, settings: StorageSettings) -> Storage:
+        """The same connections, with other bounds on retries."""
+        other = copy.copy(self)
+        other.settings = settings
+        return other
 
     @property
     def fs(self) -> Any:

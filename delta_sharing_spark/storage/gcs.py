@@ -46,8 +46,13 @@ class _BearerFileSystem(GCSFileSystem):  # type: ignore[misc]
         if self._session is None:
             bundle = self._settings.ca_bundle
             verify = ssl.create_default_context(cafile=bundle) if bundle else True
+            proxy = self._proxy()
+            # Named only where there is one: aiohttp knows it since 3.11.
+            proxied: dict[str, Any] = {"proxy": proxy} if proxy else {}
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=verify, limit=32), trust_env=False, proxy=self._proxy()
+                connector=aiohttp.TCPConnector(ssl=verify, limit=32),
+                trust_env=False,
+                **proxied,
             )
             weakref.finalize(self, self.close_session, self.loop, self._session, self.asynchronous)
         return self._session

@@ -78,7 +78,7 @@ def negotiate(
     if can_url and can_dir:
         if num_files is not None and num_files > MANY_FILES:
             return Decision("dir", f"both modes are offered and the table has {num_files} files", fallback="url")
-        return Decision("url", "both modes are offered and the table has no more than 1,000 files known")
+        return Decision("url", f"both modes are offered, and url is preferred up to {MANY_FILES} files")
     if can_url:
         why = "the server offers url only" if "dir" not in modes else f"dir cannot be used: {dir_refusal}"
         return Decision("url", why if offered else "the server names no access modes, which means url")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
 
-from delta_sharing_spark.deltalog.adds import AddBatch
 from delta_sharing_spark.scan.plan import FileSlice, FileTask
 from delta_sharing_spark.scan.splits import Bin, cut_bins
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.deltalog.adds import AddBatch
 
 
 class TaskColumns(Sequence[FileTask]):
@@ -32,6 +33,8 @@ class TaskColumns(Sequence[FileTask]):
 
     def live_rows(self) -> int | None:
         """Rows of all files that are not deleted; None where statistics do not tell of one."""
+        import pyarrow.compute as pc
+
         total = 0
         for batch in self._batches:
             rows = batch.num_records()

@@ -265,10 +265,11 @@ class ReadOptions:
     )
     memory_budget: int = _option(
         values.size,
-        64 << 20,
-        "Bytes that a task may hold fetched and not yet decoded.",
+        128 << 20,
+        "Bytes that a task may hold fetched and not yet decoded. A row group of more than half of it is read through "
+        "small windows.",
         _PLAN,
-        shown="`64m`",
+        shown="`128m`",
     )
     max_files_per_request: int = _option(
         values.positive, 100_000, "Page size: files in one answer of a server that pages.", _PLAN

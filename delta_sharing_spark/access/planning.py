@@ -82,7 +82,7 @@ def spec_of(load: Load, wanted: Struct | None = None) -> ReadSpec:
         time_zone=options.time_zone,
         commit_timestamp_long=options.commit_timestamp_type == "long",
         projected=len(full.fields) < len(load.columns.fields),
-        fetch_ahead=max(8 << 20, options.memory_budget // 4),
+        fetch_ahead=max(8 << 20, options.memory_budget),
     )
 
 

@@ -14,7 +14,7 @@ from delta_sharing_spark.scan.fetch import BufferedRanges, RangeFile, Ranges, Wi
 from delta_sharing_spark.scan.footer import Footer
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
-_MIN_WINDOW, _MAX_WINDOW = 32 << 10, 4 << 20
+_MIN_WINDOW, _MAX_WINDOW = 16 << 10, 4 << 20
 _BATCH_BYTES = 8 << 20
 _MIN_ROWS, _MAX_ROWS = 64, 32768
 
@@ -76,7 +76,7 @@ def plan_row_group(source: ByteSource, footer: Footer, index: int, leaves: list[
         return RowGroup(source, footer, index, leaves, 0, None)
     if total <= budget:
         return RowGroup(source, footer, index, leaves, total, None)
-    window = max(_MIN_WINDOW, min(_MAX_WINDOW, budget // (2 * len(chunks))))
+    window = max(_MIN_WINDOW, min(_MAX_WINDOW, budget // (3 * len(chunks))))
     return RowGroup(source, footer, index, leaves, budget, window)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,6 +104,8 @@ class Schema:
 
     name: str
     share: str
+    id: str | None = None
+    comment: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,8 @@ class Table:
     location: str | None = None
     auxiliary_locations: tuple[str, ...] = ()
     access_modes: tuple[str, ...] = ()
+    display_name: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,7 @@ class TemporaryCredentials:
     gcp: Mapping[str, str] | None = field(default=None, repr=False)
 
 
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
 _KINDS = {"add": "add", "cdc": "cdf", "remove": "remove"}
 
 
@@ -197,10 +203,10 @@ def parse_delta_file(body: Any, table: str) -> FileRecord | None:
     """A ``file`` line of the delta format: a wrapped ``deltaSingleAction``; None for an action that is no file."""
     outer = _object(body, "file", table)
     single = _object(outer.get("deltaSingleAction"), "deltaSingleAction", table)
-    name = next((n for n in _KINDS if isinstance(single.get(n), dict)), None)
+    name = next((n for n in _KINDS if single.get(n) is not None), None)
     if name is None:
         return None
-    tree = single[name]
+    tree = _object(single[name], name, table)
     path, identity = tree.get("path"), outer.get("id")
     if not isinstance(path, str) or not isinstance(identity, str):
         raise _malformed(f"a delta {name!r} action lacks its path or id", table)
@@ -286,12 +292,12 @@ def _string_map(value: Any) -> dict[str, str]:
 def _integer(value: Any, name: str, table: str) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise _malformed(f"{name} is {value!r}, not a number", table)
-    try:
+    if type(value) is int:
+        return value
+    # Some servers write 64-bit numbers as strings, as JavaScript needs them.
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
         return int(value)
-    except ValueError:
-        raise _malformed(f"{name} is {value!r}, not a number", table) from None
+    raise _malformed(f"{name} is {str(value)[:100]!r}, not a whole number", table)
 
 
 def _malformed(why: str, table: str) -> ResponseError:

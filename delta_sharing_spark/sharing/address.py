@@ -79,7 +79,7 @@ def check_name(name: str, kind: str) -> str:
         raise AddressError(f"a {kind} name is empty; write <share>.<schema>.<table>")
     if len(name) > _MAX_NAME:
         raise AddressError(f"a {kind} name has {len(name)} characters; the protocol allows {_MAX_NAME}")
-    bad = next((c for c in name if c in " /\x7f" or ord(c) < 32), None)
+    bad = next((c for c in name if c in " /\x7f" or ord(c) < 32 or "\ud800" <= c <= "\udfff"), None)
     if bad is not None:
         raise AddressError(f"the {kind} name {name!r} contains {bad!r}, which the protocol does not allow")
     if kind != "share" and "." in name:

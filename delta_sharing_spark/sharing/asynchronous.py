@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from delta_sharing_spark.sharing.rest import SharingRest
 
 _FIRST_POLL, _LONGEST_POLL = 0.5, 10.0
+#: ``failed`` is the protocol's; the others could only ever be polled until the time is up.
+_FAILED = ("failed", "error", "expired", "canceled", "cancelled")
 _MESSAGES = ("error", "errorMessage", "message", "error_message")
 Answer = tuple[Page, "int | None", Mapping[str, str]]
 
@@ -55,7 +57,7 @@ def await_query(
 def _pending(status: Mapping[str, Any], table: TableName) -> str:
     """The id of a query that is still under way; a missing status means pending (the reference server sends none)."""
     state = str(status.get("status") or "pending").lower()
-    if state == "failed":
+    if state in _FAILED:
         message = next((str(status[m]) for m in _MESSAGES if status.get(m)), "the server gives no reason")
         raise RequestRefusedError(
             f"the asynchronous query of {table} failed: {message}; ask the provider, or set asyncQuery=false"

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-import requests
-
-from delta_sharing_spark.errors import ConfigError, ProfileError, ResponseError
-from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.errors import ConfigError, NetworkError, ProfileError, ResponseError, UnavailableError
+from delta_sharing_spark.sharing.profile import PrivateKey, Profile, is_header_text
 from delta_sharing_spark.sharing.transport import TransportSettings, check_endpoint, read_body, send, with_retries
+
+_log = logging.getLogger(__name__)
 
 #: A token is renewed when it has less than this left, seconds, or a tenth of its life if that is shorter.
 _MARGIN = 600.0
 _ASSERTION_LIFE = 120
 _CACHED = 32
+#: How long a renewal may take while the old token is still good, and until the next one after it failed; seconds.
+_EARLY, _PAUSE = 5.0, 30.0
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-
-Auth = Callable[[requests.PreparedRequest], requests.PreparedRequest]
 
 
 class _Token:
@@ -33,6 +34,7 @@ class _Token:
         self.lock = threading.Lock()
         self.value: str | None = None
         self.renew_at = 0.0
+        self.ends_at = 0.0
 
 
 _tokens: OrderedDict[Profile, _Token] = OrderedDict()
@@ -58,25 +60,16 @@ def authorization(profile: Profile, settings: TransportSettings, *, refused: str
         return f"Basic {base64.b64encode(pair).decode('ascii')}"
     token = _token_of(profile)
     with token.lock:
-        if token.value is None or settings.clock() >= token.renew_at or refused == f"Bearer {token.value}":
-            token.value, life = _exchange(profile, settings)
-            token.renew_at = settings.clock() + life - min(_MARGIN, life / 10)
+        if token.value is None or settings.clock() >= token.ends_at or refused == f"Bearer {token.value}":
+            _renew(token, profile, settings)
+        elif settings.clock() >= token.renew_at:
+            _renew_early(token, profile, settings)
         return f"Bearer {token.value}"
 
 
 def renewable(profile: Profile) -> bool:
     """Whether a 401 may be cured by another token."""
     return profile.type.startswith("oauth_")
-
-
-def header_auth(value: str) -> Auth:
-    """The header as ``requests`` takes authentication; it is not sent on to another host by a redirect."""
-
-    def add(request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = value
-        return request
-
-    return add
 
 
 def _token_of(profile: Profile) -> _Token:
@@ -88,58 +81,76 @@ def _token_of(profile: Profile) -> _Token:
         return token
 
 
+def _renew(token: _Token, profile: Profile, settings: TransportSettings) -> None:
+    token.value, life = _exchange(profile, settings)
+    now = settings.clock()
+    token.renew_at, token.ends_at = now + life - min(_MARGIN, life / 10), now + life
+
+
+def _renew_early(token: _Token, profile: Profile, settings: TransportSettings) -> None:
+    """Renew a token that is still good: an outage of the token endpoint does not matter yet."""
+    left = token.ends_at - settings.clock()
+    try:
+        _renew(token, profile, replace(settings, retry_seconds=min(_EARLY, left, settings.retry_seconds)))
+    except (NetworkError, UnavailableError) as error:
+        token.renew_at = settings.clock() + min(_PAUSE, left / 2)
+        _log.warning("the OAuth token could not be renewed yet, it is valid for %.0f s more: %s", left, error)
+
+
 def _exchange(profile: Profile, settings: TransportSettings) -> tuple[str, float]:
     """A new token and its life in seconds."""
     assert profile.token_endpoint is not None
     check_endpoint(profile.token_endpoint, "tokenEndpoint")
 
     def ask() -> tuple[str, float]:
-        form, auth = _form(profile)
+        form, header = _form(profile)
         response = send(
             settings,
             "POST",
             str(profile.token_endpoint),
             what="the OAuth token",
-            auth=auth,
+            authorization=header,
             data=form,
             headers={"Accept": "application/json"},
-            expired="the client's id, secret or key was refused",
+            server="token endpoint",
+            refused="check tokenEndpoint and the client's id, secret or key in the profile, or ask the provider for a new one",
+            allow_redirects=False,  # the form may hold an assertion: it goes to the endpoint of the profile only
         )
         return _parse_token(read_body(response, "the OAuth token"))
 
     return with_retries(settings, ask)
 
 
-def _form(profile: Profile) -> tuple[dict[str, str], Auth | None]:
+def _form(profile: Profile) -> tuple[dict[str, str], str | None]:
     form: dict[str, str] = {}
     if profile.scope:
         form["scope"] = profile.scope
     if profile.type == "oauth_client_credentials":
         pair = base64.b64encode(f"{profile.client_id}:{profile.client_secret}".encode()).decode("ascii")
-        return {"grant_type": "client_credentials", **form}, header_auth(f"Basic {pair}")
+        return {"grant_type": "client_credentials", **form}, f"Basic {pair}"
     return {"grant_type": _JWT_GRANT, "assertion": _assertion(profile), **form}, None
 
 
 def _parse_token(text: str) -> tuple[str, float]:
     try:
         tree: Any = json.loads(text) if text.strip() else None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _bad_token("The OAuth token endpoint did not answer with JSON") from None
     if not tree:
         if isinstance(tree, dict):
             raise _bad_token("Missing 'access_token' field in OAuth token response")
         raise _bad_token("Empty response from OAuth token endpoint")
     value = tree.get("access_token") if isinstance(tree, dict) else None
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not is_header_text(value):
         raise _bad_token("Missing 'access_token' field in OAuth token response")
     life = tree.get("expires_in")
     if life is None:
         raise _bad_token("Missing 'expires_in' field in OAuth token response")
     try:
         seconds = float(int(life)) if not isinstance(life, bool) else None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = None
-    if seconds is None:
+    if seconds is None or seconds <= 0:
         raise _bad_token("'expires_in' field must be an integer or a string convertible to integer")
     return value, seconds
 
@@ -166,7 +177,7 @@ def _assertion(profile: Profile) -> str:
         claims["scope"] = profile.scope
     head = _base64({"alg": key.algorithm, "typ": "JWT", "kid": key.key_id})
     body = _base64(claims)
-    signature = _sign(f"{head}.{body}".encode("ascii"), key.private_key_file, key.algorithm)
+    signature = _sign(f"{head}.{body}".encode("ascii"), key)
     return f"{head}.{body}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode('ascii')}"
 
 
@@ -175,8 +186,10 @@ def _base64(tree: dict[str, Any]) -> str:
     return base64.urlsafe_b64encode(text).rstrip(b"=").decode("ascii")
 
 
-def _sign(message: bytes, key_file: str, algorithm: str) -> bytes:
+def _sign(message: bytes, private_key: PrivateKey) -> bytes:
+    key_file, algorithm = private_key.private_key_file, private_key.algorithm
     try:
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
     except ImportError:
@@ -186,14 +199,15 @@ def _sign(message: bytes, key_file: str, algorithm: str) -> bytes:
     digests = {"256": hashes.SHA256(), "384": hashes.SHA384(), "512": hashes.SHA512()}
     digest = digests.get(algorithm[2:])
     try:
-        with open(key_file, "rb") as file:
-            key = serialization.load_pem_private_key(file.read(), password=None)
-    except (OSError, ValueError, TypeError) as error:
+        key = serialization.load_pem_private_key(private_key.pem.encode("utf-8"), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ProfileError(
-            f"the private key {key_file} cannot be read ({type(error).__name__}); check privateKeyFile in the profile"
+            f"the private key {key_file} is not an unencrypted PEM key ({type(error).__name__}); check privateKeyFile in the profile"
         ) from None
     if digest is not None and algorithm.startswith("RS") and isinstance(key, rsa.RSAPrivateKey):
         return key.sign(message, padding.PKCS1v15(), digest)
+    if digest is not None and algorithm.startswith("PS") and isinstance(key, rsa.RSAPrivateKey):
+        return key.sign(message, padding.PSS(padding.MGF1(digest), digest.digest_size), digest)
     if digest is not None and algorithm.startswith("ES") and isinstance(key, ec.EllipticCurvePrivateKey):
         r, s = utils.decode_dss_signature(key.sign(message, ec.ECDSA(digest)))
         width = (key.curve.key_size + 7) // 8

@@ -40,35 +40,30 @@ def walk_pages(fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], parse: C
 def parse_share_item(item: Any) -> Share:
     """A share of a listing, or the answer of Get Share."""
     tree = _named(item)
-    properties = tree.get("properties")
-    return Share(
-        tree["name"],
-        _text(tree, "id"),
-        _text(tree, "displayName"),
-        _text(tree, "comment"),
-        {str(k): str(v) for k, v in properties.items()} if isinstance(properties, dict) else {},
-    )
+    return Share(tree["name"], _text(tree, "id"), _text(tree, "displayName"), _text(tree, "comment"), _properties(tree))
 
 
-def parse_schema_item(item: Any) -> Schema:
-    """A schema of a listing."""
+def parse_schema_item(item: Any, share: str) -> Schema:
+    """A schema of the listing of ``share``."""
     tree = _named(item)
-    return Schema(tree["name"], _text(tree, "share") or "")
+    return Schema(tree["name"], _text(tree, "share") or share, _text(tree, "id"), _text(tree, "comment"))
 
 
-def parse_table_item(item: Any) -> Table:
-    """A table of a listing."""
+def parse_table_item(item: Any, share: str, schema: str = "") -> Table:
+    """A table of the listing of ``share``, or of one ``schema`` of it."""
     tree = _named(item)
     return Table(
         tree["name"],
-        _text(tree, "schema") or "",
-        _text(tree, "share") or "",
+        _text(tree, "schema") or schema,
+        _text(tree, "share") or share,
         _text(tree, "shareId"),
         _text(tree, "id"),
         _text(tree, "comment"),
         _text(tree, "location"),
         _strings(tree, "auxiliaryLocations"),
         tuple(m.lower() for m in _strings(tree, "accessModes")),
+        _text(tree, "displayName"),
+        _properties(tree),
     )
 
 
@@ -84,7 +79,7 @@ def parse_credentials(tree: Mapping[str, Any], table: str) -> TemporaryCredentia
             f"the storage credentials of {table} are not an object; ask the provider to check the server"
         )
     expires = inner.get("expirationTime")
-    if isinstance(expires, str) and expires.isdigit():
+    if isinstance(expires, str) and expires.isascii() and expires.isdigit() and len(expires) < 20:
         expires = int(expires)
     return TemporaryCredentials(
         _text(inner, "location"),
@@ -103,6 +98,11 @@ def _named(item: Any) -> dict[str, Any]:
     if not isinstance(item, dict) or not isinstance(item.get("name"), str):
         raise ResponseError("a listing has an item without a name; check that the endpoint is a Delta Sharing server's")
     return item
+
+
+def _properties(tree: Mapping[str, Any]) -> dict[str, str]:
+    found = tree.get("properties")
+    return {str(k): str(v) for k, v in found.items() if v is not None} if isinstance(found, dict) else {}
 
 
 def _text(tree: Mapping[str, Any], name: str) -> str | None:

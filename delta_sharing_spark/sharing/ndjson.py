@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,6 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.sharing.actions import (
     EndStreamAction,
-    FileRecord,
     Metadata,
     Protocol,
     parse_delta_file,
@@ -30,31 +29,48 @@ from delta_sharing_spark.sharing.actions import (
 )
 from delta_sharing_spark.sharing.transport import Transient, broken_off
 
-_END_FIELDS = frozenset({"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "errorMessage"})
+_END_FIELDS = frozenset(
+    {"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "errorMessage", "httpStatusErrorCode"}
+)
 _FILE_LINES = ("add", "cdf", "remove")
 
 
 @dataclass(slots=True)
 class Page:
-    """One complete answer. ``historical_*`` hold (version, value) of lines that repeat with a version."""
+    """One complete answer.
+
+    Attributes:
+        protocol, metadata, response_format: Of the first such lines.
+        historical_metadata, historical_protocols: ``(version, value)`` of later ones that have a version.
+        protocol_version: What the first protocol line itself names.
+        records: A list of ``FileRecord``, or what else took them in.
+        end: The last line, if it is an ``endStreamAction``.
+        query_status: Of an asynchronous query that is under way.
+        lines: How many there were.
+    """
 
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     response_format: str = "parquet"
-    records: list[FileRecord] = field(default_factory=list)
+    records: Any = field(default_factory=list)
     end: EndStreamAction = field(default_factory=EndStreamAction)
     historical_metadata: list[tuple[int, Metadata]] = field(default_factory=list)
     historical_protocols: list[tuple[int, Protocol]] = field(default_factory=list)
     query_status: Mapping[str, Any] | None = None
+    protocol_version: int | None = None
+    lines: int = 0
 
 
-def parse_page(lines: Iterable[bytes], table: str, *, end_required: bool = False) -> Page:
+def parse_page(
+    lines: Iterable[bytes], table: str, *, end_required: bool = False, collect: Callable[[], Any] = list
+) -> Page:
     """Parse an answer's lines, as they arrive.
 
     Args:
         lines: Without their line ends; empty ones are skipped.
         table: How errors name the table.
         end_required: Whether the response header promised an ``endStreamAction``.
+        collect: Makes what takes the records in, by ``append``: a list, or something that keeps less of them.
 
     Raises:
         Transient: The answer is truncated (a line that is no JSON at the end, or the promised action missing), or its
@@ -62,7 +78,7 @@ def parse_page(lines: Iterable[bytes], table: str, *, end_required: bool = False
         ResponseError: It breaks the protocol.
         ServerError: Its errorMessage.
     """
-    page = Page()
+    page = Page(records=collect())
     ended = False
     last: bytes | None = None
     for line in lines:
@@ -75,7 +91,7 @@ def parse_page(lines: Iterable[bytes], table: str, *, end_required: bool = False
         ended = _take(page, _loads(last, table, final=True), table)
     if end_required and not ended:
         raise broken_off(f"the query of {table}")
-    if page.end.error_message is not None:
+    if page.end.error_message or (page.end.http_status_error_code or 0) >= 400:
         _raise_error(page.end, table)
     return page
 
@@ -84,7 +100,8 @@ def _loads(line: bytes, table: str, *, final: bool) -> dict[str, Any]:
     try:
         tree = json.loads(line)
     except (ValueError, RecursionError):
-        if final:
+        # A line that was cut off still starts as an object does; a login page does not.
+        if final and line.lstrip().startswith(b"{"):
             raise broken_off(f"the query of {table}") from None
         raise ResponseError(
             f"the server's answer for {table} has a line that is not JSON; check that the endpoint is a Delta Sharing server's"
@@ -97,7 +114,8 @@ def _loads(line: bytes, table: str, *, final: bool) -> dict[str, Any]:
 
 
 def _take(page: Page, tree: dict[str, Any], table: str) -> bool:
-    """Take in one line; tells whether it is an ``endStreamAction``."""
+    """Take in one line; tells whether it is an ``endStreamAction``. A field that is null is not there."""
+    page.lines += 1
     body = tree.get("file")
     if body is not None:
         if isinstance(body, dict) and "deltaSingleAction" in body:
@@ -108,15 +126,19 @@ def _take(page: Page, tree: dict[str, Any], table: str) -> bool:
             page.records.append(parse_parquet_file("file", body, table))
         return False
     for kind in _FILE_LINES:
-        if kind in tree:
-            page.records.append(parse_parquet_file(kind, tree[kind], table))
+        body = tree.get(kind)
+        if body is not None:
+            page.records.append(parse_parquet_file(kind, body, table))
             return False
-    if "protocol" in tree:
+    if tree.get("protocol") is not None:
         _take_protocol(page, tree["protocol"], table)
-    elif "metaData" in tree:
+    elif tree.get("metaData") is not None:
         _take_metadata(page, tree["metaData"], table)
-    elif "endStreamAction" in tree or _END_FIELDS & tree.keys():
-        page.end = parse_end(tree.get("endStreamAction", tree), table)
+    elif tree.get("endStreamAction") is not None:
+        page.end = parse_end(tree["endStreamAction"], table)
+        return True
+    elif _END_FIELDS & tree.keys():
+        page.end = parse_end(tree, table)
         return True
     elif isinstance(tree.get("queryStatus"), dict):
         page.query_status = tree["queryStatus"]
@@ -126,10 +148,11 @@ def _take(page: Page, tree: dict[str, Any], table: str) -> bool:
 def _take_protocol(page: Page, body: Any, table: str) -> None:
     protocol, response_format = parse_protocol(body, table)
     version = body.get("version")
+    number = version if type(version) is int else None
     if page.protocol is None:
-        page.protocol, page.response_format = protocol, response_format
-    elif isinstance(version, int):
-        page.historical_protocols.append((version, protocol))
+        page.protocol, page.response_format, page.protocol_version = protocol, response_format, number
+    elif number is not None:
+        page.historical_protocols.append((number, protocol))
 
 
 def _take_metadata(page: Page, body: Any, table: str) -> None:
@@ -152,7 +175,7 @@ def _raise_error(end: EndStreamAction, table: str) -> None:
     kind = kinds.get(status) or (UnavailableError if busy else RequestRefusedError)
     error = kind(
         f"the query of {table}: the server gave up in the middle of its answer"
-        f"{f' ({status})' if status else ''}: {end.error_message}; try again, and ask the provider if it goes on",
+        f"{f' ({status})' if status else ''}: {end.error_message or 'it gives no reason'}; try again, and ask the provider if it goes on",
         status=status,
     )
     if busy:

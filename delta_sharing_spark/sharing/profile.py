@@ -21,11 +21,12 @@ _ADVICE = "ask the provider of the share for a valid profile file"
 
 @dataclass(frozen=True, slots=True)
 class PrivateKey:
-    """The key that signs an OAuth assertion."""
+    """The key that signs an OAuth assertion, read with the profile: an executor that renews has not got the file."""
 
     private_key_file: str
     key_id: str
-    algorithm: str = "RS256"
+    algorithm: str
+    pem: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def load_profile(source: str | Path | Mapping[str, Any]) -> Profile:
     text = str(source).strip()
     if text.startswith("{"):
         return _from_json(text, "the profile")
-    return _from_json(_read(text), f"the profile {text}")
+    return _from_json(_read(text, "the profile", "check the path before '#'"), f"the profile {text}")
 
 
 def profile_from_environment() -> Profile | None:
@@ -77,45 +78,22 @@ def profile_from_environment() -> Profile | None:
     return load_profile(text) if text else None
 
 
-def profile_from_options(options: Mapping[str, str]) -> Profile | None:
-    """The profile that a load's options hold inline, under the JVM connector's names; None if they hold none.
+def profile_from_fields(fields: Mapping[str, Any], name: str) -> Profile:
+    """A profile from its fields; unknown ones are ignored. ``name`` is how errors call it.
 
     Raises:
-        ProfileError: Some fields of a profile are there and others missing.
+        ProfileError: A field is missing or malformed, or the version or type is unknown.
     """
-    lowered = {k.lower(): v for k, v in options.items()}
-    fields = {name: lowered[name.lower()] for name in _INLINE if name.lower() in lowered}
-    if "sharecredentialsversion" not in lowered and not {"endpoint", "bearerToken", "clientSecret"} & fields.keys():
-        return None
-    fields.setdefault("shareCredentialsVersion", "2" if "clientSecret" in fields else "1")
-    return profile_from_fields(fields, "the profile in the options")
-
-
-_INLINE = (
-    "shareCredentialsVersion",
-    "type",
-    "endpoint",
-    "tokenEndpoint",
-    "clientId",
-    "clientSecret",
-    "scope",
-    "bearerToken",
-    "expirationTime",
-)
-
-
-def profile_from_fields(fields: Mapping[str, Any], name: str) -> Profile:
-    """A profile from its fields; unknown ones are ignored."""
     version = _version(fields, name)
-    kind = str(fields.get("type") or "bearer_token")
-    endpoint = _required(fields, "endpoint", name).rstrip("/")
+    kind = str(fields.get("type") or "bearer_token").strip().lower()
+    endpoint = _required(fields, "endpoint", name).strip().rstrip("/")
     if kind == "bearer_token":
         expiration = fields.get("expirationTime")
         return Profile(
             endpoint,
             kind,
             version,
-            bearer_token=_required(fields, "bearerToken", name),
+            bearer_token=_bearer(fields, name),
             expiration_time=str(expiration) if expiration else None,
         )
     if version < 2:
@@ -133,10 +111,10 @@ def profile_from_fields(fields: Mapping[str, Any], name: str) -> Profile:
             endpoint,
             kind,
             version,
-            token_endpoint=_required(fields, "tokenEndpoint", name).rstrip("/"),
+            token_endpoint=_required(fields, "tokenEndpoint", name).strip().rstrip("/"),
             client_id=_required(fields, "clientId", name),
             client_secret=_required(fields, "clientSecret", name),
-            scope=_optional(fields, "scope"),
+            scope=_optional(fields, "scope", name),
         )
     if kind == "oauth_jwt_bearer_private_key_jwt":
         return _private_key_profile(fields, name, endpoint, version)
@@ -150,17 +128,21 @@ def _private_key_profile(fields: Mapping[str, Any], name: str, endpoint: str, ve
     key = auth.get("privateKey")
     if not isinstance(key, Mapping):
         raise ProfileError(f"Cannot find the 'auth.privateKey' field in {name}; {_ADVICE}")
+    key_file = _required(key, "privateKeyFile", name)
     return Profile(
         endpoint,
         "oauth_jwt_bearer_private_key_jwt",
         version,
-        token_endpoint=_required(auth, "tokenEndpoint", name).rstrip("/"),
+        token_endpoint=_required(auth, "tokenEndpoint", name).strip().rstrip("/"),
         client_id=_required(auth, "clientId", name),
         issuer=_required(auth, "issuer", name),
         audience=_required(auth, "audience", name),
-        scope=_optional(auth, "scope"),
+        scope=_optional(auth, "scope", name),
         private_key=PrivateKey(
-            _required(key, "privateKeyFile", name), _required(key, "keyId", name), str(key.get("algorithm") or "RS256")
+            key_file,
+            _required(key, "keyId", name),
+            str(key.get("algorithm") or "RS256"),
+            _read(key_file, f"the private key of {name}", "check privateKeyFile in the profile"),
         ),
     )
 
@@ -183,16 +165,37 @@ def _version(fields: Mapping[str, Any], name: str) -> int:
     return version
 
 
+def is_header_text(text: str) -> bool:
+    """Whether a token can stand in a header: visible ASCII (RFC 6750 allows less)."""
+    return bool(text) and all("!" <= c <= "~" for c in text)
+
+
+def _bearer(fields: Mapping[str, Any], name: str) -> str:
+    token = _required(fields, "bearerToken", name).strip()
+    if not is_header_text(token):
+        raise ProfileError(f"'bearerToken' in {name} has characters that no token has, such as a line break; {_ADVICE}")
+    return token
+
+
 def _required(fields: Mapping[str, Any], key: str, name: str) -> str:
     value = fields.get(key)
     if not isinstance(value, str) or not value.strip():
         raise ProfileError(f"Cannot find the {key!r} field in {name}; {_ADVICE}")
-    return value
+    return _encodable(value, key, name)
 
 
-def _optional(fields: Mapping[str, Any], key: str) -> str | None:
+def _optional(fields: Mapping[str, Any], key: str, name: str) -> str | None:
     value = fields.get(key)
-    return value if isinstance(value, str) and value else None
+    return _encodable(value, key, name) if isinstance(value, str) and value else None
+
+
+def _encodable(value: str, key: str, name: str) -> str:
+    """JSON may escape half a character (``\\ud800``), which no header, form or URL can carry."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ProfileError(f"{key!r} in {name} is not valid text; {_ADVICE}") from None
+    return value
 
 
 def _from_json(text: str, name: str) -> Profile:
@@ -205,19 +208,20 @@ def _from_json(text: str, name: str) -> Profile:
     return profile_from_fields(fields, name)
 
 
-def _read(path: str) -> str:
-    local = _local(path)
+def _read(path: str, what: str, advice: str) -> str:
     try:
+        local = _local(path)
         if local is not None:
             return local.read_text(encoding="utf-8-sig")
         from delta_sharing_spark.storage.profiles import read_text
 
         return read_text(path)
     except FileNotFoundError:
-        raise ProfileError(f"the profile {path} does not exist; check the path before '#'") from None
-    except (OSError, UnicodeDecodeError, ImportError, ValueError) as error:
+        raise ProfileError(f"{what} {path} does not exist; {advice}") from None
+    # What cloud file systems raise has no common root (botocore, azure, aiohttp); it all means: not readable.
+    except Exception as error:
         raise ProfileError(
-            f"the profile {path} cannot be read ({type(error).__name__}: {error}); check the path and its permissions"
+            f"{what} {path} cannot be read ({type(error).__name__}: {error}); {advice}, and its permissions"
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,6 +86,7 @@ class QueryResponse:
         file_id_hash: The hash the server says it used for ids; None if it does not echo the one asked for.
         refresh_token, min_url_expiration: Of the pages read so far (milliseconds since the epoch, the earliest).
         historical_metadata, historical_protocols: ``(version, value)`` of the pages read so far.
+        received_at: When the first page was there, in seconds since the epoch.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class QueryResponse:
     ) -> None:
         self.head = head
         self.file_id_hash = file_id_hash
+        self.received_at = time.time()
         self.refresh_token: str | None = None
         self.min_url_expiration: int | None = None
         self.historical_metadata: list[tuple[int, Metadata]] = []
@@ -104,6 +107,8 @@ class QueryResponse:
         self._table = table
         self._first: Page | None = first
         self._fetch = fetch
+        self._first_versions = {None, head.version, first.protocol_version}
+        self._first_versions.add(first.metadata.version if first.metadata else None)
         self._note(first)
 
     def records(self) -> Iterator[FileRecord]:
@@ -112,13 +117,18 @@ class QueryResponse:
         Raises:
             ResponseError: A page of another version, format or table, or a repeated page token.
         """
+        for records in self.pages():
+            yield from records
+
+    def pages(self) -> Iterator[Any]:
+        """The records page by page, as they were collected; as ``records`` otherwise."""
         page, self._first = self._first, None
         if page is None:
             raise AssertionError("the records of a response are read once")
         seen: set[str] = set()
         while True:
             records, page.records = page.records, []
-            yield from records
+            yield records
             token = page.end.next_page_token
             if not token:
                 return
@@ -130,13 +140,32 @@ class QueryResponse:
             self._note(page)
 
     def _check(self, page: Page, version: int | None) -> None:
-        head = self.head
+        """A later page against the first; a head that it does not repeat is not missed.
+
+        A versioned protocol or metadata line at its top is history where its version is not the head's.
+        """
+        head, first = self.head, self._first_versions
+        if page.query_status is not None or not page.lines:
+            raise self._broken("a page is empty")
         if version is not None and head.version is not None and version != head.version:
             raise self._broken(f"a page is of version {version}, the first of {head.version}")
-        if page.protocol is not None and page.response_format != head.response_format:
-            raise self._broken("a page is in another response format")
-        if page.metadata is not None and page.metadata.id != head.metadata.id:
-            raise self._broken("a page is of another table")
+        protocol, metadata = page.protocol, page.metadata
+        if protocol is not None:
+            if page.response_format != head.response_format:
+                raise self._broken("a page is in another response format")
+            if page.protocol_version not in first:
+                assert page.protocol_version is not None
+                page.historical_protocols.insert(0, (page.protocol_version, protocol))
+            elif protocol != head.protocol:
+                raise self._broken("a page has another protocol")
+        if metadata is not None:
+            if metadata.id != head.metadata.id:
+                raise self._broken("a page is of another table")
+            if metadata.version not in first:
+                assert metadata.version is not None
+                page.historical_metadata.insert(0, (metadata.version, metadata))
+            elif _shape(metadata) != _shape(head.metadata):
+                raise self._broken("a page has another schema")
 
     def _note(self, page: Page) -> None:
         self.refresh_token = page.end.refresh_token or self.refresh_token
@@ -147,3 +176,8 @@ class QueryResponse:
 
     def _broken(self, why: str) -> ResponseError:
         return ResponseError(f"the pages of {self._table} do not fit together: {why}; load the table again")
+
+
+def _shape(metadata: Metadata) -> tuple[object, ...]:
+    """What the rows' form depends on."""
+    return metadata.schema_string, metadata.partition_columns, metadata.provider, metadata.configuration

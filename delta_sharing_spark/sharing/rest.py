@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -10,10 +11,17 @@ from typing import Any, TypeVar
 import requests
 import urllib3
 
-from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnauthenticatedError
+from delta_sharing_spark.errors import (
+    NotFoundError,
+    RequestRefusedError,
+    ResponseError,
+    ServerError,
+    UnauthenticatedError,
+    UnsupportedFeatureError,
+)
 from delta_sharing_spark.sharing.actions import Schema, Share, Table, TableSnapshotHead, TemporaryCredentials
 from delta_sharing_spark.sharing.address import TableName, check_name, segment
-from delta_sharing_spark.sharing.auth import authorization, header_auth, renewable
+from delta_sharing_spark.sharing.auth import authorization, renewable
 from delta_sharing_spark.sharing.listing import (
     parse_credentials,
     parse_schema_item,
@@ -28,6 +36,7 @@ from delta_sharing_spark.sharing.transport import (
     TransportSettings,
     broken_off,
     check_endpoint,
+    check_whole,
     read_body,
     send,
     with_retries,
@@ -38,6 +47,13 @@ __all__ = ["ChangesQuery", "Query", "QueryResponse", "SharingRest"]
 _T = TypeVar("_T")
 _VERSION_HEADER = "delta-table-version"
 _CAPABILITIES = "delta-sharing-capabilities"
+_VERSION = re.compile(r"\s*[0-9]{1,18}\s*")
+#: Statuses of an endpoint that a server does not have.
+_UNKNOWN = (404, 405, 501)
+#: The newest version of the parquet format's own protocol.
+_PARQUET_READER = 1
+#: The reference server refuses these on later pages.
+_FIRST_PAGE_ONLY = ("includeRefreshToken", "refreshToken")
 #: Both, the delta format first: it carries every feature.
 FORMATS = ("delta", "parquet")
 
@@ -69,25 +85,30 @@ class SharingRest:
         """All schemas of a share."""
         path = f"/shares/{segment(check_name(share, 'share'))}/schemas"
         return walk_pages(
-            lambda params: self._json("GET", path, f"the schemas of {share!r}", params=params), parse_schema_item
+            lambda params: self._json("GET", path, f"the schemas of {share!r}", params=params),
+            lambda item: parse_schema_item(item, share),
         )
 
     def list_tables(self, share: str, schema: str) -> Iterator[Table]:
         """All tables of a schema."""
         path = f"/shares/{segment(check_name(share, 'share'))}/schemas/{segment(check_name(schema, 'schema'))}/tables"
         return walk_pages(
-            lambda params: self._json("GET", path, f"the tables of {share}.{schema}", params=params), parse_table_item
+            lambda params: self._json("GET", path, f"the tables of {share}.{schema}", params=params),
+            lambda item: parse_table_item(item, share, schema),
         )
 
     def list_all_tables(self, share: str) -> Iterator[Table]:
         """All tables of a share; schema by schema where the server lacks the endpoint."""
         path = f"/shares/{segment(check_name(share, 'share'))}/all-tables"
         pages = walk_pages(
-            lambda params: self._json("GET", path, f"the tables of {share!r}", params=params), parse_table_item
+            lambda params: self._json("GET", path, f"the tables of {share!r}", params=params),
+            lambda item: parse_table_item(item, share),
         )
         try:
             first = next(pages, None)
-        except NotFoundError:
+        except ServerError as unknown:
+            if unknown.status not in _UNKNOWN:
+                raise
             for schema in self.list_schemas(share):
                 yield from self.list_tables(share, schema.name)
             return
@@ -117,7 +138,7 @@ class SharingRest:
         try:
             return self._retried(lambda: ask("GET", f"{table.path}/version"))
         except (NotFoundError, RequestRefusedError) as unknown:
-            if unknown.status not in (404, 405, 501):
+            if unknown.status not in _UNKNOWN:
                 raise
             try:
                 return self._retried(lambda: ask("HEAD", table.path))
@@ -146,8 +167,19 @@ class SharingRest:
         page, number, _ = self._page("GET", f"{table.path}/metadata", table, formats, params=params)
         return _head(page, number, table, formats)
 
-    def query(self, table: TableName, query: Query, *, formats: Sequence[str] = FORMATS) -> QueryResponse:
-        """The files of a snapshot, or of a range of versions. The first page is fetched before this returns."""
+    def query(
+        self,
+        table: TableName,
+        query: Query,
+        *,
+        formats: Sequence[str] = FORMATS,
+        collect: Callable[[], Any] = list,
+    ) -> QueryResponse:
+        """The files of a snapshot, or of a range of versions. The first page is fetched before this returns.
+
+        Args:
+            collect: Makes what takes a page's records in (``QueryResponse.pages``).
+        """
         extra = {"asyncquery": "true"} if query.idempotency_key else {}
         headers = {"fileidhash": query.file_id_hash} if query.file_id_hash else {}
 
@@ -157,12 +189,20 @@ class SharingRest:
             body = query.body()
             if token:
                 body["pageToken"] = token
-                body.pop("includeRefreshToken", None)
+                for name in _FIRST_PAGE_ONLY:
+                    body.pop(name, None)
             if submitted:
                 kept: dict[str, Any] = {name: body[name] for name in ("maxFiles", "pageToken") if name in body}
                 return self.poll(table, submitted[0], kept, formats)
             page, number, sent = self._page(
-                "POST", f"{table.path}/query", table, formats, capabilities=extra, headers=headers, body=body
+                "POST",
+                f"{table.path}/query",
+                table,
+                formats,
+                capabilities=extra,
+                headers=headers,
+                body=body,
+                collect=collect,
             )
             if page.query_status is not None:
                 from delta_sharing_spark.sharing.asynchronous import await_query
@@ -180,7 +220,14 @@ class SharingRest:
         """One poll of an asynchronous query (protocol, "Get Query Info")."""
         return self._page("POST", f"{table.path}/queries/{segment(query_id)}", table, formats, body=dict(body))
 
-    def changes(self, table: TableName, query: ChangesQuery, *, formats: Sequence[str] = FORMATS) -> QueryResponse:
+    def changes(
+        self,
+        table: TableName,
+        query: ChangesQuery,
+        *,
+        formats: Sequence[str] = FORMATS,
+        collect: Callable[[], Any] = list,
+    ) -> QueryResponse:
         """The change files of a range of versions. The first page is fetched before this returns."""
         headers = {"fileidhash": query.file_id_hash} if query.file_id_hash else {}
 
@@ -188,7 +235,8 @@ class SharingRest:
             params = query.params()
             if token:
                 params["pageToken"] = token
-            return self._page("GET", f"{table.path}/changes", table, formats, headers=headers, params=params)
+            path = f"{table.path}/changes"
+            return self._page("GET", path, table, formats, headers=headers, params=params, collect=collect)
 
         return _response(fetch, table, formats, query.file_id_hash)
 
@@ -232,6 +280,7 @@ class SharingRest:
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
         body: Any = None,
+        collect: Callable[[], Any] = list,
     ) -> tuple[Page, int | None, Mapping[str, str]]:
         """One complete NDJSON answer, its version, and its headers."""
         metadata_only = path.endswith("/metadata")
@@ -242,9 +291,11 @@ class SharingRest:
             with self._send(method, path, what, params=params, body=body, headers=sent) as response:
                 promised = _promises_end(response)
                 try:
-                    page = parse_page(iter_lines(response.iter_content(1 << 18)), str(table), end_required=promised)
+                    lines = iter_lines(response.iter_content(1 << 18))
+                    page = parse_page(lines, str(table), end_required=promised, collect=collect)
                 except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
                     raise broken_off(what, error) from None
+                check_whole(response, what)
                 return page, _header_version(response, str(table)), dict(response.headers.lower_items())
 
         return self._retried(ask)
@@ -260,19 +311,17 @@ class SharingRest:
         *,
         params: Mapping[str, str] | None = None,
         body: Any = None,
-        headers: Mapping[str, str] | None = None,
+        headers: dict[str, str] | None = None,
     ) -> requests.Response:
         check_endpoint(self.profile.endpoint)
         token = authorization(self.profile, self.settings)
-        arguments: dict[str, Any] = {"params": params or None, "headers": dict(headers or {})}
+        arguments: dict[str, Any] = {"params": params or None, "headers": headers}
         if body is not None:
             arguments["json"] = body
 
         def ask(value: str) -> requests.Response:
             url = self.profile.endpoint + path
-            return send(
-                self.settings, method, url, what=what, auth=header_auth(value), expired=self._expiry(), **arguments
-            )
+            return send(self.settings, method, url, what=what, authorization=value, expired=self._expiry(), **arguments)
 
         try:
             return ask(token)
@@ -315,6 +364,12 @@ def _head(page: Page, number: int | None, table: TableName, formats: Sequence[st
         raise ResponseError(
             f"the server answered in the delta format for {table}, asked for was parquet; set the option responseFormat to delta, or leave it out"
         )
+    if page.response_format == "parquet" and page.protocol.min_reader_version > _PARQUET_READER:
+        raise UnsupportedFeatureError(
+            f"{table} asks for version {page.protocol.min_reader_version} of the sharing protocol's parquet format, this release "
+            f"reads {_PARQUET_READER}; upgrade delta-sharing-spark",
+            features=(f"minReaderVersion={page.protocol.min_reader_version}",),
+        )
     version = number if number is not None else page.metadata.version
     metadata = replace(page.metadata, version=version)
     return TableSnapshotHead(version, page.response_format, page.protocol, metadata)
@@ -340,8 +395,8 @@ def _header_version(response: requests.Response, table: str) -> int | None:
     text = response.headers.get(_VERSION_HEADER)
     if text is None:
         return None
-    if not text.strip().lstrip("-").isdigit():
+    if _VERSION.fullmatch(text) is None:
         raise ResponseError(
-            f"the server's answer for {table} has the version {text!r}; ask the provider to check the server"
+            f"the server's answer for {table} has the version {text[:100]!r}; ask the provider to check the server"
         )
     return int(text)

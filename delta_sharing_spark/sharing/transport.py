@@ -1,16 +1,15 @@
-"""HTTP to the sharing server: one pooled session per process, time-outs, retries, and errors mapped once."""
+"""HTTP to the sharing server: time-outs, retries, and errors mapped once."""
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
-import platform
 import random
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -31,60 +30,56 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     redact,
 )
+from delta_sharing_spark.sharing.sessions import TransportSettings, data_session, rest_session
+
+__all__ = [
+    "Transient",
+    "TransportSettings",
+    "broken_off",
+    "check_endpoint",
+    "check_whole",
+    "data_session",
+    "read_body",
+    "rest_session",
+    "send",
+    "with_retries",
+]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_SESSIONS = 8
-_POOL = 32
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BY_STATUS: dict[int, type[ServerError]] = {401: UnauthenticatedError, 403: ForbiddenError, 404: NotFoundError}
-
-
-@dataclass(frozen=True, slots=True)
-class TransportSettings:
-    """How requests are sent: the same for the sharing server, its token endpoint and data.
-
-    Attributes:
-        connect_timeout, read_timeout: Seconds.
-        retry_seconds: How long one call may go on retrying.
-        proxy: A proxy for http and https, instead of the environment's.
-        ca_bundle: A file of certificates to trust, instead of the environment's and certifi's.
-        caller_org: Free text for the User-Agent.
-        engine: What runs the request, for the User-Agent (``Spark/4.3.0``).
-        sleep, clock: Injectable, so that tests need not wait.
-    """
-
-    connect_timeout: float = 20.0
-    read_timeout: float = 120.0
-    retry_seconds: float = 300.0
-    proxy: str | None = field(default=None, repr=False)
-    ca_bundle: str | None = None
-    caller_org: str | None = None
-    engine: str | None = None
-    sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
-    clock: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
-
-    @property
-    def user_agent(self) -> str:
-        """``Delta-Sharing-Spark-Python/<version> Spark/<v> Python/<v> <os> callerOrg-<x>``."""
-        parts = [f"Delta-Sharing-Spark-Python/{_package_version()}"]
-        if self.engine:
-            parts.append(self.engine)
-        parts += [f"Python/{platform.python_version()}", f"System/{platform.system()}"]
-        if self.caller_org:
-            parts.append(f"callerOrg-{_header_text(self.caller_org)}")
-        return " ".join(parts)
+#: Statuses of 500 and above that say "never", not "not now".
+_NOT_IMPLEMENTED = (501, 505)
+_FIRST_WAIT, _LONGEST_WAIT, _LONGEST_RETRY_AFTER = 0.5, 30.0, 300.0
+_ERROR_BODY, _MESSAGE = 16384, 2000
+_HOSTS = 256
+#: What no second try changes: the request itself cannot be made.
+_UNSENDABLE = (
+    requests.exceptions.InvalidURL,
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.MissingSchema,
+    requests.exceptions.InvalidHeader,
+    urllib3.exceptions.LocationValueError,
+    UnicodeError,
+)
 
 
 class Transient(Exception):
-    """A failure that another try may not have. ``wait`` is what Retry-After asked for, in seconds; ``error`` is what
-    to raise once the tries are used up."""
+    """A failure that another try may not have.
 
-    def __init__(self, error: DeltaSharingError, wait: float | None = None) -> None:
+    Attributes:
+        error: What to raise once the tries are used up.
+        wait: What Retry-After asked for, in seconds.
+        unreached: Whether the host has never answered this process, so that patience is short.
+    """
+
+    def __init__(self, error: DeltaSharingError, wait: float | None = None, *, unreached: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
         self.wait = wait
+        self.unreached = unreached
 
 
 def with_retries(settings: TransportSettings, call: Callable[[], _T]) -> _T:
@@ -93,21 +88,24 @@ def with_retries(settings: TransportSettings, call: Callable[[], _T]) -> _T:
     Raises:
         DeltaSharingError: What the last ``Transient`` carried, or what ``call`` raised.
     """
-    deadline = settings.clock() + settings.retry_seconds
+    start = settings.clock()
+    pauses: dict[int, float] = {}
 
     def wait(state: tenacity.RetryCallState) -> float:
-        failure = state.outcome.exception() if state.outcome else None
-        asked = failure.wait if isinstance(failure, Transient) else None
-        return (
-            asked if asked is not None else min(30.0, 0.5 * 2 ** (state.attempt_number - 1)) * random.uniform(0.5, 1.0)
-        )
+        number = state.attempt_number
+        if number not in pauses:
+            pauses[number] = _pause(number, _failure(state))
+        return pauses[number]
 
     def stop(state: tenacity.RetryCallState) -> bool:
-        return settings.clock() + state.upcoming_sleep > deadline
+        failure = _failure(state)
+        bound = settings.retry_seconds
+        if failure is not None and failure.unreached:
+            bound = min(bound, settings.first_contact_seconds)
+        return settings.clock() + wait(state) > start + bound
 
     def note(state: tenacity.RetryCallState) -> None:
-        failure = state.outcome.exception() if state.outcome else None
-        _log.info("retrying in %.1f s: %s", state.upcoming_sleep, failure)
+        _log.info("retrying in %.1f s: %s", wait(state), _failure(state))
 
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(Transient),
@@ -123,61 +121,51 @@ def with_retries(settings: TransportSettings, call: Callable[[], _T]) -> _T:
         raise failure.error from None
 
 
-_sessions: OrderedDict[tuple[str, str | None, str | None], requests.Session] = OrderedDict()
-_sessions_lock = threading.Lock()
+def _failure(state: tenacity.RetryCallState) -> Transient | None:
+    failure = state.outcome.exception() if state.outcome else None
+    return failure if isinstance(failure, Transient) else None
 
 
-def rest_session(settings: TransportSettings) -> requests.Session:
-    """The process's pooled session for the sharing server; requests add their own authentication."""
-    return _session("rest", settings)
+def _pause(attempt: int, failure: Transient | None) -> float:
+    """Seconds before the next try: a doubling wait, or a little more than Retry-After, so that clients part."""
+    backoff = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(attempt - 1, 16)) * random.uniform(0.5, 1.0)
+    if failure is None or failure.wait is None:
+        return backoff
+    return max(failure.wait * random.uniform(1.0, 1.1), min(backoff, 1.0))
 
 
-def data_session(settings: TransportSettings) -> requests.Session:
-    """The process's pooled session for data URLs. It never carries a token."""
-    return _session("data", settings)
+_answered: OrderedDict[str, None] = OrderedDict()
+_answered_lock = threading.Lock()
 
 
-def _session(purpose: str, settings: TransportSettings) -> requests.Session:
-    key = (purpose, settings.proxy, settings.ca_bundle)
-    with _sessions_lock:
-        session = _sessions.pop(key, None) or _new_session(settings)
-        _sessions[key] = session
-        if len(_sessions) > _SESSIONS:
-            _sessions.popitem(last=False)[1].close()
-    return session
-
-
-def _new_session(settings: TransportSettings) -> requests.Session:
-    session = requests.Session()
-    adapter = requests.adapters.HTTPAdapter(pool_connections=_POOL, pool_maxsize=_POOL, max_retries=0)
-    session.mount("https://", adapter)
-    session.mount("http://", adapter)
-    session.headers["User-Agent"] = settings.user_agent
-    session.auth = _no_auth  # else requests would take a password from ~/.netrc and override ours
-    if settings.proxy:
-        session.proxies = {"http": settings.proxy, "https": settings.proxy}
-    if settings.ca_bundle:
-        session.verify = settings.ca_bundle
-    return session
-
-
-def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request
+def _note_answer(host: str | None) -> None:
+    with _answered_lock:
+        _answered[host or ""] = None
+        if len(_answered) > _HOSTS:
+            _answered.popitem(last=False)
 
 
 def check_endpoint(endpoint: str, what: str = "endpoint") -> None:
-    """Refuse an endpoint that would send a secret unencrypted.
+    """Refuse an endpoint that would send a secret unencrypted, or that is not the start of a URL.
 
     Raises:
-        ConfigError: Not https, and not on loopback.
+        ConfigError: Not https, and not on loopback; or with a query, a fragment or a user.
     """
-    parts = urlsplit(endpoint)
-    if parts.scheme == "https" and parts.hostname:
-        return
-    if parts.scheme == "http" and (parts.hostname or "").lower() in _LOOPBACK:
+    try:
+        parts = urlsplit(endpoint)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ConfigError(f"the profile's {what} {redact(endpoint)} is not a URL; check the profile") from None
+    if not host or parts.query or parts.fragment or parts.username is not None:
+        raise ConfigError(
+            f"the profile's {what} {redact(endpoint)} is not a plain https URL (a host, and no query, fragment or user); "
+            f"check the profile"
+        )
+    if parts.scheme == "https" or (parts.scheme == "http" and host.lower() in _LOOPBACK):
         return
     raise ConfigError(
-        f"the profile's {what} {redact(endpoint)} is not https: the token would travel unencrypted; ask the provider for an https {what}"
+        f"the profile's {what} {redact(endpoint)} is not https: the token would travel unencrypted; "
+        f"ask the provider for an https {what}"
     )
 
 
@@ -187,31 +175,39 @@ def send(
     url: str,
     *,
     what: str,
-    auth: Callable[[requests.PreparedRequest], requests.PreparedRequest] | None = None,
+    authorization: str | None = None,
     expired: str = "",
+    server: str = "sharing server",
+    refused: str | None = None,
+    headers: dict[str, str] | None = None,
     **arguments: Any,
 ) -> requests.Response:
     """One request, no retry; a failure worth one is raised as ``Transient``.
 
     Args:
         what: What the request is for, as errors say it ("the metadata of share.schema.table").
-        auth: Adds the authentication; requests drops it on a redirect to another host.
+        authorization: The Authorization header; requests drops it on a redirect to another host or to plain http.
         expired: A sentence for a 401, on the token's expiry.
+        server: Who is asked, as errors say it.
+        refused: Advice for a 4xx, in place of that on tables.
         **arguments: For ``requests.Session.request``.
 
     Raises:
         Transient: 408, 429, 5xx, resets, time-outs.
-        ServerError: Any other status of 400 and above, as its class.
+        ServerError: Any other status of 300 and above, as its class.
+        ConfigError: The request cannot be made: its URL or a header is malformed.
         NetworkError: TLS failures.
     """
     host = urlsplit(url).hostname
+    sent = dict(headers or {})
+    if authorization is not None:
+        sent["Authorization"] = authorization
     try:
         response = rest_session(settings).request(
             method,
             url,
             timeout=(settings.connect_timeout, settings.read_timeout),
-            verify=settings.ca_bundle or None,
-            auth=auth or _no_auth,
+            headers=sent,
             stream=True,
             **arguments,
         )
@@ -219,18 +215,22 @@ def send(
         raise NetworkError(
             f"{what}: TLS with {host} failed ({redact(str(error))}); set the option caBundle if your network uses its own certificates"
         ) from None
-    except (
-        requests.exceptions.InvalidURL,
-        requests.exceptions.InvalidSchema,
-        requests.exceptions.MissingSchema,
-    ) as error:
-        raise ConfigError(f"{what}: the endpoint is not a URL ({redact(str(error))}); check the profile") from None
+    except _UNSENDABLE as error:
+        # Not the error's text: http.client quotes the header it refuses.
+        raise ConfigError(
+            f"{what}: the request to {host} cannot be made ({type(error).__name__}); check endpoint and token in the profile"
+        ) from None
+    except requests.exceptions.TooManyRedirects:
+        raise ResponseError(f"{what}: {host} redirects without end; check the endpoint in the profile") from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-        raise Transient(unreachable(what, host, error)) from None
-    if response.status_code < 400:
+        with _answered_lock:
+            unreached = (host or "") not in _answered
+        raise Transient(_unreachable(what, host, error, server), unreached=unreached) from None
+    _note_answer(host)
+    if response.status_code < 300:
         return response
     with response:
-        answered = _mapped(response, what, expired)
+        answered = _mapped(response, what, server, expired, refused, _secrets_of(authorization))
     if isinstance(answered, UnavailableError):
         raise Transient(answered, _retry_after(response))
     raise answered
@@ -244,9 +244,22 @@ def read_body(response: requests.Response, what: str) -> str:
     """
     try:
         with response:
-            return response.content.decode("utf-8", "replace")
+            text = response.content.decode("utf-8", "replace")
+            check_whole(response, what)
+            return text
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
         raise broken_off(what, error) from None
+
+
+def check_whole(response: requests.Response, what: str) -> None:
+    """Compare what was read of a body with its Content-Length, which urllib3 before 2 leaves to its users.
+
+    Raises:
+        Transient: Bytes are missing.
+    """
+    declared = response.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and response.raw.tell() < int(declared):
+        raise broken_off(what)
 
 
 def broken_off(what: str, error: Exception | None = None) -> Transient:
@@ -260,41 +273,60 @@ def broken_off(what: str, error: Exception | None = None) -> Transient:
     )
 
 
-def unreachable(what: str, host: str | None, error: Exception) -> NetworkError:
+def _unreachable(what: str, host: str | None, error: Exception, server: str) -> NetworkError:
     """The error of a request that got no answer."""
-    kind = "timed out" if isinstance(error, requests.Timeout) else "could not be reached"
+    if isinstance(error, requests.exceptions.ProxyError):
+        failed = f"the proxy on the way to the {server} {host} refused or could not be reached"
+    elif isinstance(error, requests.Timeout):
+        failed = f"the {server} {host} timed out"
+    else:
+        failed = f"the {server} {host} could not be reached"
     return NetworkError(
-        f"{what}: the sharing server {host} {kind} ({type(error).__name__}); check the endpoint in the profile, "
-        f"the network and the proxy settings"
+        f"{what}: {failed} ({type(error).__name__}); check the endpoint in the profile, the network and the proxy settings"
     )
 
 
-def _mapped(response: requests.Response, what: str, expired: str) -> ServerError:
+def _mapped(
+    response: requests.Response, what: str, server: str, expired: str, refused: str | None, secrets: tuple[str, ...]
+) -> ServerError:
     status = response.status_code
-    code, message = _error_body(response)
+    code, message = _error_body(response, secrets)
     said = f": {message}" if message else ""
-    cause = f"{what}: the sharing server answered {status}{f' {code}' if code else ''}{said}"
-    if status == 401:
+    cause = f"{what}: the {server} answered {status}{f' {code}' if code else ''}{said}{_redirected(response)}"
+    busy = status in (408, 429) or (status >= 500 and status not in _NOT_IMPLEMENTED)
+    if status < 400:
+        advice = "that is a redirect without a target, or one that is not followed; check the endpoint in the profile"
+        return ResponseError(f"{cause}; {advice}", status=status, error_code=code)
+    if busy:
+        advice = "the server is busy or failing; try again later, and ask the provider if it goes on"
+    elif refused is not None:
+        advice = refused
+    elif status == 401:
         advice = f"{expired or 'the token is not valid'}; ask the provider for a new profile"
     elif status == 403:
         advice = "the profile may not read this; ask the provider of the share for access"
     elif status == 404:
         advice = "check the names of share, schema and table, and the endpoint in the profile"
-    elif status == 408 or status == 429 or status >= 500:
-        advice = "the server is busy or failing; try again later, and ask the provider if it goes on"
     else:
         advice = "check the options of the load, and ask the provider if they are right"
-    kind = _BY_STATUS.get(status)
-    if kind is None:
-        kind = UnavailableError if status in (408, 429) or status >= 500 else RequestRefusedError
+    kind = _BY_STATUS.get(status) or (UnavailableError if busy else RequestRefusedError)
     return kind(f"{cause}; {advice}", status=status, error_code=code)
 
 
-def _error_body(response: requests.Response) -> tuple[str | None, str | None]:
+def _redirected(response: requests.Response) -> str:
+    """A remark on a redirect to another host, which was not given the token."""
+    hosts = [urlsplit(r.url).netloc for r in (*response.history, response)]
+    return f" (redirected from {hosts[0]} to {hosts[-1]}, which is not sent the token)" if len(set(hosts)) > 1 else ""
+
+
+def _error_body(response: requests.Response, secrets: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """``errorCode`` and ``message`` of an error's body, whatever it is; a server that echoes the token is not quoted."""
     try:
-        text = response.raw.read(16384, decode_content=True).decode("utf-8", "replace") if response.raw else ""
+        text = response.raw.read(_ERROR_BODY, decode_content=True).decode("utf-8", "replace") if response.raw else ""
     except (urllib3.exceptions.HTTPError, OSError):
         return None, None
+    for secret in secrets:
+        text = text.replace(secret, "[redacted]")
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError):
@@ -303,29 +335,27 @@ def _error_body(response: requests.Response) -> tuple[str | None, str | None]:
         return None, str(tree)[:300]
     code = tree.get("errorCode") or tree.get("error_code") or tree.get("error")
     message = tree.get("message") or tree.get("error_description")
-    return str(code) if code else None, str(message)[:2000] if message else None
+    return str(code)[:300] if code else None, str(message)[:_MESSAGE] if message else None
+
+
+def _secrets_of(authorization: str | None) -> tuple[str, ...]:
+    """What of an Authorization header must not be quoted: the token, or a password and its encoding."""
+    scheme, _, value = (authorization or "").partition(" ")
+    found = [value]
+    if scheme == "Basic":
+        found.append(base64.b64decode(value).decode("utf-8", "replace").partition(":")[2])
+    return tuple(secret for secret in found if len(secret) > 3)
 
 
 def _retry_after(response: requests.Response) -> float | None:
     text = response.headers.get("retry-after", "").strip()
-    if text.isdigit():
-        return min(float(text), 300.0)
+    if not text:
+        return None
+    if text.isascii() and text.isdigit():
+        return min(float(text[:9]), _LONGEST_RETRY_AFTER)
     from email.utils import parsedate_to_datetime
 
     try:
-        return max(0.0, min(parsedate_to_datetime(text).timestamp() - time.time(), 300.0)) if text else None
-    except (TypeError, ValueError):
+        return max(0.0, min(parsedate_to_datetime(text).timestamp() - time.time(), _LONGEST_RETRY_AFTER))
+    except (TypeError, ValueError, OverflowError):
         return None
-
-
-def _package_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("delta-sharing-spark")
-    except PackageNotFoundError:
-        return "0"
-
-
-def _header_text(text: str) -> str:
-    return "".join(c if " " < c < "\x7f" else "_" for c in text)[:200]

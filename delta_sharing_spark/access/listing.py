@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -80,7 +81,7 @@ def snapshot_by_url(load: Load, limit_hint: int | None = None) -> Listed:
     report.version = response.head.version
     check_same(load.shape, shape_of(response.head.protocol, response.head.metadata, table), table)
     tasks = list(_pruned(load, report, plan_tasks(_counted(response.records(), report), table)))
-    return Listed(_expiring(tasks, response), url_access(load, _again(query, response), response), report)
+    return Listed(tasks, url_access(load, _again(query), response, files=report.listed), report)
 
 
 def changes_by_url(load: Load) -> Listed:
@@ -100,39 +101,46 @@ def changes_by_url(load: Load) -> Listed:
     response = load.rest.changes(load.table, query, formats=formats_of(options))
     check_same(load.shape, shape_of(response.head.protocol, response.head.metadata, table), table)
     tasks = list(_pruned(load, report, change_tasks(_counted(response.records(), report), table)))
-    return Listed(_expiring(tasks, response), url_access(load, query, response), report)
+    return Listed(tasks, url_access(load, query, response, files=report.listed), report)
 
 
 def _numbered(version: int | str | None) -> int | None:
     return version if isinstance(version, int) else None
 
 
-def _expiring(tasks: list[FileTask], response: QueryResponse) -> list[FileTask]:
-    """Tasks with the answer's earliest expiry, where their own lines name none."""
-    earliest = response.min_url_expiration
-    if not earliest:
-        return tasks
-    return [t if t.expires_at is not None else replace(t, expires_at=earliest / 1000) for t in tasks]
+def url_access(
+    load: Load, query: Query | ChangesQuery | None, response: QueryResponse | None, files: int = 0
+) -> UrlAccess:
+    """The access of splits in url mode; ``query`` is what executors repeat to renew URLs.
 
-
-def url_access(load: Load, query: Query | ChangesQuery | None, response: QueryResponse | None) -> UrlAccess:
-    """The access of splits in url mode; ``query`` is what executors repeat to renew URLs."""
-    recipe = None
+    Args:
+        load, query: What was asked.
+        response: The answer, read to its end.
+        files: How many files it listed, where that is known.
+    """
+    recipe, ends = None, response.min_url_expiration if response is not None else None
     if query is not None and response is not None and load.options.carry_profile:
+        head = response.head
         pinned = isinstance(query, ChangesQuery) or any(
-            at is not None for at in (query.version, query.timestamp, query.starting_version, query.refresh_token)
+            at is not None for at in (query.version, query.timestamp, query.starting_version)
         )
+        partitions = load.shape.partition_columns
         recipe = Recipe(
             key=uuid.uuid4().hex,
             table=load.table,
-            table_id=response.head.metadata.id,
+            table_id=head.metadata.id,
             profile=load.profile,
             settings=load.settings,
             query=query,
             pinned=pinned,
-            formats=(response.head.response_format,),
+            formats=(head.response_format,),
+            refresh_token=response.refresh_token,
+            version=head.version,
+            files=files,
+            partitions=tuple(f for f in load.shape.schema.fields if f.name in partitions),
         )
-    return UrlAccess(load.settings, http_policy_of(load.options), recipe)
+    planned_at = time.time() if response is None else response.received_at
+    return UrlAccess(load.settings, http_policy_of(load.options), recipe, planned_at, ends / 1000 if ends else None)
 
 
 def _counted(records: Iterator[FileRecord], report: PlanReport) -> Iterator[FileRecord]:
@@ -199,10 +207,9 @@ def _physical_keys(load: Load) -> Callable[[FileTask], dict[str, str | None]]:
     return lambda task: {names.get(k, k): v for k, v in task.partition_values.items()}
 
 
-def _again(query: Query, response: QueryResponse) -> Query:
-    """The query as executors repeat it: by refresh token, else the version the user chose, else as it was."""
-    again = replace(query, include_refresh_token=False, limit_hint=None, idempotency_key=None)
-    return replace(again, refresh_token=response.refresh_token) if response.refresh_token else again
+def _again(query: Query) -> Query:
+    """The query as executors repeat it: whole, whatever the limit, and answered at once."""
+    return replace(query, include_refresh_token=False, limit_hint=None, idempotency_key=None)
 
 
 def snapshot_by_directory(load: Load) -> Listed:

@@ -17,6 +17,7 @@ from delta_sharing_spark.access.listing import (
 from delta_sharing_spark.access.load import Load
 from delta_sharing_spark.access.negotiate import with_fallback
 from delta_sharing_spark.access.task_columns import TaskColumns, pack_columns
+from delta_sharing_spark.access.url import UrlAccess
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.splits import order, pack
@@ -141,7 +142,9 @@ def _exact_rows(tasks: Sequence[FileTask], limit: int | None) -> int | None:
 
 
 def carried(access: Access, slices: Iterable[FileSlice]) -> Access:
-    """What one split needs of an access: in directory mode, only the tokens of its own files' locations."""
+    """What one split needs of an access: the tokens of its own files' locations, or its files for one renewal."""
+    if isinstance(access, UrlAccess):
+        return access.carrying(slices)
     from delta_sharing_spark.access.carriage import DirectoryAccess
 
     if isinstance(access, DirectoryAccess) and len(access.tokens) > 1:

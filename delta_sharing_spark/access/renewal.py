@@ -1,21 +1,33 @@
 """How a split asks the sharing server for fresh URLs: before they end, and when the storage refuses one.
 
-A worker process asks once for many tasks: the answers of a load are kept, by file id, for as long as they are valid.
+A worker process asks once for many tasks: an answer is kept, compressed, for as long as its URLs are valid. The ways to
+ask, the surest first: the refresh token of the plan, the planned version, the same query again. Whatever answers is
+compared with the plan: a table that has changed is an error, never other rows.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from delta_sharing_spark.access.vectors import vector_of
-from delta_sharing_spark.errors import CredentialError, FileGoneError, TableChangedError
-from delta_sharing_spark.sharing.actions import FileRecord
+from delta_sharing_spark.access.expiry import earliest, renew_at, url_end
+from delta_sharing_spark.access.fresh_urls import FreshFile, UrlPage
+from delta_sharing_spark.access.narrow import narrowed
+from delta_sharing_spark.errors import (
+    CredentialError,
+    DeltaSharingError,
+    FileGoneError,
+    ForbiddenError,
+    NotFoundError,
+    RequestRefusedError,
+    TableChangedError,
+)
+from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.schema.types import Field
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import ChangesQuery, Query, QueryResponse, SharingRest
@@ -23,10 +35,11 @@ from delta_sharing_spark.sharing.transport import TransportSettings
 
 _log = logging.getLogger(__name__)
 
-#: A URL is renewed when it has less than this left: seconds, plus a jitter that keeps processes apart.
-MARGIN, JITTER = 60.0, 30.0
-#: File ids a process remembers the URLs of, over all loads.
-_REMEMBERED = 200_000
+#: A load of more files is asked for narrowed to a split's partitions, and read only until the split's files are found.
+WHOLE = 20_000
+#: Bytes of compressed answers that a process keeps, over all loads: about half a million URLs.
+_KEPT_BYTES = 64 << 20
+_KEPT_LOADS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +50,13 @@ class Recipe:
         key: Names the load; renewals of one load are shared within a process.
         table: The table.
         table_id: The id the table had; another one means it was replaced.
-        query: The query to repeat, with its hints; a refresh token or the version pins its snapshot.
-        pinned: Whether the answer is bound to list the same files.
+        query: The query to repeat, with its hints, without a refresh token.
+        refresh_token: What the plan's answer gave for this.
+        version: The version that the plan is of, where the server told.
+        pinned: Whether ``query`` itself names a version or a range of them.
         formats: The response format that the plan was made from, so that ids are of the same kind.
+        files: How many files the server listed; 0 if unknown.
+        partitions: The table's partition columns, to narrow the query of a large table by.
     """
 
     key: str
@@ -50,119 +67,228 @@ class Recipe:
     query: Query | ChangesQuery = field(repr=False)
     pinned: bool
     formats: tuple[str, ...]
+    refresh_token: str | None = field(default=None, repr=False)
+    version: int | None = None
+    files: int = 0
+    partitions: tuple[Field, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class FreshUrl:
-    """A file's URLs and when they end (seconds since the epoch; None if nobody says); its vectors by unique id."""
+class Renewed:
+    """A fresh URL, when to renew it in turn (seconds since the epoch; None: when the storage refuses it), when it ends."""
 
     url: str = field(repr=False)
-    vectors: Mapping[str, str] = field(repr=False)
-    expires_at: float | None
-
-    def of(self, vector: str | None) -> str | None:
-        """The URL of the file, or of one of its deletion vectors; None if the server no longer names that."""
-        return self.url if vector is None else self.vectors.get(vector)
+    renew_at: float | None
+    ends: float | None
 
 
-class _Renewals:
-    """Fresh URLs of one load in this process, and the lock that makes many tasks ask once."""
+class _Load:
+    """What this process knows of one load: the last answer, and which ways of asking the server refused."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.urls: dict[str, FreshUrl] = {}
-        self.requests = 0
+        self.pages: list[UrlPage] = []
+        self.since = 0.0
+        self.earliest: float | None = None
+        self.token: str | None = None
+        self.refused: set[str] = set()
+        self.asked = 0
+        self.failure: DeltaSharingError | None = None
+
+    def find(self, file_id: str) -> FreshFile | None:
+        """A file of the last answer."""
+        found = [file for page in self.pages if (file := page.find(file_id)) is not None]
+        if len(found) < 2:
+            return found[0] if found else None
+        return replace(found[-1], vectors=tuple(v for file in found for v in file.vectors))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(page.nbytes for page in self.pages)
+
+    def renewed(self, file: FreshFile, url: str) -> Renewed:
+        """``url`` of a file, with the earliest end that anything says."""
+        ends = earliest(file.ends, self.earliest, url_end(url))
+        return Renewed(url, renew_at(ends, self.since), ends)
 
 
-_loads: OrderedDict[str, _Renewals] = OrderedDict()
+_loads: OrderedDict[str, _Load] = OrderedDict()
 _loads_lock = threading.Lock()
 
 
-def fresh_url(recipe: Recipe | None, wanted: str, vector: str | None, stale: str | None, reason: str) -> FreshUrl:
-    """A URL of the file ``wanted`` (or of its ``vector``) that is not ``stale``: known to this process, or asked for.
+def fresh_url(
+    recipe: Recipe | None,
+    task: FileTask,
+    vector: DeletionVector | None,
+    stale: str,
+    reason: str,
+    files: Sequence[FileTask] = (),
+) -> Renewed:
+    """A URL of a task's file, or of its ``vector``, other than ``stale``: known to this process, or asked for.
 
     Args:
         recipe: How to ask; None where the sharing token stays on the driver.
-        wanted: The file's id.
-        vector: The unique id of the deletion vector whose URL is wanted; None for the file's own.
+        task: The file as planned.
+        vector: The deletion vector whose URL is wanted; None for the file's own.
         stale: The URL that was refused or is about to end.
         reason: Why, for the log and for errors.
+        files: All files of the split: an answer that names them will do.
 
     Raises:
         CredentialError: There is no recipe.
-        FileGoneError, TableChangedError: The server no longer lists the file.
+        FileGoneError, TableChangedError: The table is no longer the one that was planned.
+        ServerError, NetworkError: The server does not answer.
     """
     if recipe is None:
         raise CredentialError(
-            f"file {wanted}: its URL ended ({reason}) and carryProfile=false keeps executors from asking for another; "
+            f"file {task.id}: its URL ended ({reason}) and carryProfile=false keeps executors from asking for another; "
             f"load the table again, or leave carryProfile at true"
         )
-    renewals = _renewals_of(recipe.key)
-    with renewals.lock:
-        known = renewals.urls.get(wanted)
-        if known is not None and known.of(vector) != stale and not ends_soon(known.expires_at):
+    load = _load_of(recipe.key)
+    asked = load.asked
+    with load.lock:
+        known = _known(load, task, vector, stale)
+        if known is not None:
             return known
-        _ask(recipe, renewals, wanted, reason)
-        fresh = renewals.urls.get(wanted)
-    if fresh is None or fresh.of(vector) == stale:
-        raise _gone(recipe, wanted)
-    return fresh
+        if load.failure is not None and load.asked > asked:
+            raise load.failure  # another task asked while this one waited
+        load.asked += 1
+        try:
+            _ask(recipe, load, task, files, reason)
+        except DeltaSharingError as error:
+            load.failure = error
+            raise
+        load.failure = None
+        fresh = load.find(task.id)
+        if fresh is None:
+            raise _gone(recipe, task)
+        _check_same(recipe, task, fresh)
+        return load.renewed(fresh, _url_of(recipe, task, fresh, vector))
 
 
-def ends_soon(expires_at: float | None, now: float | None = None) -> bool:
-    """Whether a URL that ends at ``expires_at`` should be renewed before it is used."""
-    if expires_at is None:
-        return False
-    return expires_at - (time.time() if now is None else now) < MARGIN
-
-
-def _renewals_of(key: str) -> _Renewals:
+def _load_of(key: str) -> _Load:
     with _loads_lock:
-        renewals = _loads.pop(key, None) or _Renewals()
-        _loads[key] = renewals
-        while len(_loads) > 1 and sum(len(r.urls) for r in _loads.values()) > _REMEMBERED:
+        load = _loads.pop(key, None) or _Load()
+        _loads[key] = load
+        while len(_loads) > 1 and (len(_loads) > _KEPT_LOADS or sum(r.nbytes for r in _loads.values()) > _KEPT_BYTES):
             _loads.popitem(last=False)
-        return renewals
+        return load
 
 
-def _ask(recipe: Recipe, renewals: _Renewals, wanted: str, reason: str) -> None:
+def _known(load: _Load, task: FileTask, vector: DeletionVector | None, stale: str) -> Renewed | None:
+    file = load.find(task.id)
+    if file is None or file.size != task.size:
+        return None
+    found = None if vector is None else file.vector(vector)
+    url = file.url if vector is None else found.url if found else None
+    if url is None or url == stale:
+        return None
+    renewed = load.renewed(file, url)
+    return None if renewed.renew_at is not None and renewed.renew_at <= time.time() else renewed
+
+
+def _ask(recipe: Recipe, load: _Load, task: FileTask, files: Sequence[FileTask], reason: str) -> None:
     _log.info("renewing the URLs of %s (%s)", recipe.table, reason)
-    renewals.requests += 1
-    response = _query(recipe)
-    if recipe.table_id and response.head.metadata.id != recipe.table_id:
-        raise TableChangedError(f"table {recipe.table} was replaced since it was loaded; load it again")
-    found: dict[str, FreshUrl] = {}
-    for record in response.records():
-        found[record.id] = _merged(found.get(record.id), record, response)
-        if wanted in found and len(found) >= _REMEMBERED:
-            break
-    renewals.urls = found
+    large = recipe.files > WHOLE
+    wanted = {file.id for file in files} | {task.id}
+    narrow = narrowed(recipe.query, recipe.partitions, files) if large and files else None
+    # Should a server read the narrowed hints otherwise than they are meant, the whole answer decides.
+    for by in (narrow, recipe.query) if narrow is not None else (recipe.query,):
+        load.pages, load.since = [], time.time()
+        response = _answered(recipe, load, by)
+        if recipe.table_id and response.head.metadata.id != recipe.table_id:
+            raise TableChangedError(f"table {recipe.table} was replaced since it was loaded; load it again")
+        missing = set(wanted)
+        for page in response.pages():
+            load.pages.append(page)
+            missing -= page.holds(missing)
+            if not missing and (large or load.nbytes > _KEPT_BYTES // 2):
+                break
+            while len(load.pages) > 1 and load.nbytes > _KEPT_BYTES:
+                missing |= load.pages[0].holds(wanted)
+                load.pages.pop(0)
+        load.earliest = response.min_url_expiration / 1000 if response.min_url_expiration else None
+        if response.refresh_token and response.head.version == recipe.version is not None:
+            load.token = response.refresh_token  # of another version, it would pin that one
+        if not missing or by is recipe.query:
+            return
 
 
-def _query(recipe: Recipe) -> QueryResponse:
+def _answered(recipe: Recipe, load: _Load, query: Query | ChangesQuery) -> QueryResponse:
+    """The first answer that is not a refusal; the last way's refusal is the error."""
     rest = SharingRest(recipe.profile, recipe.settings)
-    if isinstance(recipe.query, ChangesQuery):
-        return rest.changes(recipe.table, recipe.query, formats=recipe.formats)
-    return rest.query(recipe.table, recipe.query, formats=recipe.formats)
+
+    def collect() -> UrlPage:
+        return UrlPage(str(recipe.table))
+
+    if isinstance(query, ChangesQuery):
+        return rest.changes(recipe.table, query, formats=recipe.formats, collect=collect)
+    for way, asking in _ways(recipe, load, query):
+        try:
+            response = rest.query(recipe.table, asking, formats=recipe.formats, collect=collect)
+        except (RequestRefusedError, ForbiddenError, NotFoundError) as refusal:
+            if way == "query":
+                raise
+            _log.info("%s: the server refuses to renew by %s (HTTP %s)", recipe.table, way, refusal.status)
+            load.refused.add(way)
+            load.token = None
+            continue
+        return response
+    raise AssertionError("the query itself is always asked")
 
 
-def _merged(known: FreshUrl | None, record: FileRecord, response: QueryResponse) -> FreshUrl:
-    """A record's URLs, beside those of another record of the same file (a change feed may list it twice)."""
-    vectors = dict(known.vectors) if known else {}
-    vector = vector_of(record, response.head.metadata.id)
-    if vector is not None and vector.storage != "i":
-        vectors[vector.unique_id] = vector.path
-    millis = record.expiration_timestamp or response.min_url_expiration
-    # Processes that ask at different moments do not all ask again at one.
-    ends = None if not millis else max(millis / 1000 - random.uniform(0, JITTER), time.time() + MARGIN + 1)
-    return FreshUrl(record.url, vectors, ends)
+def _ways(recipe: Recipe, load: _Load, query: Query) -> Iterator[tuple[str, Query]]:
+    if recipe.pinned:
+        yield "query", query
+        return
+    token = load.token or (recipe.refresh_token if "refresh token" not in load.refused else None)
+    if token is not None:
+        yield "refresh token", replace(query, refresh_token=token, include_refresh_token=True)
+    if recipe.version is not None and "version" not in load.refused:
+        yield "version", replace(query, version=recipe.version, include_refresh_token=False)
+    yield "query", replace(query, include_refresh_token=True)
 
 
-def _gone(recipe: Recipe, wanted: str) -> FileGoneError:
-    why = (
-        "the server no longer lists it" if not recipe.pinned else "the server does not return it for the pinned version"
+def _check_same(recipe: Recipe, task: FileTask, fresh: FreshFile) -> None:
+    """Compare an answer's file with the plan's."""
+    if fresh.size != task.size:
+        raise _changed(recipe, task, f"it has {fresh.size} bytes now, planned were {task.size}")
+    vectors = [v for v in (task.deletion_vector, task.excluded) if v is not None]
+    if any(fresh.vector(v) is None for v in vectors):
+        raise _changed(recipe, task, "its deletion vector is another one now")
+    if task.commit_version is None and fresh.vectors and not vectors and not _ranged(recipe):
+        raise _changed(recipe, task, "rows of it were deleted since")
+
+
+def _ranged(recipe: Recipe) -> bool:
+    return isinstance(recipe.query, ChangesQuery) or recipe.query.starting_version is not None
+
+
+def _url_of(recipe: Recipe, task: FileTask, fresh: FreshFile, vector: DeletionVector | None) -> str:
+    if vector is None:
+        return fresh.url
+    found = fresh.vector(vector)
+    if found is None or not found.url:
+        raise _changed(recipe, task, "the server no longer names its deletion vector's file")
+    return found.url
+
+
+def _changed(recipe: Recipe, task: FileTask, why: str) -> TableChangedError:
+    return TableChangedError(
+        f"table {recipe.table} has changed since it was loaded (file {task.id}: {why}); load it again", file=task.id
     )
+
+
+def _gone(recipe: Recipe, task: FileTask) -> FileGoneError:
+    why = "the server does not return it for the planned version" if recipe.pinned else "the server no longer lists it"
     return FileGoneError(
-        f"file {wanted} of {recipe.table}: its URL ended and {why}; the table has changed since it was loaded: load it again",
-        file=wanted,
+        f"file {task.id} of {recipe.table}: its URL ended and {why}; the table has changed since it was loaded: "
+        f"load it again",
+        file=task.id,
     )
+
+
+def requests_made() -> dict[str, int]:
+    """How often this process asked, by load: for tests and benchmarks."""
+    with _loads_lock:
+        return {key: load.asked for key, load in _loads.items()}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
-from delta_sharing_spark.access.renewal import FreshUrl, Recipe, ends_soon, fresh_url
+from delta_sharing_spark.access.expiry import earliest, renew_at, url_end
+from delta_sharing_spark.access.renewal import Recipe, fresh_url
 from delta_sharing_spark.access.vectors import vector_of
-from delta_sharing_spark.errors import CorruptFileError, ResponseError
-from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.errors import NetworkError, ResponseError, ServerError
+from delta_sharing_spark.scan.plan import DeletionVector, FileSlice, FileTask
 from delta_sharing_spark.sharing.actions import FileRecord
 from delta_sharing_spark.sharing.transport import TransportSettings, data_session
 from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
-from delta_sharing_spark.storage.ranges import ByteSource
 
 #: What frames a vector's payload in its file: its size before, its CRC after.
 _FRAME = 8
@@ -54,32 +56,47 @@ class _Lease:
     """The URL of one data file or vector, renewed through the split's recipe."""
 
     access: UrlAccess
-    file_id: str
+    task: FileTask
     current: str = field(repr=False)
-    expires_at: float | None
-    vector: str | None = None
+    vector: DeletionVector | None = None
+    renew_at: float | None = field(init=False)
+    ends: float | None = field(init=False)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        self.ends = earliest(self.task.expires_at, self.access.expires_at, url_end(self.current))
+        self.renew_at = renew_at(self.ends, self.access.planned_at)
 
     def url(self) -> str:
-        if ends_soon(self.expires_at):
-            self._renew("its expiry is near")
+        if self._due() and self.access.recipe is not None:
+            with self.lock:
+                if self._due():
+                    self._renew_early()
         return self.current
 
     def refused(self, url: str, reason: str) -> None:
-        if self.current == url:
-            self._renew(reason)
+        with self.lock:
+            if self.current == url:
+                self._renew(reason)
+
+    def _due(self) -> bool:
+        return self.renew_at is not None and time.time() >= self.renew_at
+
+    def _renew_early(self) -> None:
+        try:
+            self._renew("its expiry is near")
+        except (ServerError, NetworkError):
+            if self.ends is not None and time.time() >= self.ends:
+                raise
+            self.renew_at = self.ends  # it still works for a while; the storage's refusal is the last word
 
     def _renew(self, reason: str) -> None:
-        fresh: FreshUrl = fresh_url(self.access.recipe, self.file_id, self.vector, self.current, reason)
-        url = fresh.of(self.vector)
-        if url is None:
-            raise CorruptFileError(
-                f"file {self.file_id}: its deletion vector is gone from the server's answer; load the table again",
-                file=self.file_id,
-            )
-        self.current, self.expires_at = url, fresh.expires_at
+        access = self.access
+        fresh = fresh_url(access.recipe, self.task, self.vector, self.current, reason, access.files)
+        self.current, self.renew_at, self.ends = fresh.url, fresh.renew_at, fresh.ends
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class UrlAccess:
     """The access of splits whose files are presigned URLs.
 
@@ -87,33 +104,48 @@ class UrlAccess:
         settings: Proxies, certificates and time-outs of the data session; it never carries the sharing token.
         policy: Bounds of data requests.
         recipe: How to renew URLs; None where the sharing token stays on the driver.
+        planned_at: When the URLs were given out, in seconds since the epoch: they are renewed by their length of life.
+        expires_at: When the first of them ends, where the answer said so.
+        files: The files of the split, which one renewal should find.
     """
 
     settings: TransportSettings = field(repr=False)
     policy: HttpPolicy
     recipe: Recipe | None = field(default=None, repr=False)
+    planned_at: float = 0.0
+    expires_at: float | None = None
+    files: tuple[FileTask, ...] = field(default=(), repr=False)
+    #: Vectors being read by this split.
+    vectors: set[HttpSource] = field(default_factory=set, init=False, repr=False, compare=False)
 
-    def open(self, task: FileTask) -> ByteSource:
+    def open(self, task: FileTask) -> HttpSource:
         """See ``Access.open``."""
-        lease = _Lease(self, task.id, task.location, task.expires_at)
+        lease = _Lease(self, task, task.location)
         return HttpSource(data_session(self.settings), lease, name=task.id, size=task.size, policy=self.policy)
 
     def read_vector(self, task: FileTask, vector: DeletionVector) -> bytes:
         """See ``Access.read_vector``."""
-        start = 1 if vector.offset is None else vector.offset
-        length = vector.size + _FRAME
-        lease = _Lease(self, task.id, vector.path, task.expires_at, vector.unique_id)
         source = HttpSource(
             data_session(self.settings),
-            lease,
+            _Lease(self, task, vector.path, vector),
             name=f"deletion vector {vector.unique_id} of {task.id}",
             size=None,
             policy=self.policy,
         )
-        return bytes(source.read(start, length))
+        self.vectors.add(source)
+        try:
+            return bytes(source.read(1 if vector.offset is None else vector.offset, vector.size + _FRAME))
+        finally:
+            self.vectors.discard(source)
 
     def close(self) -> None:
-        """Connections are pooled by process; nothing of a split's own."""
+        """Break off what is being read of vectors. Connections are pooled by process."""
+        for source in list(self.vectors):
+            source.close()
+
+    def carrying(self, slices: Iterable[FileSlice]) -> UrlAccess:
+        """The same access for one split; its pickle names each file once."""
+        return replace(self, files=() if self.recipe is None else tuple(piece.task for piece in slices))
 
 
 def plan_tasks(records: Iterator[FileRecord], table: str) -> Iterator[FileTask]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.deleted import Kept, read_kept
-from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
 from delta_sharing_spark.scan.matching import Context, wanted_leaves
 from delta_sharing_spark.scan.parquet import RowGroup, plan_row_group, read_row_group
 from delta_sharing_spark.scan.plan import (
@@ -48,6 +48,7 @@ class _Opened:
     context: Context
     groups: list[RowGroup]
     kept: Kept | None
+    held: int
     columns: Columns | None = field(default=None)
 
 
@@ -77,9 +78,12 @@ class _SplitReader:
         self._spec: ReadSpec = split.spec
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-fetch")
         self._waiting: Iterator[FileSlice] = iter(split.slices)
+        self._following: FileSlice | None = next(self._waiting, None)
         self._opening: deque[Future[_Opened]] = deque()
         self._fetching: deque[tuple[_Opened, RowGroup]] = deque()
         self._in_flight = 0
+        self._closed = False
+        self._sources: dict[int, ByteSource] = {}
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         remaining = self._spec.limit
@@ -87,7 +91,7 @@ class _SplitReader:
             return
         self._fill()
         while self._fetching:
-            opened, group = self._fetching.popleft()
+            opened, group = self._fetching[0]
             for batch in self._decode(opened, group):
                 if remaining is not None:
                     batch = batch.slice(0, remaining)
@@ -96,22 +100,30 @@ class _SplitReader:
                     yield batch
                 if remaining == 0:
                     return
+            self._fetching.popleft()
             group.close()
             self._in_flight -= group.cost
+            if not self._fetching or self._fetching[0][0] is not opened:
+                self._done_with(opened)
             self._fill()
 
     def close(self) -> None:
+        """Break off what is under way: threads end as soon as they notice, sockets in use are closed."""
+        self._closed = True
+        for future in self._opening:
+            future.cancel()
         for _, group in self._fetching:
             group.close()
         self._fetching.clear()
+        for source in list(self._sources.values()):
+            source.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._split.access.close()
 
     def _fill(self) -> None:
         """Begin fetching row groups, in order, until the budget is used or the next footer is still on its way."""
         while True:
-            while len(self._opening) < CONNECTIONS and (following := next(self._waiting, None)) is not None:
-                self._opening.append(self._pool.submit(self._open, following))
+            self._open_ahead()
             if not self._opening or (self._fetching and not self._opening[0].done()):
                 return
             opened = self._opening[0].result()
@@ -123,15 +135,43 @@ class _SplitReader:
                 self._in_flight += group.cost
                 self._fetching.append((opened, opened.groups.pop(0)))
             self._opening.popleft()
+            if opened.footer.whole is None or not self._fetching or self._fetching[-1][0] is not opened:
+                self._in_flight -= opened.held
+                opened.held = 0
+                if not self._fetching or self._fetching[-1][0] is not opened:
+                    self._done_with(opened)
 
-    def _open(self, part: FileSlice) -> _Opened:
+    def _open_ahead(self) -> None:
+        """Open the next files, a few at once, as far as the budget goes: small ones are fetched whole with it."""
+        while self._following is not None and len(self._opening) < CONNECTIONS:
+            held = min(self._following.task.size, max(self._whole_below(self._following), TAIL))
+            if (self._opening or self._fetching) and self._in_flight + held > self._spec.fetch_ahead:
+                return
+            self._in_flight += held
+            self._opening.append(self._pool.submit(self._open, self._following, held))
+            self._following = next(self._waiting, None)
+
+    def _whole_below(self, part: FileSlice) -> int:
+        limit = WHOLE_FILE_PROJECTED if self._spec.projected else WHOLE_FILE
+        return limit if part.task.size <= limit else 0
+
+    def _done_with(self, opened: _Opened) -> None:
+        self._in_flight -= opened.held
+        opened.held = 0
+        self._sources.pop(id(opened.source), None)
+        opened.source.close()
+
+    def _open(self, part: FileSlice, held: int) -> _Opened:
         spec, task = self._spec, part.task
         context = Context(spec.table, task.id, spec.mapping)
         constants = _constants(task, spec)
         wanted = spec.full_schema
         from_file = Struct(tuple(f for f in wanted.fields if f.name not in constants))
         source = self._split.access.open(task)
-        footer = read_footer(source, spec.table, WHOLE_FILE_PROJECTED if spec.projected else WHOLE_FILE)
+        self._sources[id(source)] = source
+        if self._closed:
+            source.close()
+        footer = read_footer(source, spec.table, self._whole_below(part))
         leaves = wanted_leaves(footer.schema, from_file, context)
         may_match = row_group_filter(spec, footer, constants, context)
         groups = [
@@ -140,7 +180,7 @@ class _SplitReader:
             if may_match is None or may_match(i)
         ]
         kept = read_kept(task, self._split.access) if groups else None
-        return _Opened(task, source, footer, wanted, constants, context, groups, kept)
+        return _Opened(task, source, footer, wanted, constants, context, groups, kept, held)
 
     def _decode(self, opened: _Opened, group: RowGroup) -> Iterator[pa.RecordBatch]:
         row = group.first_row

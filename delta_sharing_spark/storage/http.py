@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import random
+import contextlib
+import logging
 import re
+import socket
+import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urljoin, urlsplit
@@ -18,18 +21,30 @@ import urllib3
 from delta_sharing_spark.errors import (
     ConfigError,
     CorruptFileError,
+    DeltaSharingError,
     FileError,
     FileGoneError,
     NetworkError,
     redact,
 )
+from delta_sharing_spark.storage.backoff import backoff, retry_after
+
+_log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20
 _UNKNOWN = 1 << 62
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _MAX_REDIRECTS = 5
 _MAX_RENEWALS = 3
+_MAX_STRANGE = 5
 _ERROR_BODY = 4096
+_NOT_A_URL = (
+    requests.exceptions.InvalidURL,
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.MissingSchema,
+    requests.exceptions.InvalidHeader,
+    urllib3.exceptions.LocationParseError,
+)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 #: What S3, Azure and GCS say in a 400 or 404 whose cause is a URL or token that ended.
 _EXPIRED_BODY = re.compile(
@@ -76,6 +91,14 @@ class _Transient(Exception):
         self.wait = wait
 
 
+class _WrongRange(_Transient):
+    """An answer with other bytes than asked for."""
+
+
+class ReadCancelled(Exception):
+    """The reader went away. Never reaches a user."""
+
+
 class HttpSource:
     """A ``ByteSource`` over presigned URLs.
 
@@ -103,6 +126,8 @@ class HttpSource:
         self._policy = policy or HttpPolicy()
         self._etag: str | None = None
         self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._responses: set[requests.Response] = set()
 
     def read(self, start: int, length: int) -> memoryview:
         """See ``ByteSource.read``. A broken transfer goes on from the byte it reached."""
@@ -115,14 +140,16 @@ class HttpSource:
         buffer = np.empty(length, dtype=np.uint8).data
         if length == 0:
             return buffer
-        done, failures, renewals = 0, 0, 0
+        done, failures, renewals, strange = 0, 0, 0, 0
         deadline = self._policy.clock() + self._policy.retry_seconds
         while True:
+            self._go_on()
             url = self._lease.url()
             before = done
             try:
                 for got in self._transfer(url, start + done, buffer[done:]):
                     done += got
+                    strange = 0
                 if done == length:
                     return buffer
                 raise _Transient(f"the body ended after {done} of {length} bytes")
@@ -135,47 +162,98 @@ class HttpSource:
                         file=self.name,
                     ) from None
                 self._lease.refused(url, str(refusal))
+            except _WrongRange as failure:
+                strange += 1
+                if strange > _MAX_STRANGE:
+                    raise FileError(
+                        f"file {self.name}: the storage goes on answering with other bytes than asked for ({failure}); "
+                        f"look for a proxy in between, and ask the provider if there is none",
+                        file=self.name,
+                    ) from None
+                self._wait(failure, strange, deadline)
             except _Transient as failure:
                 # Bytes may have arrived before the break: progress starts the count anew, the deadline stays.
                 failures = 1 if done > before else failures + 1
                 self._wait(failure, failures, deadline)
 
     def close(self) -> None:
-        """Nothing to give back: connections belong to the session."""
+        """Break off reads under way, in whatever thread. Connections belong to the session."""
+        self._closed.set()
+        with self._lock:
+            under_way = list(self._responses)
+        for response in under_way:
+            _hang_up(response)
 
     def _wait(self, failure: _Transient, failures: int, deadline: float) -> None:
         policy = self._policy
-        backoff = min(policy.longest_wait, policy.first_wait * 2 ** (failures - 1))
-        pause = failure.wait if failure.wait is not None else backoff * random.uniform(0.5, 1.0)
+        pause = failure.wait if failure.wait is not None else backoff(failures, policy.first_wait, policy.longest_wait)
         if policy.clock() + pause > deadline:
             raise NetworkError(
                 f"file {self.name}: the storage could not be read ({redact(str(failure))}), tried for "
                 f"{policy.retry_seconds:.0f} s; check the network between the executors and the storage, then run the query again",
                 file=self.name,
-            ) from None
-        policy.sleep(pause)
+            )
+        _log.info("file %s: trying again in %.1f s (%s)", self.name, pause, failure)
+        if policy.sleep is time.sleep:
+            self._closed.wait(pause)
+        else:
+            policy.sleep(pause)
+        self._go_on()
 
-    def _transfer(self, url: str, start: int, into: memoryview):  # type: ignore[no-untyped-def]
+    def _go_on(self) -> None:
+        if self._closed.is_set():
+            raise ReadCancelled(f"file {self.name}: reading it was broken off")
+
+    def _transfer(self, url: str, start: int, into: memoryview) -> Iterator[int]:
         """Yield the bytes received so far, piece by piece, into ``into``."""
         try:
             with self._get(url, start, start + len(into)) as response:
-                self._check(response, start, start + len(into))
-                skip = start if response.status_code == 200 else 0
-                yield from _drain(response.raw, skip, into)
+                with self._lock:
+                    self._responses.add(response)
+                try:
+                    self._go_on()
+                    self._check(response, start, start + len(into))
+                    skip = start if response.status_code == 200 else 0
+                    for count in _drain(response.raw, skip, into):
+                        self._go_on()
+                        yield count
+                finally:
+                    with self._lock:
+                        self._responses.discard(response)
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            if isinstance(error, requests.exceptions.SSLError):
-                raise NetworkError(
-                    f"file {self.name}: TLS with {urlsplit(url).hostname} failed ({redact(str(error))}); "
-                    f"set the option caBundle if your network uses its own certificates",
-                    file=self.name,
-                ) from None
+            self._go_on()
+            final = self._final(error, url)
+            if final is not None:
+                raise final from None
             raise _Transient(f"{type(error).__name__} from {urlsplit(url).hostname}") from None
+
+    def _final(self, error: Exception, url: str) -> DeltaSharingError | None:
+        """The error of a failure that no other try will mend; None for those of the network."""
+        host = urlsplit(url).hostname
+        if _is_certificate(error):
+            return NetworkError(
+                f"file {self.name}: TLS with {host} failed ({redact(str(error))}); "
+                f"set the option caBundle if your network uses its own certificates",
+                file=self.name,
+            )
+        if isinstance(error, _NOT_A_URL):
+            return FileError(
+                f"file {self.name}: the server's URL of it cannot be used ({type(error).__name__}); ask the provider to check it",
+                file=self.name,
+            )
+        network = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError, ssl.SSLError)
+        if not isinstance(error, network):
+            return ConfigError(
+                f"file {self.name}: no request could be sent to {host} ({redact(str(error))}); check the option caBundle"
+            )
+        return None
 
     def _get(self, url: str, start: int, end: int) -> requests.Response:
         headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
         timeout = (self._policy.connect_timeout, self._policy.read_timeout)
+        first = url
         for _ in range(_MAX_REDIRECTS + 1):
-            self._admit(url)
+            self._admit(url, first)
             response = self._session.get(url, headers=headers, stream=True, timeout=timeout, allow_redirects=False)
             if not response.is_redirect:
                 return response
@@ -185,12 +263,12 @@ class HttpSource:
             f"file {self.name}: more than {_MAX_REDIRECTS} redirects; ask the provider to check it", file=self.name
         )
 
-    def _admit(self, url: str) -> None:
+    def _admit(self, url: str, first: str) -> None:
+        """Refuse plain http but to allowed hosts; to loopback only where the URL itself, not a redirect, says so."""
         parts = urlsplit(url)
         host = (parts.hostname or "").lower()
-        if parts.scheme == "https" or (
-            parts.scheme == "http" and (host in _LOOPBACK or host in self._policy.allowed_hosts)
-        ):
+        local = host in _LOOPBACK and (urlsplit(first).hostname or "").lower() in _LOOPBACK
+        if parts.scheme == "https" or (parts.scheme == "http" and (local or host in self._policy.allowed_hosts)):
             return
         raise ConfigError(
             f"file {self.name}: its URL is {parts.scheme}://{host}, which is not encrypted; "
@@ -202,17 +280,23 @@ class HttpSource:
         if status == 206:
             self._check_range(response, start, end)
         elif status == 200:
-            declared = response.headers.get("content-length")
-            if declared is not None and int(declared) != self.size and self.size != _UNKNOWN:
+            declared = response.headers.get("content-length", "")
+            if declared.isdigit() and int(declared) != self.size and self.size != _UNKNOWN:
                 raise self._changed(f"it has {declared} bytes, planned were {self.size}")
         else:
             self._raise_for(response)
+        if response.headers.get("content-encoding", "identity").lower() not in ("", "identity", "aws-chunked"):
+            raise FileError(
+                f"file {self.name}: the storage sent it compressed though that was not asked for; "
+                f"look for a proxy in between that changes what it passes on",
+                file=self.name,
+            )
         self._check_etag(response.headers.get("etag"))
 
     def _check_range(self, response: requests.Response, start: int, end: int) -> None:
         match = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", "").strip())
         if match is None or int(match[1]) != start or int(match[2]) >= end or int(match[2]) < start:
-            raise _Transient(f"asked for bytes {start}-{end - 1}, got {response.headers.get('content-range')!r}")
+            raise _WrongRange(f"asked for bytes {start}-{end - 1}, got {response.headers.get('content-range')!r}")
         if match[3] != "*" and int(match[3]) != self.size and self.size != _UNKNOWN:
             raise self._changed(f"it has {match[3]} bytes, planned were {self.size}")
 
@@ -233,7 +317,7 @@ class HttpSource:
     def _raise_for(self, response: requests.Response) -> None:
         status = response.status_code
         if status == 429 or status >= 500 or status == 408:
-            raise _Transient(f"HTTP {status}", _retry_after(response))
+            raise _Transient(f"HTTP {status}", retry_after(response.headers.get("retry-after")))
         body = response.raw.read(_ERROR_BODY, decode_content=True) or b""
         if status in (401, 403) or (status in (400, 404) and _EXPIRED_BODY.search(body)):
             raise _Refused(f"HTTP {status}")
@@ -254,7 +338,7 @@ class _Refused(Exception):
     """The storage does not accept the URL (any more)."""
 
 
-def _drain(raw: urllib3.response.BaseHTTPResponse, skip: int, into: memoryview):  # type: ignore[no-untyped-def]
+def _drain(raw: urllib3.response.BaseHTTPResponse, skip: int, into: memoryview) -> Iterator[int]:
     """Read the body into ``into`` after ``skip`` bytes; yields the count of each piece."""
     while skip > 0:
         dropped = raw.read(min(skip, _CHUNK))
@@ -271,6 +355,21 @@ def _drain(raw: urllib3.response.BaseHTTPResponse, skip: int, into: memoryview):
         yield len(piece)
 
 
-def _retry_after(response: requests.Response) -> float | None:
-    text = response.headers.get("retry-after", "").strip()
-    return min(float(text), 120.0) if text.isdigit() else None
+def _hang_up(response: requests.Response) -> None:
+    """End a response whose body another thread may be waiting for: closing alone would not wake that one."""
+    sock = getattr(getattr(response.raw, "connection", None), "sock", None)
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+def _is_certificate(error: BaseException | None) -> bool:
+    """Whether a certificate was refused; other TLS failures may be a connection that broke."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, ssl.SSLCertVerificationError | ssl.CertificateError):
+            return True
+        inner = [a for a in (*error.args, getattr(error, "reason", None)) if isinstance(a, BaseException)]
+        error = inner[0] if inner else error.__cause__ or error.__context__
+    return False

@@ -65,17 +65,20 @@ def read_footer(source: ByteSource, table: str, whole_below: int) -> Footer:
         schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _not_parquet(source, table, redact(str(error))) from None
-    return Footer(metadata, schema, *_layout(metadata), tail if length == source.size else None)
+    starts, first_rows, rows = _layout(metadata)
+    if rows != metadata.num_rows:
+        raise _not_parquet(source, table, f"its row groups hold {rows} rows, its footer says {metadata.num_rows}")
+    return Footer(metadata, schema, starts, first_rows, tail if length == source.size else None)
 
 
-def _layout(metadata: Any) -> tuple[list[int], list[int]]:
+def _layout(metadata: Any) -> tuple[list[int], list[int], int]:
     starts, first_rows, rows = [], [], 0
     for i in range(metadata.num_row_groups):
         group = metadata.row_group(i)
         starts.append(_chunk(group.column(0)).start if group.num_columns else 0)
         first_rows.append(rows)
         rows += group.num_rows
-    return starts, first_rows
+    return starts, first_rows, rows
 
 
 def _chunk(column: Any) -> Range:

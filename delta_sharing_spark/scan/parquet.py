@@ -104,13 +104,23 @@ def read_row_group(group: RowGroup, table: str) -> Iterator[pa.RecordBatch]:
         batches = parquet.reader.iter_batches(
             _batch_rows(group), row_groups=[group.index], column_indices=group.leaves, use_threads=False
         )
-        yield from batches
+        decoded = 0
+        for batch in batches:
+            decoded += batch.num_rows
+            yield batch
     except (pa.ArrowException, OSError) as error:
         raise CorruptFileError(
             f"file {group.source.name} of {table}: row group {group.index} cannot be decoded ({redact(str(error))}); "
             f"the file is damaged or was replaced: reload the table, and ask the provider if it goes on",
             file=group.source.name,
         ) from None
+    # Positions of deleted rows count from the row groups before: a short one would shift them.
+    if decoded != group.rows:
+        raise CorruptFileError(
+            f"file {group.source.name} of {table}: row group {group.index} holds {decoded} rows, its footer says "
+            f"{group.rows}; the file is damaged: ask the provider to check it",
+            file=group.source.name,
+        )
 
 
 def _batch_rows(group: RowGroup) -> int:

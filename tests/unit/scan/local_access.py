@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from delta_sharing_spark.deltalog.deletion_vector import encode, frame
 from delta_sharing_spark.deltalog.paths import local_path
+from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.plan import DeletionVector, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.read import read_split
 from delta_sharing_spark.schema.arrow import arrow_schema
@@ -33,7 +34,8 @@ class Bytes:
         return len(self.data)
 
     def read(self, start: int, length: int) -> memoryview:
-        assert 0 <= start <= start + length <= len(self.data), "outside of the file"
+        if not 0 <= start <= start + length <= len(self.data):
+            raise CorruptFileError(f"file {self.name}: {start}+{length} is outside of it", file=self.name)
         self.log.append((start, start + length))
         return memoryview(self.data)[start : start + length]
 

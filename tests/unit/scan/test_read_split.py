@@ -1,0 +1,399 @@
+"""Splits read from real Parquet: which bytes, which rows, in which order, and what damage does."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from local_access import Bytes, LocalAccess, parquet, read, read_one, spec_of, vector_of
+
+from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
+from delta_sharing_spark.scan.fetch import BufferedRanges, RangeFile, WindowedRanges
+from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
+from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.scan.splits import pack
+from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
+from delta_sharing_spark.storage.ranges import Range, coalesce, cut
+
+LONG, STRING = Primitive("long"), Primitive("string")
+SCHEMA = Struct((Field("i", LONG), Field("s", STRING)))
+NARROW = Struct((Field("i", LONG),))
+
+
+def numbers(rows: int, seed: int = 0, width: int = 20) -> pa.Table:
+    noise = random.Random(seed)
+    return pa.table({"i": range(rows), "s": [noise.randbytes(width).hex() for _ in range(rows)]})
+
+
+def ids(table: pa.Table) -> list[int]:
+    return table.column("i").to_pylist()
+
+
+# --- splits and row groups ------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 200), st.integers(1, 60)), min_size=1, max_size=4),
+    st.integers(2_000, 20_000),
+    st.booleans(),
+    st.sampled_from([1 << 10, 64 << 20]),
+)
+def test_splits_cover_each_row_exactly_once_and_repeat(
+    files: list[tuple[int, int]], most: int, narrow: bool, ahead: int
+) -> None:
+    data = {
+        f"f{n}": parquet(numbers(rows, n), row_group_size=group, compression="none")
+        for n, (rows, group) in enumerate(files)
+    }
+    tasks = [FileTask(name, name, len(raw)) for name, raw in data.items()]
+    spec = spec_of(NARROW if narrow else SCHEMA, projected=narrow, fetch_ahead=ahead)
+    bins = pack(tasks, most)
+    assert pack(reversed(tasks), most) == bins
+    per_file: dict[str, list[int]] = {name: [] for name in data}
+    for slices in bins:
+        for part in slices:
+            per_file[part.task.id] += ids(read(spec, LocalAccess(data), slices=(part,)))
+    assert per_file == {f"f{n}": [*range(rows)] for n, (rows, _) in enumerate(files)}
+    whole = [i for slices in bins for i in ids(read(spec, LocalAccess(data), slices=slices))]
+    assert sorted(whole) == sorted(i for rows, _ in files for i in range(rows))
+
+
+def test_a_split_reads_its_files_in_order_however_the_bytes_arrive() -> None:
+    data = {f"f{n}": parquet(pa.table({"i": range(n * 100, n * 100 + 100)}), row_group_size=30) for n in range(20)}
+
+    class Uneven(LocalAccess):
+        def open(self, task: FileTask) -> Bytes:
+            time.sleep(random.random() / 100)
+            return super().open(task)
+
+    for ahead in (1, 1 << 20):
+        got = read(spec_of(NARROW, fetch_ahead=ahead), Uneven(data))
+        assert ids(got) == [*range(2000)]
+
+
+# --- which bytes ---------------------------------------------------------------------------------------------------
+
+
+def spans(data: bytes, leaf: int, groups: list[int] | None = None) -> list[Range]:
+    metadata = pq.read_metadata(pa.BufferReader(data))
+    found = []
+    for g in range(metadata.num_row_groups) if groups is None else groups:
+        chunk = metadata.row_group(g).column(leaf)
+        first = chunk.dictionary_page_offset or chunk.data_page_offset
+        found.append(Range(first, first + chunk.total_compressed_size))
+    return found
+
+
+def test_projection_fetches_the_columns_wanted_and_no_more() -> None:
+    table = pa.table({n: np.random.default_rng(0).integers(0, 1 << 60, 200_000) for n in "abcd"})
+    data = parquet(table, row_group_size=100_000, compression="none", use_dictionary=False)
+    access = LocalAccess({"f": data})
+    got = read(spec_of(Struct((Field("c", LONG),)), projected=True), access)
+    assert got.column("c").combine_chunks().equals(table.column("c").combine_chunks())
+    fetched = coalesce([Range(*r) for r in access.reads["f"]], 0)
+    wanted = sum(r.length for r in spans(data, 2))
+    assert sum(r.length for r in fetched) <= wanted + (64 << 10), "the columns and the footer"
+    assert sum(e - s for s, e in access.reads["f"]) == sum(r.length for r in fetched), "no byte twice"
+
+
+def test_only_partition_columns_fetch_the_footer_alone() -> None:
+    data = parquet(numbers(50_000), row_group_size=9000)
+    access = LocalAccess({"f": data})
+    schema = Struct((Field("p", Decimal(5, 2)),))
+    task = FileTask("f", "f", len(data), {"p": "1.50"})
+    got = read(spec_of(schema, partition_columns=("p",), projected=True), access, [task])
+    assert got.num_rows == 50_000
+    assert set(map(str, got.column("p").unique().to_pylist())) == {"1.50"}
+    assert access.reads["f"] == [(len(data) - (64 << 10), len(data))]
+
+
+def test_a_small_file_is_one_request() -> None:
+    access = LocalAccess({"f": parquet(numbers(1000), row_group_size=100)})
+    assert read(spec_of(SCHEMA), access).num_rows == 1000
+    assert access.reads["f"] == [(0, len(access.files["f"]))]
+
+
+def test_a_footer_larger_than_the_first_guess_costs_one_more_request() -> None:
+    table = pa.table({f"c{i}": [i] for i in range(1500)})
+    data = parquet(table, compression="none")
+    assert int.from_bytes(data[-8:-4], "little") > 64 << 10
+    access = LocalAccess({"f": data})
+    got = read(spec_of(Struct((Field("C7", LONG),)), projected=True), access)
+    assert got.to_pylist() == [{"C7": 7}]
+    assert len(access.reads["f"]) == 3
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize("pages", ["1.0", "2.0"])
+def test_windows_give_the_same_rows_as_buffers(codec: str, pages: str) -> None:
+    table = numbers(60_000, width=40)
+    data = parquet(table, row_group_size=60_000, compression=codec, data_page_version=pages, data_page_size=20_000)
+    buffered, windowed = LocalAccess({"f": data}), LocalAccess({"f": data})
+    # Both read a projection, so that the file is not fetched whole.
+    schema = Struct((Field("s", STRING), Field("i", LONG)))
+    whole = read(spec_of(schema, projected=True), buffered)
+    slow = read(spec_of(schema, projected=True, fetch_ahead=256 << 10), windowed)
+    assert whole.equals(slow)
+    assert whole.column("i").to_pylist() == [*range(60_000)]
+    assert max(e - s for s, e in windowed.reads["f"]) <= 128 << 10
+    assert len(windowed.reads["f"]) > len(buffered.reads["f"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_read_of_fetched_ranges_gives_the_file(data: st.DataObject) -> None:
+    raw = bytes(range(256)) * 4
+    points = sorted(data.draw(st.lists(st.integers(0, len(raw)), min_size=2, max_size=8)))
+    chunks = [Range(a, b) for a, b in zip(points[::2], points[1::2], strict=False) if b > a]
+    if not chunks:
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as pool:
+        source = Bytes("f", raw)
+        window = data.draw(st.integers(1, 300))
+        ranges: Any = (
+            WindowedRanges(source, chunks, window, pool)
+            if data.draw(st.booleans())
+            else BufferedRanges(source, chunks, pool)
+        )
+        file = RangeFile(ranges, len(raw))
+        for _ in range(data.draw(st.integers(1, 8))):
+            start = data.draw(st.integers(0, len(raw)))
+            length = data.draw(st.integers(0, 400))
+            file.seek(start)
+            assert bytes(file.read(length)) == raw[start : start + length]
+        ranges.close()
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 100))), st.integers(0, 50), st.integers(1, 60))
+def test_coalesced_and_cut_ranges_cover_the_same_bytes(ranges: list[tuple[int, int]], gap: int, limit: int) -> None:
+    asked = [Range(s, s + n) for s, n in ranges]
+    joined = coalesce(asked, gap)
+    wanted = {b for r in asked for b in range(r.start, r.end)}
+    got = [b for r in joined for b in range(r.start, r.end)]
+    assert wanted <= set(got)
+    assert len(got) == len(set(got))
+    assert all(b.start - a.end > gap for a, b in itertools.pairwise(joined))
+    pieces = [p for r in joined for p in cut(r, limit)]
+    assert [b for p in pieces for b in range(p.start, p.end)] == got
+    assert all(0 < p.length <= limit for p in pieces)
+
+
+def test_memory_held_ahead_is_bounded_whatever_the_number_of_files() -> None:
+    one = parquet(numbers(10_000))  # about 500 KB
+    opened: list[str] = []
+    lock = threading.Lock()
+
+    class Counting(LocalAccess):
+        def open(self, task: FileTask) -> Bytes:
+            with lock:
+                opened.append(task.id)
+            return super().open(task)
+
+    access = Counting({f"f{n:03}": one for n in range(100)})
+    tasks = [FileTask(n, n, len(one)) for n in access.files]
+    spec = spec_of(SCHEMA, fetch_ahead=4 * len(one))
+    batches = read_split(Split(0, spec, tuple(FileSlice(t) for t in tasks), access))
+    for taken in range(1, 30):
+        next(batches)
+        time.sleep(0.01)
+        # Eight being opened, four within the budget, and one in hand.
+        assert len(opened) <= taken + 8 + 4 + 2
+    batches.close()  # type: ignore[attr-defined]
+
+
+# --- deletion vectors, limits --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_deletion_vectors_under_splits_and_projection(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 300))
+    positions = st.lists(st.integers(0, rows - 1), unique=True, max_size=rows)
+    deleted, excluded = sorted(data.draw(positions)), sorted(data.draw(positions))
+    invert = data.draw(st.booleans())
+    with_deleted, with_excluded = data.draw(st.booleans()), data.draw(st.booleans())
+    vectors, named = {}, {}
+    for name, wanted, marked in (("d", with_deleted, deleted), ("e", with_excluded, excluded)):
+        if wanted:
+            named[name], vectors[name] = vector_of(name, marked)
+    raw = parquet(numbers(rows), row_group_size=data.draw(st.integers(1, 80)))
+    task = FileTask(
+        "f",
+        "f",
+        len(raw),
+        {"p": "x"},
+        deletion_vector=named.get("d"),
+        invert_deletion_vector=invert and with_deleted,
+        excluded=named.get("e"),
+    )
+    expected = [
+        r
+        for r in range(rows)
+        if (not with_deleted or (r in deleted) == invert) and not (with_excluded and r in excluded)
+    ]
+    access = LocalAccess({"f": raw}, vectors)
+    bins = pack([task], data.draw(st.integers(len(raw) // 8 + 1, 20_000)))
+    limit = data.draw(st.none() | st.integers(0, rows))
+    got = [i for b in bins for i in ids(read(spec_of(NARROW, projected=True), access, slices=b))]
+    assert got == expected
+    partition = Struct((Field("p", STRING),))
+    counted = sum(read(spec_of(partition, partition_columns=("p",)), access, slices=b).num_rows for b in bins)
+    assert counted == len(expected)
+    cut_off = ids(read(spec_of(NARROW, limit=limit), access, [task]))
+    assert cut_off == expected[:limit]
+
+
+def test_limit_stops_early() -> None:
+    data = {f"f{n:03}": parquet(numbers(10_000)) for n in range(60)}
+    access = LocalAccess(data)
+    assert ids(read(spec_of(SCHEMA, limit=5, fetch_ahead=1 << 20), access)) == [0, 1, 2, 3, 4]
+    assert len(access.reads) < 20
+    assert read(spec_of(SCHEMA, limit=0), LocalAccess(data)).num_rows == 0
+
+
+# --- damage ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_parquet_is_one_clear_error() -> None:
+    good = parquet(numbers(100))
+    cases = {
+        "only 5 bytes": b"hello",
+        "does not end in PAR1": b"<html>" + b"x" * 500,
+        "encrypted": good[:-4] + b"PARE",
+        "footer claims": good[:-8] + (1 << 30).to_bytes(4, "little") + b"PAR1",
+        "not a readable Parquet file": good[:-8] + b"\x05\x00\x00\x00PAR1",
+    }
+    for why, data in cases.items():
+        with pytest.raises(CorruptFileError, match=rf"f\.parquet of s\.d\.t.*{why}") as caught:
+            read_one(data, SCHEMA)
+        assert caught.value.file == "f.parquet"
+
+
+@pytest.mark.parametrize("field", ["file", "group"])
+def test_a_row_count_that_does_not_fit_is_an_error(field: str) -> None:
+    rows = 123_457  # rare as a varint, so that it can be found
+    good = parquet(pa.table({"i": range(rows)}), compression="none", write_statistics=False)
+    size = int.from_bytes(good[-8:-4], "little")
+    footer = bytearray(good[-8 - size : -8])
+    number = bytes([(2 * rows & 0x7F) | 0x80, (2 * rows >> 7 & 0x7F) | 0x80, 2 * rows >> 14])
+    places = [at for at in range(len(footer)) if footer[at : at + 3] == number]
+    # Of the file (field 3 of FileMetaData), of the column's values, of the row group (field 3 of RowGroup).
+    at = places[0] if field == "file" else places[-1]
+    footer[at] ^= 2
+    with pytest.raises(CorruptFileError, match="rows"):
+        read_one(good[: -8 - size] + bytes(footer) + good[-8:], NARROW)
+
+
+@pytest.mark.parametrize("ahead", [64 << 20, 16 << 10])
+def test_a_flipped_byte_of_a_page_with_a_checksum_is_an_error(ahead: int) -> None:
+    table = numbers(3000)
+    good = parquet(table, row_group_size=1000, write_page_checksum=True, compression="snappy")
+    footer = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
+    noise = random.Random(1)
+    messages = []
+    for _ in range(150):
+        bad = bytearray(good)
+        bad[noise.randrange(4, footer)] ^= 1 << noise.randrange(8)
+        try:
+            got = read_one(bytes(bad), SCHEMA, projected=True, fetch_ahead=ahead)
+        except CorruptFileError as error:
+            messages.append(str(error))
+        else:
+            assert got.to_pylist() == table.to_pylist(), "a page's header holds bytes that do not matter"
+    assert len(messages) > 140
+    assert all("f.parquet" in m for m in messages)
+
+
+def test_a_damaged_footer_never_ends_in_a_stray_exception() -> None:
+    good = parquet(numbers(300), row_group_size=100)
+    footer = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
+    noise = random.Random(2)
+    messages = []
+    for _ in range(300):
+        bad = bytearray(good)
+        bad[noise.randrange(footer, len(good) - 8)] ^= 1 << noise.randrange(8)
+        for projected in (True, False):
+            try:
+                read_one(bytes(bad), SCHEMA, projected=projected)
+            except DeltaSharingError as error:
+                messages.append(str(error))
+    assert messages
+    assert all("f.parquet" in m for m in messages)
+
+
+def test_a_replaced_file_of_the_planned_size_is_an_error_or_its_own_rows() -> None:
+    good = parquet(numbers(3000), compression="none")
+    for at in range(0, len(good), 12_000):
+        bad = good[:at] + b"\0" * min(4000, len(good) - at) + good[at + 4000 :]
+        try:
+            got = read_one(bad, SCHEMA)
+        except DeltaSharingError:
+            continue
+        assert got.num_rows == 3000
+
+
+def test_errors_of_the_access_come_out_as_they_are_and_threads_end() -> None:
+    data = {f"f{n}": parquet(numbers(50)) for n in range(5)}
+
+    class Gone(LocalAccess):
+        def open(self, task: FileTask) -> Bytes:
+            if task.id == "f3":
+                raise CorruptFileError("file f3 went", file="f3")
+            return super().open(task)
+
+    before = threading.active_count()
+    with pytest.raises(CorruptFileError, match="f3 went"):
+        read(spec_of(SCHEMA), Gone(data))
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+
+
+# --- constants ---------------------------------------------------------------------------------------------------
+
+
+def test_the_logs_partition_value_wins_over_the_files_column() -> None:
+    data = parquet(pa.table({"p": ["wrong"], "i": [1]}))
+    schema = Struct((Field("P", STRING), Field("i", LONG)))
+    spec = spec_of(schema, partition_columns=("P",))
+    assert read(spec, LocalAccess({"f": data}), [FileTask("f", "f", 0, {"p": "right"})]).to_pylist() == [
+        {"P": "right", "i": 1}
+    ]
+    with pytest.raises(CorruptFileError, match="no value for the partition column 'P'"):
+        read(spec, LocalAccess({"f": data}), [FileTask("f", "f", 0, {})])
+
+
+def test_change_columns() -> None:
+    data = parquet(pa.table({"i": [1, 2], "_change_type": ["insert", "delete"]}))
+    schema = Struct(
+        (
+            Field("i", LONG),
+            Field("_change_type", STRING),
+            Field("_commit_version", LONG),
+            Field("_commit_timestamp", Primitive("timestamp")),
+        )
+    )
+    spec = spec_of(schema, change_feed=True)
+    task = FileTask("f", "f", 0, commit_version=7, commit_timestamp=1_500)
+    got = read(spec, LocalAccess({"f": data}), [task])
+    assert got.drop_columns(["_commit_timestamp"]).to_pylist() == [
+        {"i": 1, "_change_type": "insert", "_commit_version": 7},
+        {"i": 2, "_change_type": "delete", "_commit_version": 7},
+    ]
+    assert got.column("_commit_timestamp").cast(pa.int64()).to_pylist() == [1_500_000] * 2
+    fixed = FileTask("f", "f", 0, change_type="delete", commit_version=8, commit_timestamp=1)
+    assert set(read(spec, LocalAccess({"f": data}), [fixed]).column("_change_type").to_pylist()) == {"delete"}
+    assert read_one(data, NARROW).schema.names == ["i"]

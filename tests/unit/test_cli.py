@@ -147,6 +147,9 @@ def test_a_file_is_not_replaced_unasked_and_a_failure_leaves_none(run: Run, prof
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.parquet"]
 
 
+UNREACHABLE = '{{"shareCredentialsVersion": 1, "endpoint": "http://127.0.0.1:1/x", "bearerToken": "t"}}'
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -160,7 +163,7 @@ def test_a_file_is_not_replaced_unasked_and_a_failure_leaves_none(run: Run, prof
         (["count", "{profile}#demo.city.trips", "--where", "upper(city) = 'X'"], 2, "upper"),
         (["ls", "/no/such/profile.share"], 2, "/no/such/profile.share"),
         (
-            ["ls", '{{"shareCredentialsVersion": 1, "endpoint": "http://127.0.0.1:1/x", "bearerToken": "t"}}'],
+            ["ls", "-o", "retryTimeout=1ms", UNREACHABLE],
             3,
             "127.0.0.1",
         ),

@@ -15,6 +15,8 @@ from delta_sharing_spark.schema.types import Array, DataType, Map, Struct
 
 #: Reader versions of the Delta protocol: 1 asks nothing, 2 column mapping, 3 lists its features by name.
 FEATURES_READER_VERSION = 3
+#: The table property that says how columns are found in files.
+MAPPING_MODE = "delta.columnMapping.mode"
 _COLUMN_MAPPING_READER_VERSION = 2
 
 
@@ -239,6 +241,25 @@ def allows_column_mapping(min_reader_version: int, reader_features: Iterable[str
     if min_reader_version == _COLUMN_MAPPING_READER_VERSION:
         return True
     return min_reader_version >= FEATURES_READER_VERSION and _COLUMN_MAPPING.name in set(reader_features or ())
+
+
+def mapping_mode(
+    configuration: Mapping[str, str], min_reader_version: int, reader_features: Iterable[str] | None, *, table: str
+) -> str:
+    """``"none"``, ``"name"`` or ``"id"``; the property counts only where the protocol allows column mapping.
+
+    Raises:
+        UnsupportedFeatureError: A mode that this reader does not know.
+    """
+    mode = configuration.get(MAPPING_MODE, "none").lower()
+    if not allows_column_mapping(min_reader_version, reader_features):
+        return "none"
+    if mode not in ("none", "name", "id"):
+        raise UnsupportedFeatureError(
+            f"{table} has the column mapping mode {mode!r}; known are 'none', 'name' and 'id': upgrade delta-sharing-spark",
+            features=("columnMapping",),
+        )
+    return mode
 
 
 def reader_features_header() -> str:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.client import Moment, Scan, SharedTable, SharingClient
-from delta_sharing_spark.errors import AddressError
 from delta_sharing_spark.sharing.actions import Metadata
 from delta_sharing_spark.sharing.address import parse_address
 
@@ -119,9 +118,6 @@ def _table(url: str) -> SharedTable:
 def _session(spark: SparkSession | None) -> SparkSession:
     if spark is not None:
         return spark
-    from pyspark.sql import SparkSession
+    from delta_sharing_spark.spark.register import active_session
 
-    active = SparkSession.getActiveSession()
-    if active is None:
-        raise AddressError("no Spark session is active; create one, or pass it as spark=")
-    return active
+    return active_session()

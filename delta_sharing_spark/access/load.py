@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from delta_sharing_spark.access.negotiate import Decision, negotiate, with_fallback
 from delta_sharing_spark.access.settings import formats_of, iso, millis, storage_of, transport_of, who
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, TableChangedError, VersionError
-from delta_sharing_spark.features import check_protocol, check_type_changes
+from delta_sharing_spark.features import check_protocol, check_type_changes, mapping_mode
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.predicates.tree import Expression, conjunction
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from delta_sharing_spark.schema.mapping import mapping_mode, without_mapping
+from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.project import select
 from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_schema
 from delta_sharing_spark.sharing.actions import Metadata, Protocol, Table, TableSnapshotHead
@@ -128,7 +128,7 @@ def shape_of(protocol: Protocol, metadata: Metadata, table: str) -> TableShape:
     check_protocol(protocol.min_reader_version, protocol.reader_features or None, table=table)
     schema = parse_schema(metadata.schema_string, table)
     check_type_changes(schema, table=table)
-    mapping = mapping_mode(metadata.configuration, protocol.min_reader_version, protocol.reader_features, table)
+    mapping = mapping_mode(metadata.configuration, protocol.min_reader_version, protocol.reader_features, table=table)
     if mapping == "none":
         schema = without_mapping(schema)
     return TableShape(metadata.id, schema, metadata.partition_columns, mapping)

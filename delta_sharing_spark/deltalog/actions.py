@@ -14,7 +14,6 @@ from delta_sharing_spark.schema.types import Struct, parse_schema
 
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
-MAPPING_MODE = "delta.columnMapping.mode"
 
 VECTOR_TYPE = pa.struct(
     [
@@ -98,14 +97,11 @@ class Metadata:
         """The column mapping mode: ``"none"``, ``"name"`` or ``"id"``; ``"none"`` unless the protocol allows more.
 
         Raises:
-            LogError: An unknown mode.
+            UnsupportedFeatureError: An unknown mode.
         """
-        mode = self.configuration.get(MAPPING_MODE, "none").lower()
-        if not features.allows_column_mapping(protocol.min_reader_version, protocol.reader_features):
-            return "none"
-        if mode not in {"none", "name", "id"}:
-            raise LogError(f"{table} has the column mapping mode {mode!r}; known are 'none', 'name' and 'id'")
-        return mode
+        return features.mapping_mode(
+            self.configuration, protocol.min_reader_version, protocol.reader_features, table=table
+        )
 
     def physical_partition_columns(self, mapping: str, table: str) -> dict[str, str]:
         """Logical to physical names of the partition columns, in the table's order.

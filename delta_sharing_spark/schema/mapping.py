@@ -1,32 +1,8 @@
-"""Column mapping modes (Delta protocol, "Column Mapping"): which one is in effect, and schemas where none is."""
+"""Schemas of tables whose columns are not mapped (Delta protocol, "Column Mapping")."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-
-from delta_sharing_spark.errors import UnsupportedFeatureError
-from delta_sharing_spark.features import allows_column_mapping
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_ID, COLUMN_MAPPING_NAME, Array, DataType, Field, Map, Struct
-
-MODE = "delta.columnMapping.mode"
-MODES = ("none", "name", "id")
-
-
-def mapping_mode(
-    configuration: Mapping[str, str], min_reader_version: int, reader_features: Collection[str], table: str
-) -> str:
-    """``"none"``, ``"name"`` or ``"id"``; the property counts only where the protocol supports the feature.
-
-    Raises:
-        UnsupportedFeatureError: A mode that this reader does not know.
-    """
-    mode = configuration.get(MODE, "none").lower()
-    if mode not in MODES:
-        raise UnsupportedFeatureError(
-            f"{table} maps its columns in the mode {mode!r}, this reader knows name and id; upgrade delta-sharing-spark",
-            features=("columnMapping",),
-        )
-    return mode if allows_column_mapping(min_reader_version, reader_features) else "none"
 
 
 def without_mapping(schema: Struct) -> Struct:

@@ -49,6 +49,18 @@ def register(spark: SparkSession, name: str | None = None) -> None:
     spark.dataSource.register(source)
 
 
+def active_session() -> SparkSession:
+    """The session that is active in this thread.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    active = SparkSession.getActiveSession()
+    if active is None:
+        raise ConfigError("no Spark session is active; create one, or pass it as spark=")
+    return active
+
+
 def _is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 

@@ -22,7 +22,9 @@ os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--spark-mode", choices=("classic", "connect"), default="classic", help="the session of tests/spark")
+    parser.addoption(
+        "--spark-mode", choices=("classic", "connect"), default="classic", help="the session of tests/spark"
+    )
 
 
 def pytest_configure() -> None:

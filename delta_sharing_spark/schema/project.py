@@ -87,12 +87,16 @@ def requested(table_schema: Struct, wanted: Struct, table: str) -> Struct:
 
 
 def _requested(known: Struct, wanted: Struct, table: str, path: str) -> Struct:
-    fields = []
+    fields: list[Field] = []
+    seen: set[str] = set()
     for want in wanted.fields:
         column = f"{path}.{want.name}" if path else want.name
         have = known.find(want.name)
         if have is None:
             raise unknown_column(want.name, known, table, path)
+        if have.name in seen:
+            raise SchemaError(f"the given schema names column {column!r} of {table} twice; name each column once")
+        seen.add(have.name)
         fields.append(
             Field(
                 want.name,

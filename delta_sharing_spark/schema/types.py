@@ -137,6 +137,9 @@ class Struct:
 
 DataType = Primitive | Decimal | Array | Map | Struct
 
+#: A type whose only value is NULL: nullable whatever a schema says (Arrow has no other).
+_VOID = Primitive("void")
+
 
 def parse_schema(schema_string: str, table: str = "the table") -> Struct:
     """Parse a ``schemaString``.
@@ -176,13 +179,13 @@ def parse_type(tree: Any, table: str, path: str) -> DataType:
         return Struct(tuple(_parse_field(f, table, path) for f in tree["fields"]))
     if kind == "array" and "elementType" in tree:
         element = parse_type(tree["elementType"], table, f"{path}.element")
-        return Array(element, bool(tree.get("containsNull", True)))
+        return Array(element, bool(tree.get("containsNull", True)) or element == _VOID)
     if kind == "map" and "keyType" in tree and "valueType" in tree:
-        return Map(
-            parse_type(tree["keyType"], table, f"{path}.key"),
-            parse_type(tree["valueType"], table, f"{path}.value"),
-            bool(tree.get("valueContainsNull", True)),
-        )
+        key = parse_type(tree["keyType"], table, f"{path}.key")
+        if key == _VOID:
+            raise _unknown_type("void", table, f"{path}.key")
+        value = parse_type(tree["valueType"], table, f"{path}.value")
+        return Map(key, value, bool(tree.get("valueContainsNull", True)) or value == _VOID)
     if kind == "udt":
         raise _unknown_type("udt", table, path)
     raise ResponseError(
@@ -197,10 +200,11 @@ def _parse_field(tree: Any, table: str, path: str) -> Field:
         )
     name = tree["name"]
     metadata = tree.get("metadata")
+    data_type = parse_type(tree["type"], table, f"{path}.{name}" if path else name)
     return Field(
         name,
-        parse_type(tree["type"], table, f"{path}.{name}" if path else name),
-        bool(tree.get("nullable", True)),
+        data_type,
+        bool(tree.get("nullable", True)) or data_type == _VOID,
         metadata if isinstance(metadata, dict) else {},
     )
 

@@ -244,7 +244,7 @@ def test_deletion_vectors_under_splits_and_projection(data: st.DataObject) -> No
         if (not with_deleted or (r in deleted) == invert) and not (with_excluded and r in excluded)
     ]
     access = LocalAccess({"f": raw}, vectors)
-    bins = pack([task], data.draw(st.integers(len(raw) // 8 + 1, 20_000)))
+    bins = pack([task], data.draw(st.integers(len(raw) // 8 + 1, len(raw) + 1)))
     limit = data.draw(st.none() | st.integers(0, rows))
     got = [i for b in bins for i in ids(read(spec_of(NARROW, projected=True), access, slices=b))]
     assert got == expected

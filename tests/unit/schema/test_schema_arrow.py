@@ -1,0 +1,221 @@
+"""Spark's Arrow schema, which PySpark's own function is the oracle of, and the schema JSON that Spark is given."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from delta_sharing_spark.errors import ResponseError, SchemaError, UnsupportedFeatureError
+from delta_sharing_spark.features import check_type_changes
+from delta_sharing_spark.schema.arrow import arrow_schema
+from delta_sharing_spark.schema.mapping import without_mapping
+from delta_sharing_spark.schema.spark import spark_schema_json
+from delta_sharing_spark.schema.types import (
+    PRIMITIVES,
+    Array,
+    DataType,
+    Decimal,
+    Field,
+    Map,
+    Primitive,
+    Struct,
+    parse_schema,
+    schema_to_json,
+)
+
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=6)
+METADATA = st.fixed_dictionaries(
+    {},
+    optional={
+        "comment": st.text(max_size=5),
+        "delta.columnMapping.id": st.integers(1, 99),
+        "delta.columnMapping.physicalName": NAMES,
+        "CURRENT_DEFAULT": st.just("no_such_function()"),
+        "EXISTS_DEFAULT": st.just("1"),
+        "delta.generationExpression": st.just("a + 1"),
+        "__CHAR_VARCHAR_TYPE_STRING": st.just("char(3)"),
+    },
+)
+
+
+@st.composite
+def decimals(draw: Any) -> Decimal:
+    precision = draw(st.integers(1, 38))
+    return Decimal(precision, draw(st.integers(0, precision)))
+
+
+def structs(inner: st.SearchStrategy[DataType], least: int = 0) -> st.SearchStrategy[Struct]:
+    fields = st.builds(Field, NAMES, inner, st.booleans(), METADATA)
+    unique = st.lists(fields, min_size=least, max_size=4, unique_by=lambda f: f.name.lower())
+    return unique.map(lambda f: Struct(tuple(f)))
+
+
+VOID = Primitive("void")
+TYPES: st.SearchStrategy[DataType] = st.recursive(
+    st.sampled_from(sorted(PRIMITIVES)).map(Primitive) | decimals(),
+    lambda inner: (
+        st.builds(Array, inner, st.booleans())
+        | st.builds(Map, inner.filter(lambda k: k != VOID), inner, st.booleans())
+        | structs(inner)
+    ),
+    max_leaves=8,
+)
+SCHEMAS = structs(TYPES, least=1)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(SCHEMAS)
+def test_the_arrow_schema_is_pysparks(schema: Struct) -> None:
+    schema = parse_schema(json.dumps(schema_to_json(schema)))
+    spark = to_arrow_schema(StructType.fromJson(spark_schema_json(schema)), timezone="UTC")
+    # As Spark's worker compares them: the metadata that PySpark carries along in fields does not count.
+    assert arrow_schema(schema).equals(spark)
+    assert names_of(arrow_schema(schema)) == names_of(spark)
+
+
+def names_of(kind: Any) -> list[Any]:
+    """Field names at every level, which equality of lists and maps does not look at."""
+    if isinstance(kind, pa.Schema | pa.StructType):
+        return [(f.name, names_of(f.type)) for f in kind]
+    if isinstance(kind, pa.MapType):
+        return [(f.name, names_of(f.type)) for f in (kind.key_field, kind.item_field)]
+    return [(kind.value_field.name, names_of(kind.value_type))] if isinstance(kind, pa.ListType) else []
+
+
+@settings(max_examples=100, deadline=None)
+@given(SCHEMAS)
+def test_json_round_trips_and_spark_sees_no_delta_metadata(schema: Struct) -> None:
+    schema = parse_schema(json.dumps(schema_to_json(schema)))
+    again = parse_schema(json.dumps(schema_to_json(schema)))
+    assert again == schema
+    assert schema_to_json(again) == schema_to_json(schema)
+    text = json.dumps(spark_schema_json(schema), ensure_ascii=False)
+    assert '"delta.' not in text
+    assert "_DEFAULT" not in text
+    assert text.count('"__CHAR_VARCHAR_TYPE_STRING"') == json.dumps(schema_to_json(schema)).count(
+        '"__CHAR_VARCHAR_TYPE_STRING"'
+    )
+    assert '"delta.columnMapping' not in json.dumps(schema_to_json(without_mapping(schema)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("int", Primitive("integer")),
+        ("BIGINT", Primitive("long")),
+        ("decimal", Decimal(10, 0)),
+        ("decimal( 5 , 2 )", Decimal(5, 2)),
+        ("varchar(5)", Primitive("string")),
+        ("null", Primitive("void")),
+    ],
+)
+def test_spellings_of_types(text: str, expected: DataType) -> None:
+    schema = {"type": "struct", "fields": [{"name": "a", "type": text, "nullable": True, "metadata": {}}]}
+    assert parse_schema(json.dumps(schema)).fields[0].type == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "geometry",
+        "geography(4326)",
+        "interval day to second",
+        "time(6)",
+        "timestamp_nanos",
+        "decimal(39,0)",
+        "decimal(2,3)",
+    ],
+)
+def test_types_we_cannot_read_are_refused_by_name_and_column(name: str) -> None:
+    inner = {"type": "struct", "fields": [{"name": "b", "type": name, "nullable": True, "metadata": {}}]}
+    tree = {
+        "type": "struct",
+        "fields": [{"name": "a", "type": {"type": "array", "elementType": inner, "containsNull": True}}],
+    }
+    with pytest.raises(UnsupportedFeatureError, match=r"'a\.element\.b' of t") as caught:
+        parse_schema(json.dumps(tree), "t")
+    assert caught.value.features == (name,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[", "null", '"long"', "{}", '{"type": "struct"}', '{"type": "struct", "fields": [1]}', '{"type":"struct","fields":[{"name":"a"}]}',
+     '{"type":"struct","fields":[{"name":"a","type":7}]}', '{"type":"struct","fields":[{"name":"a","type":{"type":"array"}}]}',
+     '{"type":"struct","fields":[{"name":1,"type":"long"}]}', "[" * 100_000],
+)  # fmt: skip
+def test_malformed_schemas_are_one_clear_error(text: str) -> None:
+    with pytest.raises(ResponseError, match="t"):
+        parse_schema(text, "t")
+
+
+def test_names_are_found_exactly_then_without_case() -> None:
+    schema = Struct((Field("a", Primitive("long")), Field("A", Primitive("string")), Field("b", Primitive("date"))))
+    assert schema.find("A") is schema.fields[1]
+    assert schema.find("B") is schema.fields[2]
+    assert schema.find("c") is None
+    twice = Struct((Field("ab", Primitive("long")), Field("aB", Primitive("string"))))
+    with pytest.raises(SchemaError, match="ambiguous"):
+        twice.find("AB")
+
+
+CHANGE = "delta.typeChanges"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "allowed"),
+    [
+        *[(a, b, True) for a, b in [("byte", "short"), ("byte", "long"), ("short", "integer"), ("integer", "long")]],
+        *[(a, "double", True) for a in ("byte", "short", "integer", "float")],
+        *[(a, "decimal(10,0)", True) for a in ("byte", "short", "integer")],
+        ("long", "decimal(20,0)", True),
+        ("long", "decimal(22,2)", True),
+        ("date", "timestamp_ntz", True),
+        ("decimal(5,2)", "decimal(7,4)", True),
+        ("decimal(5,2)", "decimal(7,5)", False),
+        ("decimal(5,2)", "decimal(5,1)", False),
+        ("long", "decimal(19,0)", False),
+        ("integer", "decimal(10,1)", False),
+        ("long", "double", False),
+        ("long", "integer", False),
+        ("double", "float", False),
+        ("date", "timestamp", False),
+        ("string", "variant", False),
+        ("integer", None, False),
+        ("integer", "interval", False),
+    ],
+)
+def test_type_changes_are_checked_at_every_level(before: str, after: Any, allowed: bool) -> None:
+    change = {
+        CHANGE: [{"fromType": "byte", "toType": "short"}, {"fromType": before, "toType": after, "fieldPath": "element"}]
+    }
+    field = Field("x", Array(Primitive("long")), metadata=change)
+    schema = Struct((Field("m", Map(Primitive("string"), Struct((field,)))),))
+    if allowed:
+        check_type_changes(schema, table="t")
+    else:
+        with pytest.raises(UnsupportedFeatureError, match=r"'m\.value\.x' of t") as caught:
+            check_type_changes(schema, table="t")
+        assert caught.value.features == ("typeWidening",)
+
+
+def test_void_is_nullable_whatever_the_schema_says_and_no_key() -> None:
+    tree = {"type": "array", "elementType": "void", "containsNull": False}
+    schema = parse_schema(
+        json.dumps(
+            {
+                "type": "struct",
+                "fields": [{"name": n, "type": t, "nullable": False} for n, t in [("v", "void"), ("l", tree)]],
+            }
+        )
+    )
+    assert schema == Struct((Field("v", VOID), Field("l", Array(VOID), False)))
+    key = {"type": "map", "keyType": "void", "valueType": "long"}
+    with pytest.raises(UnsupportedFeatureError, match=r"'m\.key'"):
+        parse_schema(json.dumps({"type": "struct", "fields": [{"name": "m", "type": key}]}))

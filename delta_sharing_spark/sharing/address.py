@@ -82,6 +82,8 @@ def check_name(name: str, kind: str) -> str:
     bad = next((c for c in name if c in " /\x7f" or ord(c) < 32 or "\ud800" <= c <= "\udfff"), None)
     if bad is not None:
         raise AddressError(f"the {kind} name {name!r} contains {bad!r}, which the protocol does not allow")
+    if name in (".", ".."):
+        raise AddressError(f"the {kind} name {name!r} cannot stand in a URL's path; ask the provider for another name")
     if kind != "share" and "." in name:
         raise AddressError(
             f"the {kind} name {name!r} contains a period, which the protocol allows in a share's name only"

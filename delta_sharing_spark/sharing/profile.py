@@ -209,6 +209,7 @@ def _from_json(text: str, name: str) -> Profile:
 
 
 def _read(path: str, what: str, advice: str) -> str:
+    local: Path | None = None
     try:
         local = _local(path)
         if local is not None:
@@ -217,7 +218,9 @@ def _read(path: str, what: str, advice: str) -> str:
 
         return read_text(path)
     except FileNotFoundError:
-        raise ProfileError(f"{what} {path} does not exist; {advice}") from None
+        # fsspec says so of a web server that is not there, too.
+        reach = "" if local is not None else " or cannot be reached"
+        raise ProfileError(f"{what} {path} does not exist{reach}; {advice}") from None
     # What cloud file systems raise has no common root (botocore, azure, aiohttp); it all means: not readable.
     except Exception as error:
         raise ProfileError(

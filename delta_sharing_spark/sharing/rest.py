@@ -204,7 +204,7 @@ class SharingRest:
                 body=body,
                 collect=collect,
             )
-            if page.query_status is not None:
+            if page.query_status is not None and token is None:
                 from delta_sharing_spark.sharing.asynchronous import await_query
 
                 query_id, answer = await_query(self, table, page.query_status, query, formats)

@@ -1,0 +1,56 @@
+"""A scripted server, a clock that need not be waited for, and a client of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from scripted_server import Clock, ScriptedServer
+
+from delta_sharing_spark.sharing import transport
+from delta_sharing_spark.sharing.profile import load_profile
+from delta_sharing_spark.sharing.rest import SharingRest
+from delta_sharing_spark.sharing.sessions import TransportSettings
+
+TOKEN = "dapi-S3cretT0ken-0123456789"
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as found:
+        yield found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def settings(clock: Clock) -> TransportSettings:
+    return TransportSettings(connect_timeout=5, read_timeout=5, retry_seconds=100, sleep=clock.sleep, clock=clock)
+
+
+@pytest.fixture
+def rest_of(settings: TransportSettings) -> Callable[..., SharingRest]:
+    """A client of a server, with a profile of the given fields (a bearer token's by default)."""
+
+    def make(server: ScriptedServer, settings: TransportSettings = settings, **fields: Any) -> SharingRest:
+        profile = {"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": TOKEN} | fields
+        return SharingRest(load_profile(profile), settings)
+
+    return make
+
+
+@pytest.fixture
+def rest(server: ScriptedServer, rest_of: Callable[..., SharingRest]) -> SharingRest:
+    return rest_of(server)
+
+
+@pytest.fixture(autouse=True)
+def _no_host_known() -> Iterator[None]:
+    """Each test begins as a process that no server has answered yet."""
+    transport._answered.clear()
+    yield
+    transport._answered.clear()

@@ -1,0 +1,250 @@
+"""Profiles: every type, every place they come from, and what is refused (peers.md T38 to T44)."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delta_sharing_spark.errors import ProfileError
+from delta_sharing_spark.sharing.profile import ENVIRONMENT, load_profile, profile_from_environment
+from delta_sharing_spark.sharing.times import parse_instant
+
+BEARER = {"shareCredentialsVersion": 1, "endpoint": "https://server/prefix/", "bearerToken": "t0ken-s3cret"}
+OAUTH = {
+    "shareCredentialsVersion": 2,
+    "type": "oauth_client_credentials",
+    "endpoint": "https://server",
+    "tokenEndpoint": "https://login/token/",
+    "clientId": "me",
+    "clientSecret": "cl1ent-s3cret",
+}
+BASIC = {
+    "shareCredentialsVersion": 2,
+    "type": "basic",
+    "endpoint": "https://server",
+    "username": "me",
+    "password": "p4ss-s3cret",
+}
+
+
+def jwt_fields(key_file: Path) -> dict[str, Any]:
+    key = {"privateKeyFile": str(key_file), "keyId": "k1"}
+    auth = {"tokenEndpoint": "https://login/token", "issuer": "iss", "clientId": "me", "audience": "aud"}
+    return {
+        "shareCredentialsVersion": 2,
+        "type": "oauth_jwt_bearer_private_key_jwt",
+        "endpoint": "https://server",
+        "auth": auth | {"privateKey": key},
+    }
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "key.pem"
+    path.write_text("-----BEGIN s3cret-----")
+    return path
+
+
+def test_version_one() -> None:
+    profile = load_profile(BEARER | {"expirationTime": "2021-11-12T00:12:29.0Z", "icebergEndpoint": "x", "new": {}})
+    assert (profile.endpoint, profile.type, profile.bearer_token) == (
+        "https://server/prefix",
+        "bearer_token",
+        "t0ken-s3cret",
+    )
+    assert profile.expires == datetime(2021, 11, 12, 0, 12, 29, tzinfo=timezone.utc)
+
+
+def test_version_two_with_a_bearer_token() -> None:
+    """T42: the references refuse it; it is harmless, and servers hand it out (issue 3 asks for it)."""
+    profile = load_profile(BEARER | {"shareCredentialsVersion": 2, "type": "bearer_token"})
+    assert profile.bearer_token == "t0ken-s3cret"
+
+
+def test_the_other_types(key_file: Path) -> None:
+    oauth = load_profile(OAUTH | {"scope": "all"})
+    assert (oauth.token_endpoint, oauth.client_id, oauth.client_secret, oauth.scope) == (
+        "https://login/token",
+        "me",
+        "cl1ent-s3cret",
+        "all",
+    )
+    basic = load_profile(BASIC)
+    assert (basic.username, basic.password) == ("me", "p4ss-s3cret")
+    signed = load_profile(jwt_fields(key_file))
+    assert signed.private_key is not None
+    assert (signed.issuer, signed.audience, signed.private_key.algorithm) == ("iss", "aud", "RS256")
+    assert signed.private_key.pem == key_file.read_text(), "executors have not got the file"
+
+
+@pytest.mark.parametrize("version", ["1", " 1", 1])
+def test_a_version_may_be_text(version: Any) -> None:
+    assert load_profile(BEARER | {"shareCredentialsVersion": version}).version == 1
+
+
+def _without(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    return {k: v for k, v in fields.items() if k != name}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (_without(BEARER, "shareCredentialsVersion"), "Cannot find the 'shareCredentialsVersion' field"),  # T39
+        (_without(BEARER, "endpoint"), "Cannot find the 'endpoint' field"),  # T40
+        (_without(BEARER, "bearerToken"), "Cannot find the 'bearerToken' field"),
+        (BEARER | {"bearerToken": " "}, "Cannot find the 'bearerToken' field"),
+        (BEARER | {"bearerToken": 5}, "Cannot find the 'bearerToken' field"),
+        (BEARER | {"shareCredentialsVersion": 100}, "is 100 which is too new.*upgrade delta-sharing-spark"),  # T41
+        (BEARER | {"shareCredentialsVersion": 0}, "not a version number"),
+        (BEARER | {"shareCredentialsVersion": 1.5}, "not a version number"),
+        (BEARER | {"shareCredentialsVersion": True}, "not a version number"),
+        (BEARER | {"shareCredentialsVersion": []}, "not a version number"),
+        (OAUTH | {"shareCredentialsVersion": 1}, "'oauth_client_credentials' needs shareCredentialsVersion 2"),  # T42
+        (BASIC | {"shareCredentialsVersion": 1}, "'basic' needs shareCredentialsVersion 2"),
+        (OAUTH | {"type": "kerberos"}, "'kerberos' is unknown; upgrade"),
+        *((_without(OAUTH, name), f"Cannot find the '{name}' field") for name in ("clientSecret", "clientId")),  # T44
+        (_without(OAUTH, "tokenEndpoint"), "Cannot find the 'tokenEndpoint' field"),
+        *((_without(BASIC, name), f"Cannot find the '{name}' field") for name in ("username", "password")),
+        (OAUTH | {"type": "oauth_jwt_bearer_private_key_jwt"}, "Cannot find the 'auth' field"),
+        (jwt_fields(Path("/nowhere/key.pem")), "private key of the profile /nowhere/key.pem does not exist"),
+        (BEARER | {"bearerToken": "two\nlines"}, "characters that no token has"),
+        (BEARER | {"bearerToken": "tökén"}, "characters that no token has"),
+        (BASIC | {"password": "\ud800"}, "'password' in the profile is not valid text"),
+    ],
+)
+def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProfileError, match=message) as caught:
+        load_profile(fields)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path, a home directory, a file URL, any fsspec URL, a byte-order mark, JSON, and the environment."""
+    import fsspec
+
+    path = tmp_path / "profile with space.share"
+    path.write_text("\ufeff" + json.dumps(BEARER), encoding="utf-8")
+    fsspec.filesystem("memory").pipe("/p.share", json.dumps(BEARER).encode())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    expected = load_profile(BEARER)
+    for source in (
+        path,
+        str(path),
+        f"~/{path.name}",
+        path.as_uri(),
+        f"file:{path}",
+        "memory://p.share",
+        f" {json.dumps(BEARER)} ",
+    ):
+        assert load_profile(source) == expected, source
+    for source in (str(path), json.dumps(BEARER)):
+        monkeypatch.setenv(ENVIRONMENT, source)
+        assert profile_from_environment() == expected
+    monkeypatch.setenv(ENVIRONMENT, " ")
+    assert profile_from_environment() is None
+
+
+def test_dbfs_is_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda self, **_: json.dumps(BEARER | {"bearerToken": str(self)}))
+    for source in ("dbfs:/mnt/p.share", "dbfs:///mnt/p.share"):
+        assert load_profile(source).bearer_token == "/dbfs/mnt/p.share"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("/nowhere/p.share", "does not exist"),
+        ("memory://nowhere.share", "does not exist"),
+        ("{not json", "not valid JSON"),
+        ("[" * 100_000, "cannot be read|does not exist"),
+        ("/", "cannot be read"),
+        ("nosuchscheme://x/y", "cannot be read"),
+        ("~nosuchuser/p.share", "cannot be read"),
+        ("a\0b", "cannot be read"),
+        ("http://[::1", "does not exist or cannot be reached"),
+        ("https://nowhere.invalid/p.share?sig=s3cret", "does not exist or cannot be reached"),
+    ],
+)
+def test_what_cannot_be_read(source: str, message: str) -> None:
+    with pytest.raises(ProfileError, match=message) as caught:
+        load_profile(source)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[]", '"x"', "5", "null", ""])
+def test_a_file_that_is_no_object(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "p.share"
+    path.write_text(text)
+    with pytest.raises(ProfileError, match=r"not a JSON object|not valid JSON"):
+        load_profile(path)
+
+
+def test_a_profile_shows_no_secret(key_file: Path) -> None:
+    for fields in (BEARER, OAUTH, BASIC, jwt_fields(key_file)):
+        profile = load_profile(fields)
+        assert "s3cret" not in repr(profile)
+        assert "s3cret" not in str(profile)
+        assert pickle.loads(pickle.dumps(profile)) == profile
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+KEYS = sorted({*BEARER, *OAUTH, *BASIC, "auth", "expirationTime", "scope"})
+TYPES = ["bearer_token", "basic", "oauth_client_credentials", "oauth_jwt_bearer_private_key_jwt", "x"]
+
+
+@given(
+    st.dictionaries(st.sampled_from(KEYS), JSON),
+    st.sampled_from([BEARER, OAUTH, BASIC, jwt_fields(Path("/nowhere"))]),
+    st.sampled_from(TYPES),
+)
+def test_any_fields_are_a_profile_or_a_profile_error(spoilt: dict[str, Any], whole: dict[str, Any], kind: str) -> None:
+    fields = whole | {"type": kind} | spoilt
+    try:
+        profile = load_profile(json.dumps(fields))
+    except ProfileError:
+        return
+    profile.expires  # noqa: B018  # must not fail either
+
+
+@given(st.text(max_size=60))
+def test_any_json_text_is_a_profile_or_a_profile_error(text: str) -> None:
+    with pytest.raises(ProfileError):
+        load_profile("{" + text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2021-11-12T00:12:29.0Z", "2021-11-12T00:12:29+00:00"),
+        ("2021-11-12T00:12:29Z", "2021-11-12T00:12:29+00:00"),
+        ("2021-11-12T00:12:29.123456789Z", "2021-11-12T00:12:29.123456+00:00"),
+        ("2021-11-12T00:12:29,5+01:00", "2021-11-11T23:12:29.500000+00:00"),
+        ("2021-11-12T00:12:29-0230", "2021-11-12T02:42:29+00:00"),
+        ("2021-11-12 00:12+05", "2021-11-11T19:12:00+00:00"),
+        ("2021-11-12", "2021-11-12T00:00:00+00:00"),
+        ("9999-12-31T23:59:59-01:00", None),
+        ("2021-13-12", None),
+        ("tomorrow", None),
+        ("", None),
+    ],
+)
+def test_instants(text: str, expected: str | None) -> None:
+    found = parse_instant(text)
+    assert (None if found is None else found.isoformat()) == expected
+
+
+@given(st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1)), st.integers(-14 * 60, 14 * 60))
+def test_instants_as_python_writes_them(naive: datetime, minutes: int) -> None:
+    moment = naive.replace(tzinfo=timezone(timedelta(minutes=minutes)))
+    assert parse_instant(moment.isoformat()) == moment

@@ -1,0 +1,134 @@
+"""The cache of file bytes: whatever is damaged, evicted or written by others, the bytes read are the file's."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import stat
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from delta_sharing_spark.storage.cache import BLOCK, BlockCache, CachedSource
+
+DATA = random.Random(1).randbytes(3 * BLOCK + 12_345)
+
+
+@dataclass
+class Source:
+    data: bytes = DATA
+    name: str = "f"
+    reads: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def read(self, start: int, length: int) -> memoryview:
+        self.reads.append((start, length))
+        return memoryview(self.data)[start : start + length]
+
+    def close(self) -> None:
+        pass
+
+
+def files(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_file()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(DATA)), st.integers(0, 2 * BLOCK)), max_size=6), st.integers(0, 5 * BLOCK))
+def test_reads_are_the_files_bytes(
+    tmp_path_factory: pytest.TempPathFactory, asked: list[tuple[int, int]], room: int
+) -> None:
+    root = tmp_path_factory.mktemp("cache")
+    cache = BlockCache(str(root), room)
+    for start, length in asked:
+        length = min(length, len(DATA) - start)
+        assert bytes(CachedSource(Source(), cache, "k").read(start, length)) == DATA[start : start + length]
+        assert sum(path.stat().st_size for path in files(root)) <= room
+
+
+def test_a_second_reader_asks_for_nothing(tmp_path: Path) -> None:
+    first, second = Source(), Source()
+    CachedSource(first, BlockCache(str(tmp_path / "new"), 1 << 30), "k").read(0, len(DATA))
+    assert first.reads == [(0, len(DATA))], "missing neighbours are one request"
+    again = CachedSource(second, BlockCache(str(tmp_path / "new"), 1 << 30), "k")
+    assert bytes(again.read(5, BLOCK)) == DATA[5 : BLOCK + 5]
+    assert second.reads == []
+    for path in files(tmp_path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    other = Source(DATA[:-1])
+    CachedSource(other, BlockCache(str(tmp_path / "new"), 1 << 30), "k").read(0, 10)
+    assert other.reads, "a file of another size is another file"
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-1], lambda b: bytes([b[0] ^ 1]) + b[1:], lambda b: b"", lambda b: b + b"x"]
+)
+def test_damaged_blocks_are_fetched_anew(tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
+    cache = BlockCache(str(tmp_path), 1 << 30)
+    CachedSource(Source(), cache, "k").read(0, len(DATA))
+    for path in files(tmp_path):
+        path.write_bytes(damage(path.read_bytes()))
+    source = Source()
+    assert bytes(CachedSource(source, cache, "k").read(0, len(DATA))) == DATA
+    assert source.reads
+    assert bytes(CachedSource(Source(b"\0" * len(DATA)), cache, "k").read(0, len(DATA))) == DATA
+
+
+def test_the_longest_unused_goes_first(tmp_path: Path) -> None:
+    cache = BlockCache(str(tmp_path), 4 * BLOCK + 4096)
+    source = CachedSource(Source(), cache, "k")
+    for number, start in enumerate((0, BLOCK, 2 * BLOCK)):
+        source.read(start, 1)
+        for path in files(tmp_path):
+            if path.stat().st_mtime > 10**6:
+                os.utime(path, (number + 1, number + 1))
+    source.read(0, 1)  # used again
+    for name in "abc":
+        CachedSource(Source(), cache, name).read(0, 1)
+    counted = Source()
+    again = CachedSource(counted, cache, "k")
+    again.read(0, 1)
+    assert counted.reads == []
+    again.read(BLOCK, 1)
+    assert counted.reads, "the second block had not been used for longest"
+
+
+def test_an_unusable_directory_costs_nothing_but_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    cache = BlockCache(str(tmp_path / "file"), 1 << 30)
+    for _ in range(2):
+        assert bytes(CachedSource(Source(), cache, "k").read(7, 99)) == DATA[7:106]
+    assert len(caplog.records) == 1
+
+
+def _hammer(root: str, seed: int, failures: object) -> None:
+    noise, cache = random.Random(seed), BlockCache(root, 5 * BLOCK)
+    for _ in range(60):
+        key = noise.choice("xyz")
+        start = noise.randrange(len(DATA))
+        length = min(noise.randrange(2 * BLOCK), len(DATA) - start)
+        if bytes(CachedSource(Source(), cache, key).read(start, length)) != DATA[start : start + length]:
+            failures.put(seed)  # type: ignore[attr-defined]
+
+
+def test_processes_and_threads_share_it(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    failures = context.Queue()
+    processes = [context.Process(target=_hammer, args=(str(tmp_path), seed, failures)) for seed in range(2)]
+    threads = [threading.Thread(target=_hammer, args=(str(tmp_path), seed, failures)) for seed in range(7, 9)]
+    for worker in (*processes, *threads):
+        worker.start()
+    for worker in (*processes, *threads):
+        worker.join()
+    assert failures.empty()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert not [path for path in files(tmp_path) if path.name.startswith(".")], "no partial file is left"
+    failures.close()

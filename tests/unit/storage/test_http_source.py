@@ -1,0 +1,367 @@
+"""Ranges over HTTP against a server that misbehaves in every way storages and networks do."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import requests
+from misbehaving_server import Fault, Handler, Server, good
+
+from delta_sharing_spark.errors import (
+    ConfigError,
+    CorruptFileError,
+    CredentialError,
+    DeltaSharingError,
+    FileError,
+    FileGoneError,
+    NetworkError,
+)
+from delta_sharing_spark.storage.http import HttpPolicy, HttpSource, ReadCancelled
+
+DATA = random.Random(7).randbytes(3_000_000)
+
+
+@dataclass
+class Lease:
+    current: str
+    renewed: list[str] = field(default_factory=list)
+    fails: bool = False
+
+    def url(self) -> str:
+        return self.current
+
+    def refused(self, url: str, reason: str) -> None:
+        assert url == self.current
+        if self.fails:
+            raise CredentialError("no other URL")
+        self.renewed.append(reason)
+        self.current = f"{url}&renewed={len(self.renewed)}"
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+    waits: list[float] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    one = Server(DATA)
+    yield one
+    one.shutdown()
+    one.server_close()
+
+
+@pytest.fixture
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as one:
+        one.trust_env = False
+        yield one
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def source(
+    server: Server, session: requests.Session, clock: Clock, lease: Lease | None = None, **how: Any
+) -> HttpSource:
+    size = how.pop("size", len(DATA))
+    policy = HttpPolicy(read_timeout=5.0, clock=clock, sleep=clock.sleep, **how)
+    return HttpSource(session, lease or Lease(server.url), name="part-1", size=size, policy=policy)
+
+
+def test_any_range_is_the_files(server: Server, session: requests.Session, clock: Clock) -> None:
+    one = source(server, session, clock)
+    for start, length in [(0, 10), (len(DATA) - 8, 8), (5, 0), (0, len(DATA)), (1_000_000, 1_500_000)]:
+        assert one.read(start, length) == DATA[start : start + length]
+    assert len(server.asked) == 4
+    assert all("Authorization" not in h for h in server.headers)
+    for start, length in [(-1, 5), (len(DATA), 1), (0, len(DATA) + 1)]:
+        with pytest.raises(CorruptFileError, match=r"part-1.*truncated or damaged"):
+            one.read(start, length)
+
+
+def short(handler: Handler, start: int, end: int) -> None:
+    """The body ends early, though its length was declared; the connection closes."""
+    handler.part(start, end, DATA[start : start + (end - start) // 3], length=end - start)
+    handler.close_connection = True
+
+
+def reset_midway(handler: Handler, start: int, end: int) -> None:
+    handler.part(start, end, DATA[start : start + (end - start) // 2], length=end - start)
+    handler.reset()
+
+
+def reset_at_once(handler: Handler, start: int, end: int) -> None:
+    handler.reset()
+
+
+def less_than_asked(handler: Handler, start: int, end: int) -> None:
+    """A 206 of fewer bytes than asked for, which HTTP allows."""
+    middle = start + max(1, (end - start) // 2)
+    handler.part(start, middle, DATA[start:middle])
+
+
+def whole(handler: Handler, start: int, end: int) -> None:
+    handler.answer(200, DATA)
+
+
+def other_range(handler: Handler, start: int, end: int) -> None:
+    handler.part(start + 1, end + 1, DATA[start + 1 : end + 1])
+
+
+def no_content_range(handler: Handler, start: int, end: int) -> None:
+    handler.answer(206, DATA[start:end])
+
+
+def garbage(handler: Handler, start: int, end: int) -> None:
+    handler.wfile.write(b"SSH-2.0-no\r\n\r\n")
+    handler.close_connection = True
+
+
+def status(code: int, body: bytes = b"", **headers: Any) -> Fault:
+    return lambda handler, start, end: handler.answer(code, body, **headers)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [short, reset_midway, reset_at_once, less_than_asked, whole, other_range, no_content_range, garbage, status(500), status(503), status(408), status(429)],
+    ids=lambda f: getattr(f, "__name__", "status"),
+)  # fmt: skip
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_passes_is_tried_again_and_resumed(
+    server: Server, session: requests.Session, clock: Clock, fault: Fault, times: int
+) -> None:
+    server.faults.extend([fault] * times)
+    one = source(server, session, clock)
+    assert one.read(1000, 2_000_000) == DATA[1000:2_001_000]
+    starts = [start for _, start, _ in server.asked]
+    assert starts == sorted(starts)
+    assert all(end == 2_001_000 for *_, end in server.asked)
+    if fault in (short, less_than_asked):
+        assert starts[-1] > 1000, "goes on from the byte it reached"
+
+
+def test_retry_after_is_waited_for(server: Server, session: requests.Session, clock: Clock) -> None:
+    server.faults.extend([status(429, Retry_After=7), status(503, Retry_After=3)])
+    assert source(server, session, clock).read(0, 10) == DATA[:10]
+    assert clock.waits == [7.0, 3.0]
+
+
+@pytest.mark.parametrize("fault", [status(503), reset_at_once, short])
+def test_retries_end(server: Server, session: requests.Session, clock: Clock, fault: Fault) -> None:
+    server.always = fault
+    one = source(server, session, clock, retry_seconds=20.0)
+    with pytest.raises(NetworkError, match=r"part-1.*tried for 20 s") as caught:
+        one.read(0, 1)
+    assert clock.now <= 20
+    assert 5 < len(clock.waits) < 50
+    assert_no_secret(caught.value)
+
+
+def test_a_server_that_is_not_there(server: Server, session: requests.Session, clock: Clock) -> None:
+    lease = Lease("http://127.0.0.1:9/f?sig=SECRET")
+    with pytest.raises(NetworkError) as caught:
+        source(server, session, clock, lease, retry_seconds=1.0).read(0, 1)
+    assert_no_secret(caught.value)
+
+
+def test_a_storage_that_never_gives_the_range_ends_soon(
+    server: Server, session: requests.Session, clock: Clock
+) -> None:
+    server.always = other_range
+    with pytest.raises(FileError, match="other bytes than asked for"):
+        source(server, session, clock).read(0, 10)
+    assert len(server.asked) < 10
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            lambda h, s, e: h.part(s, e, DATA[s:e], total=len(DATA) + 5),
+            f"it has {len(DATA) + 5} bytes, planned were {len(DATA)}",
+        ),
+        (lambda h, s, e: h.answer(200, DATA[:-1]), f"it has {len(DATA) - 1} bytes, planned"),
+        (status(416), "shorter"),
+    ],
+)
+def test_another_file_than_planned_is_an_error_at_once(
+    server: Server, session: requests.Session, clock: Clock, fault: Fault, message: str
+) -> None:
+    server.always = fault
+    with pytest.raises(CorruptFileError, match=message) as caught:
+        source(server, session, clock).read(0, 10)
+    assert "reload the table" in str(caught.value)
+    assert caught.value.file == "part-1"
+    assert len(server.asked) == 1
+
+
+def test_an_etag_that_changes_between_ranges_is_an_error(
+    server: Server, session: requests.Session, clock: Clock
+) -> None:
+    def tagged(tag: str) -> Fault:
+        return lambda h, s, e: h.part(s, e, DATA[s:e], ETag=tag)
+
+    server.faults.extend([tagged('"a"'), tagged('W/"x"'), good, tagged('"a"'), tagged('"b"')])
+    one = source(server, session, clock)
+    for _ in range(4):
+        one.read(0, 10)
+    with pytest.raises(CorruptFileError, match="ETag changed"):
+        one.read(0, 10)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        status(403),
+        status(401),
+        status(400, b"<Code>ExpiredToken</Code>"),
+        status(404, b"Signature not valid: AuthenticationFailed"),
+    ],
+)
+def test_a_refused_url_is_renewed(server: Server, session: requests.Session, clock: Clock, refusal: Fault) -> None:
+    server.faults.extend([refusal, short, refusal])
+    lease = Lease(server.url)
+    assert source(server, session, clock, lease).read(0, 100_000) == DATA[:100_000]
+    assert len(lease.renewed) == 2
+    assert [path.count("renewed") for path, *_ in server.asked] == [0, 1, 1, 2]
+    assert server.asked[-1][1] == 33_333
+
+
+def test_renewals_end_and_a_lease_that_cannot_renew_says_why(
+    server: Server, session: requests.Session, clock: Clock
+) -> None:
+    server.always = status(403)
+    with pytest.raises(FileError, match=r"refused it again after \d renewals") as caught:
+        source(server, session, clock).read(0, 10)
+    assert 2 <= len(server.asked) <= 5
+    assert_no_secret(caught.value)
+    with pytest.raises(CredentialError, match="no other URL"):
+        source(server, session, clock, Lease(server.url, fails=True)).read(0, 10)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (status(404), FileGoneError),
+        (status(410), FileGoneError),
+        (status(400, b"bad"), FileError),
+        (status(451), FileError),
+        (status(304), FileError),
+    ],
+)
+def test_other_answers_are_errors_at_once(
+    server: Server, session: requests.Session, clock: Clock, fault: Fault, kind: type[DeltaSharingError]
+) -> None:
+    server.always = fault
+    with pytest.raises(kind, match="part-1") as caught:
+        source(server, session, clock).read(0, 10)
+    assert len(server.asked) == 1
+    assert_no_secret(caught.value)
+
+
+def test_redirects_are_followed_with_the_range_and_bounded(
+    server: Server, session: requests.Session, clock: Clock
+) -> None:
+    server.faults.append(status(302, Location="/elsewhere?sig=OTHER"))
+    assert source(server, session, clock).read(5, 10) == DATA[5:15]
+    assert server.asked[1] == ("/elsewhere?sig=OTHER", 5, 15)
+    server.always = status(307, Location="/round")
+    with pytest.raises(FileError, match="more than 5 redirects"):
+        source(server, session, clock).read(5, 10)
+
+
+@pytest.mark.parametrize("location", ["http://example.invalid/f?sig=SECRET", "ftp://127.0.0.1/f", "file:///etc/passwd"])
+def test_plain_http_and_other_schemes_are_refused_also_after_a_redirect(
+    server: Server, session: requests.Session, clock: Clock, location: str
+) -> None:
+    server.always = status(302, Location=location)
+    for lease in (Lease(location), Lease(server.url)):
+        with pytest.raises(ConfigError, match="not encrypted") as caught:
+            source(server, session, clock, lease).read(0, 10)
+        assert_no_secret(caught.value)
+
+
+def test_plain_http_to_a_trusted_host_is_allowed(server: Server, session: requests.Session, clock: Clock) -> None:
+    lease = Lease("http://trusted.invalid/f?sig=SECRET")
+    one = source(server, session, clock, lease, allowed_hosts=("trusted.invalid",), retry_seconds=0.5)
+    with pytest.raises(NetworkError):
+        one.read(0, 10)
+
+
+def test_a_compressed_answer_is_refused(server: Server, session: requests.Session, clock: Clock) -> None:
+    server.always = lambda h, s, e: h.part(s, e, DATA[s:e], Content_Encoding="gzip")
+    with pytest.raises(FileError, match="compressed"):
+        source(server, session, clock).read(0, 10)
+
+
+def test_an_unknown_size_is_not_compared(server: Server, session: requests.Session, clock: Clock) -> None:
+    assert source(server, session, clock, size=None).read(10, 10) == DATA[10:20]
+    server.faults.append(whole)
+    assert source(server, session, clock, size=None).read(10, 10) == DATA[10:20]
+
+
+def test_threads_share_a_source(server: Server, session: requests.Session, clock: Clock) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    server.faults.extend([reset_midway, short, status(503), whole] * 5)
+    one = source(server, session, clock)
+    ranges = [(i * 10_000, 25_000) for i in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda r: one.read(*r) == DATA[r[0] : r[0] + r[1]], ranges))
+
+
+def test_closing_breaks_off_a_read_under_way(server: Server, session: requests.Session) -> None:
+    hold = threading.Event()
+
+    def slow(handler: Handler, start: int, end: int) -> None:
+        handler.part(start, end, DATA[start : start + 10], length=end - start)
+        hold.wait(20)
+
+    server.always = slow
+    one = HttpSource(session, Lease(server.url), name="part-1", size=len(DATA))
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            one.read(0, 1000)
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not server.asked:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    began = time.monotonic()
+    one.close()
+    thread.join(10)
+    hold.set()
+    assert time.monotonic() - began < 5
+    assert isinstance(caught[0], ReadCancelled)
+
+
+def assert_no_secret(error: DeltaSharingError) -> None:
+    chain: BaseException | None = error
+    while chain is not None:
+        assert "SECRET" not in f"{chain!r} {chain}"
+        chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from delta_sharing_spark.testing.interpreter import worker_python
+
 _SCRUBBED = ("AWS_", "AZURE_", "GOOGLE_", "GCLOUD_", "DELTA_SHARING_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 #: Directories of suites whose every test is marked by the directory's name.
 _MARKED = {"spark": pytest.mark.spark, "conformance": pytest.mark.spark, "emulators": pytest.mark.emulators}
 
-os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["PYSPARK_PYTHON"] = worker_python(sys.executable)
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 

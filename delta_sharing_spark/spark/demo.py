@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TextIO
 
 from pyspark.sql import DataFrame, SparkSession
 
+from delta_sharing_spark.testing.interpreter import worker_python
 from delta_sharing_spark.testing.sample import SampleTable, write_sample
 from delta_sharing_spark.testing.server import SharingServer
 
@@ -94,7 +94,7 @@ def _aggregate(out: TextIO, server: SharingServer, trips: DataFrame, table: Samp
 
 def _session() -> SparkSession:
     """A local session whose workers run this interpreter."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = worker_python()
     builder: SparkSession.Builder = SparkSession.builder
     return (
         builder.master("local[*]")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -161,7 +162,10 @@ def pytest(session: nox.Session, *args: str, env: dict[str, str]) -> None:
 
 def spark_environment(session: nox.Session) -> dict[str, str | None]:
     """What Spark needs: a Java, this session's Python for its workers, UTF-8, loopback."""
-    python = str(Path(session.bin) / ("python.exe" if os.name == "nt" else "python"))
+    python = str(Path(session.bin) / "python")
+    if shlex.quote(python) != python:
+        # Spark asks a shell for it, unquoted; the session's directory is first on PATH.
+        python = "python"
     return {
         **UTF8,
         "JAVA_HOME": str(java_home(session)),

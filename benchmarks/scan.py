@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from delta_sharing_spark.spark.interpreter import use_this_interpreter
 
 NARROW = ["id", "city", "price"]
 SCHEMA = "id long, customer int, price decimal(12,2), ratio double, city string, note string, at timestamp, day date, ok boolean"
@@ -236,7 +237,7 @@ def import_seconds(address: str, runs: int) -> float:
 
 
 def session() -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    use_this_interpreter()
     builder: Any = SparkSession.builder
     spark: SparkSession = (
         builder.master("local[2]")

@@ -19,7 +19,7 @@ _SCRUBBED = ("AWS_", "AZURE_", "GOOGLE_", "GCLOUD_", "DELTA_SHARING_", "HTTP_PRO
 _MARKED = {"spark": pytest.mark.spark, "conformance": pytest.mark.spark, "emulators": pytest.mark.emulators}
 
 os.environ["PYSPARK_PYTHON"] = worker_python(sys.executable)
-os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -95,7 +95,7 @@ def _aggregate(out: TextIO, server: SharingServer, trips: DataFrame, table: Samp
 
 def _session() -> SparkSession:
     """A local session whose workers run this interpreter."""
-    os.environ["PYSPARK_PYTHON"] = worker_python()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python()
     builder: SparkSession.Builder = SparkSession.builder
     return (
         builder.master("local[*]")

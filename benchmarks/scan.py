@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -30,7 +31,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from delta_sharing_spark.spark.interpreter import use_this_interpreter
+from delta_sharing_spark.testing.interpreter import worker_python
 
 NARROW = ["id", "city", "price"]
 SCHEMA = "id long, customer int, price decimal(12,2), ratio double, city string, note string, at timestamp, day date, ok boolean"
@@ -237,7 +238,7 @@ def import_seconds(address: str, runs: int) -> float:
 
 
 def session() -> SparkSession:
-    use_this_interpreter()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python()
     builder: Any = SparkSession.builder
     spark: SparkSession = (
         builder.master("local[2]")

@@ -6,6 +6,7 @@ The session is classic, or Connect with ``--spark-mode=connect``; the suites tha
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,6 @@ def spark_mode(pytestconfig: pytest.Config) -> str:
 def spark(spark_mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
-    from delta_sharing_spark.spark.interpreter import use_this_interpreter
-
-    use_this_interpreter()
     builder: Any = SparkSession.builder
     builder = builder.remote("local[2]") if spark_mode == "connect" else builder.master("local[2]")
     session = (

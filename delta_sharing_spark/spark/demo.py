@@ -11,7 +11,6 @@ from typing import TextIO
 from pyspark.sql import DataFrame, SparkSession
 
 from delta_sharing_spark.testing.interpreter import worker_python
-from delta_sharing_spark.spark.interpreter import use_this_interpreter
 from delta_sharing_spark.testing.sample import SampleTable, write_sample
 from delta_sharing_spark.testing.server import SharingServer
 

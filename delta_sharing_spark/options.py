@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 from delta_sharing_spark import option_values as values
-from delta_sharing_spark.errors import OptionError
+from delta_sharing_spark.errors import OptionError, redact
 from delta_sharing_spark.option_table import INLINE, OPTIONS, Option, ReadOptions
 
-__all__ = ["OPTIONS", "Option", "ReadOptions", "options_page", "parse_options"]
+__all__ = ["OPTIONS", "Option", "ReadOptions", "options_page", "parse_options", "redacted_options"]
 
 _log = logging.getLogger(__name__)
 
@@ -157,6 +157,19 @@ def _check_scope(parsed: Mapping[str, Any], streaming: bool) -> None:
         if option.scope == "stream" and option.attribute in parsed:
             # Not an error: jobs share one set of options between a batch load and a stream, as the JVM connector lets them.
             _log.warning("option '%s' belongs to readStream and does nothing in a batch read", option.name)
+
+
+def redacted_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Options as they may be shown: values of sensitive and of unknown ones are left out, and what a URL carries.
+
+    >>> redacted_options({"limit": "3", "bearerToken": "s3cret"})
+    {'limit': '3', 'bearerToken': '[redacted]'}
+    """
+    shown = {}
+    for name, value in given.items():
+        option = _BY_NAME.get(name.lower())
+        shown[name] = "[redacted]" if option is None or option.sensitive else redact(str(value))
+    return shown
 
 
 _PAGE_HEAD = """# Options

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import DeltaSharingError, OptionError
 from delta_sharing_spark.option_values import EPOCH_SECONDS_DIGITS, to_timestamp
-from delta_sharing_spark.options import OPTIONS, ReadOptions, parse_options
+from delta_sharing_spark.options import OPTIONS, ReadOptions, parse_options, redacted_options
 
 PATH = {"path": "p.share#a.b.c"}
 
@@ -201,6 +201,13 @@ def test_secrets_are_declared_sensitive() -> None:
         "proxy",
         "username",
     }
+
+
+def test_options_are_shown_without_secrets() -> None:
+    given = {"LIMIT": "3", "bearertoken": "s3cret", "bearerTokn": "s3cret", "path": "https://h/p?sig=s3cret#a.b.c"}
+    shown = redacted_options(given)
+    assert shown["LIMIT"] == "3"
+    assert "s3cret" not in str(shown)
 
 
 def test_options_pickle() -> None:

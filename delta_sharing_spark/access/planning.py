@@ -131,7 +131,7 @@ def _planned(listed: Listed, load: Load, spec: ReadSpec) -> ScanPlan:
         bins = list(pack(listed.tasks, load.options.max_split_bytes))
         report.bytes = sum(task.size for task in listed.tasks)
     report.files = len(listed.tasks)
-    splits = [Split(i, spec, slices, carried(listed.access, slices)) for i, slices in enumerate(bins)]
+    splits = [Split(i, spec, slices, carried(listed.access, slices, load)) for i, slices in enumerate(bins)]
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
     return ScanPlan(spec, splits, report, None if load.prune is not None else _exact_rows(listed.tasks, limit))
 
@@ -141,15 +141,26 @@ def _exact_rows(tasks: Sequence[FileTask], limit: int | None) -> int | None:
     return total if total is None or limit is None else min(total, limit)
 
 
-def carried(access: Access, slices: Iterable[FileSlice]) -> Access:
-    """What one split needs of an access: the tokens of its own files' locations, or its files for one renewal."""
-    if isinstance(access, UrlAccess):
-        return access.carrying(slices)
-    from delta_sharing_spark.access.carriage import DirectoryAccess
+def carried(access: Access, slices: Iterable[FileSlice], load: Load) -> Access:
+    """What one split needs of an access: the tokens of its own files' locations, or its files for one renewal.
 
-    if isinstance(access, DirectoryAccess) and len(access.tokens) > 1:
-        return access.carrying(piece.task for piece in slices)
-    return access
+    With ``cacheDir`` the bytes go through a cache on the executor.
+    """
+    options = load.options
+    if isinstance(access, UrlAccess):
+        access = access.carrying(slices)
+    else:
+        from delta_sharing_spark.access.carriage import DirectoryAccess
+
+        if isinstance(access, DirectoryAccess) and len(access.tokens) > 1:
+            access = access.carrying(piece.task for piece in slices)
+    if options.cache_dir is None:
+        return access
+    from delta_sharing_spark.access.cached import CachedAccess
+    from delta_sharing_spark.storage.cache import CacheSettings
+
+    table_id = load.shape.id or f"{load.profile.endpoint}#{load.table}"
+    return CachedAccess(access, CacheSettings(options.cache_dir, options.cache_max_bytes, table_id))
 
 
 def _first_files(tasks: list[FileTask], limit: int) -> list[FileTask]:

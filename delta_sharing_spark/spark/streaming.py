@@ -58,7 +58,7 @@ class _StreamReader(DataSourceStreamReader):
         partitions: list[InputPartition] = []
         for tasks, access in planner.files(begin, last.position):
             for slices in pack(prune_for_split(load, tasks), load.options.max_split_bytes):
-                partitions.append(SplitPartition(Split(len(partitions), spec, slices, carried(access, slices))))
+                partitions.append(SplitPartition(Split(len(partitions), spec, slices, carried(access, slices, load))))
         return partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

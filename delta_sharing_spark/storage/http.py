@@ -35,8 +35,8 @@ _CHUNK = 1 << 20
 _UNKNOWN = 1 << 62
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _MAX_REDIRECTS = 5
-_MAX_RENEWALS = 3
-_MAX_STRANGE = 5
+_MAX_RENEWALS = 2
+_MAX_STRANGE = 3
 _ERROR_BODY = 4096
 _NOT_A_URL = (
     requests.exceptions.InvalidURL,

@@ -1,0 +1,193 @@
+"""File bytes kept on local disk between reads: blocks of one megabyte, each in a file of its own.
+
+Several processes may share a directory: a block appears under its name only once it is complete, is checked by length
+and checksum when it is read, and may vanish at any time. What fails here costs time, never rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import threading
+import time
+import uuid
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from delta_sharing_spark.storage.ranges import ByteSource, Range
+
+_log = logging.getLogger(__name__)
+
+BLOCK = 1 << 20
+_CHECKSUM = 4
+#: Eviction goes down to this share of the bound, so that it is not needed at every write.
+_KEEP = 0.9
+#: A temporary file of a process that died is removed after so many seconds.
+_ABANDONED = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """Where blocks are kept, up to how many bytes, and the table that they are of."""
+
+    directory: str
+    max_bytes: int
+    table_id: str
+
+
+class BlockCache:
+    """Blocks by name in a directory of the cache's own, readable by this user only."""
+
+    def __init__(self, directory: str, max_bytes: int) -> None:
+        self._root = Path(directory)
+        self._max = max_bytes
+        self._lock = threading.Lock()
+        self._size: int | None = None
+        self._warned = False
+
+    def get(self, name: str, length: int) -> memoryview | None:
+        """A block of ``length`` bytes, marked as used; None if it is not there, or is not whole."""
+        path = self._path(name)
+        try:
+            data = path.read_bytes()
+            if len(data) != length + _CHECKSUM or zlib.crc32(data[:length]) != int.from_bytes(data[length:], "little"):
+                path.unlink(missing_ok=True)
+                return None
+            os.utime(path)
+        except OSError:
+            return None
+        return memoryview(data)[:length]
+
+    def put(self, name: str, data: memoryview) -> None:
+        """Keep a block, and let go of those that were not used for longest if there are too many."""
+        if len(data) + _CHECKSUM > self._max * _KEEP:
+            return
+        path = self._path(name)
+        partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                    out.write(data)
+                    out.write(zlib.crc32(data).to_bytes(_CHECKSUM, "little"))
+                self._make_room(len(data) + _CHECKSUM)
+                os.replace(partial, path)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    partial.unlink()
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                _log.warning("nothing is cached in %s: %s; check the option cacheDir", self._root, error.strerror)
+
+    def _path(self, name: str) -> Path:
+        return self._root / name[:2] / name[2:]
+
+    def _make_room(self, coming: int) -> None:
+        with self._lock:
+            if self._size is None or self._size + coming > self._max:
+                self._size = self._evict(coming)
+            self._size += coming
+
+    def _evict(self, coming: int) -> int:
+        """Look at what all processes put here, remove the longest unused beyond the bound; returns the bytes left."""
+        found: list[tuple[float, int, str]] = []
+        for folder in os.scandir(self._root):
+            if not folder.is_dir(follow_symlinks=False):
+                continue
+            for entry in os.scandir(folder.path):
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if entry.name.startswith("."):
+                        if status.st_mtime < time.time() - _ABANDONED:
+                            os.unlink(entry.path)
+                        continue
+                    found.append((status.st_mtime, status.st_size, entry.path))
+        size = sum(bytes_ for _, bytes_, _ in found)
+        if size + coming <= self._max:
+            return size
+        for _, bytes_, path in sorted(found):
+            if size + coming <= self._max * _KEEP:
+                break
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            size -= bytes_
+        return size
+
+
+class CachedSource:
+    """A ``ByteSource`` that asks another one only for blocks that the cache lacks.
+
+    Args:
+        source: Where missing bytes come from.
+        cache: Where blocks are kept.
+        key: Names the file over all tables and servers; its size is part of the blocks' names.
+    """
+
+    def __init__(self, source: ByteSource, cache: BlockCache, key: str) -> None:
+        self.name, self.size = source.name, source.size
+        self._source, self._cache = source, cache
+        self._key = f"{key}\0{source.size}"
+
+    def read(self, start: int, length: int) -> memoryview:
+        """See ``ByteSource.read``. Neighbouring blocks that are missing are one request."""
+        if length <= 0 or start < 0 or start + length > self.size:
+            return self._source.read(start, length)
+        out = np.empty(length, dtype=np.uint8).data
+        missing: list[int] = []
+        for number in range(start // BLOCK, -(-(start + length) // BLOCK)):
+            block = self._block(number)
+            data = self._cache.get(self._name(number), block.length)
+            if data is None:
+                missing.append(number)
+                continue
+            self._fetch(missing, start, out)
+            missing.clear()
+            _copy(data, block.start, out, start)
+        self._fetch(missing, start, out)
+        return out
+
+    def close(self) -> None:
+        self._source.close()
+
+    def _fetch(self, numbers: list[int], start: int, out: memoryview) -> None:
+        if not numbers:
+            return
+        first, last = self._block(numbers[0]), self._block(numbers[-1])
+        data = self._source.read(first.start, last.end - first.start)
+        _copy(data, first.start, out, start)
+        for number in numbers:
+            block = self._block(number)
+            self._cache.put(self._name(number), data[block.start - first.start : block.end - first.start])
+
+    def _block(self, number: int) -> Range:
+        return Range(number * BLOCK, min((number + 1) * BLOCK, self.size))
+
+    def _name(self, number: int) -> str:
+        return hashlib.sha256(f"{self._key}\0{number}".encode()).hexdigest()
+
+
+def _copy(data: memoryview, at: int, out: memoryview, start: int) -> None:
+    """Copy what ``data``, which begins at ``at``, and ``out``, which begins at ``start``, have in common."""
+    begin, end = max(at, start), min(at + len(data), start + len(out))
+    out[begin - start : end - start] = data[begin - at : end - at]
+
+
+_caches: dict[tuple[str, int], BlockCache] = {}
+_caches_lock = threading.Lock()
+
+
+def cache_of(settings: CacheSettings) -> BlockCache:
+    """This process's cache of a directory; as many are kept as there are directories in use."""
+    key = (settings.directory, settings.max_bytes)
+    with _caches_lock:
+        if key not in _caches:
+            if len(_caches) >= 16:
+                _caches.clear()
+            _caches[key] = BlockCache(*key)
+        return _caches[key]

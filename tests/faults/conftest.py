@@ -1,0 +1,85 @@
+"""A shared table of several files and row groups, and the matrix of faults that the suite prints at its end."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from delta_sharing_spark.testing.datafiles import FileStyle
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+sys.path.append(str(Path(__file__).parents[1] / "unit" / "access"))  # the object server of the directory tests
+
+#: (fault, mode, moment) -> what came of it.
+_CELLS: dict[tuple[str, str, str], str] = {}
+_NOTES: list[str] = []
+ROWS = 12_000
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTableBuilder:
+    """Three files of four row groups, with page checksums, deletion vectors, and a column that nobody reads."""
+    noise = random.Random(8)
+    data = pa.table(
+        {
+            "id": pa.array(range(ROWS), pa.int64()),
+            "text": [noise.randbytes(24).hex() for _ in range(ROWS)],
+            "unread": [noise.randbytes(8).hex() for _ in range(ROWS)],
+        }
+    )
+    style = FileStyle(row_group_size=1000, parquet={"write_page_checksum": True, "compression": "none"})
+    path = tmp_path_factory.mktemp("faults") / "t"
+    made = DeltaTableBuilder(path, data.schema, properties={"delta.enableDeletionVectors": "true"}, style=style)
+    made.append(data, files=3)
+    return made.delete(pc.equal(pc.bit_wise_and(pc.field("id"), 511), 5), deletion_vectors=True)
+
+
+@pytest.fixture(scope="session")
+def expected(table: DeltaTableBuilder) -> pa.Table:
+    return table.expected().select(["id", "text"]).sort_by("id")
+
+
+@pytest.fixture
+def server(table: DeltaTableBuilder) -> Iterator[SharingServer]:
+    with SharingServer({"s.d.t": table.path}) as running:
+        yield running
+        assert not running.failures
+
+
+@pytest.fixture
+def note() -> Callable[[str], None]:
+    """A line to show at the end of the suite."""
+    return _NOTES.append
+
+
+@pytest.fixture
+def cell() -> Callable[[str, str, str, str], None]:
+    """Enter the outcome of a fault in the matrix."""
+
+    def enter(fault: str, mode: str, moment: str, outcome: str) -> None:
+        _CELLS[fault, mode, moment] = outcome
+
+    return enter
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not _CELLS:
+        return
+    columns = sorted({(mode, moment) for _, mode, moment in _CELLS})
+    faults = list(dict.fromkeys(fault for fault, _, _ in _CELLS))
+    wide = max(map(len, faults)) + 2
+    write = terminalreporter.write_line
+    write("")
+    write("faults: exact rows, or the error".ljust(wide))
+    write(" " * wide + "".join(f"{mode + ' ' + moment:<24}" for mode, moment in columns))
+    for fault in faults:
+        write(fault.ljust(wide) + "".join(f"{_CELLS.get((fault, *column), ''):<24}" for column in columns))
+    for line in _NOTES:
+        write(line)

@@ -168,6 +168,8 @@ class StreamError(DeltaSharingError):
 
 
 _URL_QUERY = re.compile(r"(?P<base>[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>?#]*)\?[^\s\"'<>]*")
+#: urllib3 quotes the path alone: "Max retries exceeded with url: /f.parquet?X-Amz-Signature=abc".
+_PATH_QUERY = re.compile(r"(?P<base>\burl: /[^\s\"'<>?#]*)\?[^\s\"'<>]*")
 _USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s\"'<>@]*:[^/\s\"'<>@]*@")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 _SECRET_FIELD = re.compile(
@@ -187,6 +189,7 @@ def redact(text: str) -> str:
     'GET https://host/f.parquet?[redacted] failed'
     """
     text = _URL_QUERY.sub(r"\g<base>?[redacted]", text)
+    text = _PATH_QUERY.sub(r"\g<base>?[redacted]", text)
     text = _USERINFO.sub(r"\g<scheme>[redacted]@", text)
     text = _BEARER.sub(r"\1 [redacted]", text)
     text = _SECRET_FIELD.sub(r"\g<key>[redacted]", text)

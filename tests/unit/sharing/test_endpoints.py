@@ -110,7 +110,7 @@ def test_all_tables_is_a_walk_where_the_server_lacks_it(
 
 
 def test_a_share_that_is_not_there(rest: SharingRest) -> None:
-    with pytest.raises(NotFoundError, match="schemas of 'sh'.*check the names"):
+    with pytest.raises(NotFoundError, match=r"schemas of 'sh'.*check the names"):
         list(rest.list_all_tables("sh"))
 
 
@@ -172,7 +172,7 @@ def test_the_version_by_the_deprecated_head(server: ScriptedServer, rest: Sharin
 
 def test_no_version_at_all(server: ScriptedServer, rest: SharingRest) -> None:
     server.on("/version", refusal(404, "RESOURCE_DOES_NOT_EXIST", "no such table"))
-    with pytest.raises(NotFoundError, match="the version of sh.sch.t.*RESOURCE_DOES_NOT_EXIST: no such table"):
+    with pytest.raises(NotFoundError, match=r"the version of sh.sch.t.*RESOURCE_DOES_NOT_EXIST: no such table"):
         rest.table_version(NAME)
     server.on("/version", refusal(400, "INVALID", "no history"))
     with pytest.raises(RequestRefusedError, match="no history"):
@@ -238,7 +238,7 @@ def test_capabilities(server: ScriptedServer, rest: SharingRest, formats: tuple[
 
 def test_an_unexpected_delta_answer_is_an_error_and_parquet_is_not(server: ScriptedServer, rest: SharingRest) -> None:
     server.on("/metadata", Reply([DELTA_PROTOCOL, DELTA_METADATA]))
-    with pytest.raises(ResponseError, match="delta format for sh.sch.t.*responseFormat"):
+    with pytest.raises(ResponseError, match=r"delta format for sh.sch.t.*responseFormat"):
         rest.metadata(NAME, formats=("parquet",))
     server.on("/metadata", Reply(HEAD))
     assert rest.metadata(NAME, formats=("delta",)).response_format == "parquet"
@@ -438,7 +438,7 @@ def test_a_failed_query_says_why_at_once(server: ScriptedServer, rest: SharingRe
     """peers.md D6: the JVM client polls it for ten minutes."""
     server.on("/query", status(queryId="q"))
     server.on("/queries/q", status(queryId="q", status="failed", **{field: "out of memory"}))
-    with pytest.raises(RequestRefusedError, match="sh.sch.t failed: out of memory.*asyncQuery=false"):
+    with pytest.raises(RequestRefusedError, match=r"sh.sch.t failed: out of memory.*asyncQuery=false"):
         rest.query(NAME, Query(idempotency_key="key"))
     assert len(server.asked) == 2
 
@@ -473,7 +473,7 @@ def test_credentials(server: ScriptedServer, rest: SharingRest) -> None:
     assert [(a.method, a.json) for a in server.asked] == [("POST", {}), ("POST", {"location": "s3://b/aux"})]
     assert "s3cret" not in repr(found)
     server.on("/temporary-table-credentials", Reply({"credentials": "none"}))
-    with pytest.raises(ResponseError, match="credentials of sh.sch.t"):
+    with pytest.raises(ResponseError, match=r"credentials of sh.sch.t"):
         rest.credentials(NAME)
 
 

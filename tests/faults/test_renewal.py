@@ -1,0 +1,268 @@
+"""Renewal beyond the matrix: which way it asks, how often, what it compares, and what it costs."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from delta_sharing_spark.access import renewal
+from delta_sharing_spark.client import Scan, SharingClient
+from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError, TableChangedError
+from delta_sharing_spark.scan.parallel import read_splits
+from delta_sharing_spark.scan.plan import Split
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("n", pa.int32())])
+FEATURES = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    ids = range(start, stop)
+    return pa.table(
+        {"id": ids, "p": [f"a b'{i % 4}" if i % 4 else None for i in ids], "n": [i % 3 for i in ids]}, SCHEMA
+    )
+
+
+@pytest.fixture
+def own(tmp_path: Any, server: SharingServer) -> DeltaTableBuilder:
+    """A partitioned table with deletion vectors, shared as ``s.d.own``."""
+    made = DeltaTableBuilder(tmp_path / "own", SCHEMA, ["p", "n"], FEATURES).append(rows(0, 400), files=2)
+    made.delete(pc.field("id") < 100, deletion_vectors=True)
+    server.add_table("s.d.own", made.path)
+    return made
+
+
+def scan(server: SharingServer, **options: Any) -> Scan:
+    given = {"retryTimeout": "3s", "maxSplitBytes": "1k"}
+    return SharingClient(server.profile(), **given).table("s.d.own").scan(**options)
+
+
+def splits_of(read: Scan) -> list[Split]:
+    arrived: list[Split] = pickle.loads(pickle.dumps(read.plan().splits))
+    return arrived
+
+
+def ids(splits: list[Split], workers: int = 4) -> list[int]:
+    return sorted(i for batch in read_splits(splits, workers) for i in batch.column("id").to_pylist())
+
+
+@pytest.mark.parametrize("pages", [None, 3])
+@pytest.mark.parametrize("format_", ["delta", "parquet"])
+@pytest.mark.parametrize("way", ["refresh token", "version", "same query"])
+def test_ways_to_ask(server: SharingServer, own: DeltaTableBuilder, way: str, format_: str, pages: int | None) -> None:
+    plain = format_ == "parquet"
+    if plain:
+        own = DeltaTableBuilder(own.path.with_name("plain"), SCHEMA, ["p", "n"]).append(rows(0, 400), files=2)
+        server.add_table("s.d.own", own.path)
+    server.settings.page_size = pages
+    server.settings.prefer = format_  # type: ignore[assignment]
+    expected = sorted(own.expected().column("id").to_pylist())
+    splits = splits_of(scan(server, responseFormat=format_))
+    assert len(splits) > 3
+    if way != "refresh token":
+        server.settings.refresh_token_ttl = 0
+    if way == "same query":
+        server.add_table("s.d.own", own.path, history=False)
+    else:
+        own.append(rows(900, 950))  # a newer version that the plan does not know
+        own.delete(pc.field("id") < 130, deletion_vectors=not plain)
+    server.expire_urls()
+    server.reset_metrics()
+    assert ids(splits) == expected
+    files = sum(len(split.slices) for split in splits)
+    first = 1 if way == "refresh token" else 2 if way == "version" else 3
+    page_count = 1 if pages is None else -(-files // pages)
+    assert server.count("query") == first - 1 + page_count
+    server.expire_urls()
+    server.reset_metrics()
+    assert ids(splits) == expected
+    assert server.count("query") <= page_count + 1, "a way that was refused is not tried at every expiry"
+
+
+@pytest.mark.parametrize("change", ["append", "delete", "rewrite", "replace"])
+def test_a_changed_table_is_an_error_or_the_same_rows(
+    server: SharingServer, own: DeltaTableBuilder, change: str
+) -> None:
+    expected = sorted(own.expected().column("id").to_pylist())
+    splits = splits_of(scan(server))
+    server.settings.refresh_token_ttl = 0
+    if change == "append":
+        own.append(rows(900, 950))
+    elif change == "delete":
+        own.delete(pc.field("id") < 130, deletion_vectors=True)
+    elif change == "rewrite":
+        own.optimize()
+    else:
+        path = own.path.with_name("other")
+        own = DeltaTableBuilder(path, SCHEMA, ["p", "n"], FEATURES).append(rows(0, 400))
+    server.add_table("s.d.own", own.path, history=False)
+    server.expire_urls()
+    if change == "append":
+        assert ids(splits) == expected
+    else:
+        with pytest.raises((TableChangedError, FileGoneError), match="load it again"):
+            ids(splits)
+
+
+def test_another_size_under_the_same_id(server: SharingServer, own: DeltaTableBuilder) -> None:
+    splits = splits_of(scan(server))
+
+    def grown(line: dict[str, Any]) -> dict[str, Any]:
+        text = pickle.loads(pickle.dumps(line))
+        add = text.get("file", {}).get("deltaSingleAction", {}).get("add") or text.get("file")
+        if add and "size" in add:
+            add["size"] += 1
+        return dict(text)
+
+    server.settings.rewrite = grown
+    server.expire_urls()
+    with pytest.raises(TableChangedError, match=r"bytes now, planned were .* load it again"):
+        ids(splits)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"where": "p = 'a b''1' AND n < 2"}, {"where": "p IS NULL"}, {"limit": 7}, {"version": 1}, {"columns": ["id"]}],
+    ids=str,
+)
+def test_hints_are_repeated(server: SharingServer, own: DeltaTableBuilder, options: dict[str, Any]) -> None:
+    splits = splits_of(scan(server, **{"columns": ["id"], **options}))
+    expected = ids(splits)
+    server.expire_urls()
+    assert ids(splits) == expected
+    assert server.count("query") <= 4
+
+
+def test_change_feed(server: SharingServer, own: DeltaTableBuilder) -> None:
+    own.update(pc.field("id") > 390, lambda live: live, deletion_vectors=True)
+    read = SharingClient(server.profile()).table("s.d.own").changes(starting_version=1)
+    splits = splits_of(read)
+    expected = ids(splits)
+    server.expire_urls()
+    server.reset_metrics()
+    assert ids(splits) == expected
+    assert server.count("changes") == 1
+
+
+@pytest.mark.parametrize("naive", [False, True])
+def test_large_tables_are_narrowed_to_a_splits_partitions(
+    server: SharingServer, own: DeltaTableBuilder, naive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "WHOLE", 1)
+    expected = sorted(own.expected().column("id").to_pylist())
+    splits = splits_of(scan(server))
+    server.expire_urls()
+    server.reset_metrics()
+    assert ids(splits[:1]) == [i for i in expected if i in set(ids(splits[:1]))]
+    narrow = server.bytes_sent("query")
+    monkeypatch.setattr(renewal, "WHOLE", 10**6)
+    renewal._loads.clear()
+    server.expire_urls()
+    server.reset_metrics()
+    ids(splits[:1])
+    assert narrow < server.bytes_sent("query") / 2
+    monkeypatch.setattr(renewal, "WHOLE", 1)
+    renewal._loads.clear()
+    # A server that reads the hints otherwise and leaves the file out: the whole answer decides.
+    server.faults.add("query", skip=0, times=1, status=400)
+    server.expire_urls()
+    assert ids(splits) == expected
+
+
+def test_short_lived_urls_work_and_are_renewed_before_they_end(server: SharingServer, own: DeltaTableBuilder) -> None:
+    server.settings.url_ttl = 2.0
+    splits = splits_of(scan(server))
+    expected = ids(splits)
+    assert server.count("query") == 1
+    time.sleep(1.8)
+    server.reset_metrics()
+    assert ids(splits) == expected
+    assert server.count("query") == 1
+    assert all(request.status < 400 for request in server.requests), "nobody had to refuse"
+
+
+@pytest.mark.parametrize("style", ["s3", "azure"])
+def test_the_urls_own_end_counts(server: SharingServer, own: DeltaTableBuilder, style: str) -> None:
+    settings = server.settings
+    settings.url_style, settings.expiration_timestamps, settings.min_url_expiration = style, False, False  # type: ignore[assignment]
+    settings.url_ttl = 3.0
+    splits = splits_of(scan(server))
+    time.sleep(2.9)
+    server.reset_metrics()
+    ids(splits)
+    assert all(request.status < 400 for request in server.requests)
+
+
+def test_many_tasks_ask_once_and_share_a_failure(server: SharingServer, own: DeltaTableBuilder) -> None:
+    splits = splits_of(scan(server))
+    server.expire_urls()
+    server.reset_metrics()
+    rule = server.faults.add("query", times=None, delay=0.2, status=403)
+    failures: list[BaseException] = []
+
+    def read(split: Split) -> None:
+        try:
+            ids([split], 1)
+        except DeltaSharingError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read, args=(split,)) for split in splits[:6]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(failures) == 6
+    assert rule.hits <= 9, "the refused ways once, not for every task"
+
+
+def test_carry_profile_false(server: SharingServer, own: DeltaTableBuilder) -> None:
+    splits = splits_of(scan(server, carryProfile=False))
+    assert server.token.encode() not in pickle.dumps(splits)
+    server.settings.url_ttl = 0.0
+    expected = sorted(own.expected().column("id").to_pylist())
+    assert ids(splits) == expected
+    server.expire_urls()
+    with pytest.raises(CredentialError, match=r"carryProfile=false .* load the table again"):
+        ids(splits)
+
+
+def test_credentials_of_a_directory_expire(server: SharingServer, own: DeltaTableBuilder) -> None:
+    server.add_table("s.d.own", own.path, access_modes=("dir",))
+    server.settings.credential_ttl = 1.0
+    splits = splits_of(scan(server))
+    expected = ids(splits)
+    time.sleep(1.1)
+    server.reset_metrics()
+    assert ids(splits) == expected
+    assert server.count("credentials") == 1
+
+
+def test_cost_of_compact_answers(note: Callable[[str], None]) -> None:
+    """A hundred thousand URLs of 1.2 KB, kept."""
+    import tracemalloc
+
+    from delta_sharing_spark.access.fresh_urls import UrlPage
+    from delta_sharing_spark.sharing.actions import FileRecord
+
+    token = "IQoJb3JpZ2luX2Vj" * 60
+    tracemalloc.start()
+    page = UrlPage("t")
+    for number in range(20_000):
+        url = f"https://bucket.s3.amazonaws.com/t/part-{number:05}-{hash(number * 7):x}.parquet?X-Amz-Security-Token={token}&X-Amz-Signature={hash(str(number)) & (2**63 - 1):032x}"
+        page.append(FileRecord("add", f"{number:064x}", url, number, {}))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    found = page.find(f"{777:064x}")
+    assert found is not None
+    assert found.size == 777
+    assert page.find("absent") is None
+    note(f"renewal: {held / 20_000:.0f} bytes kept of each URL of {len(url)} bytes")
+    assert held / 20_000 < 400

@@ -14,21 +14,6 @@ from delta_sharing_spark.sharing.transport import TransportSettings
 from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.http import HttpPolicy
 
-_INLINE = {
-    "shareCredentialsVersion": "share_credentials_version",
-    "type": "type",
-    "endpoint": "endpoint",
-    "tokenEndpoint": "token_endpoint",
-    "clientId": "client_id",
-    "clientSecret": "client_secret",
-    "scope": "scope",
-    "bearerToken": "bearer_token",
-    "expirationTime": "expiration_time",
-    "username": "username",
-    "password": "password",
-}
-
-
 def who(options: ReadOptions) -> tuple[Profile, TableName]:
     """The profile and the table of a load: from its address, its inline options or ``DELTA_SHARING_PROFILE``.
 
@@ -36,7 +21,7 @@ def who(options: ReadOptions) -> tuple[Profile, TableName]:
         AddressError, ProfileError: What is missing or malformed.
     """
     address = parse_address(options.path)
-    inline = {name: getattr(options, attribute) for name, attribute in _INLINE.items() if getattr(options, attribute)}
+    inline = options.credentials
     if inline:
         if address.profile is not None:
             raise OptionError(

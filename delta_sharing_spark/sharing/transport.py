@@ -100,7 +100,8 @@ def with_retries(settings: TransportSettings, call: Callable[[], _T]) -> _T:
     def stop(state: tenacity.RetryCallState) -> bool:
         failure = _failure(state)
         bound = settings.retry_seconds
-        if failure is not None and failure.unreached:
+        if failure is not None and (failure.unreached or getattr(failure.error, "status", None) == 500):
+            # A host never reached may not exist, and a 500 is a fault of the server more often than a busy one.
             bound = min(bound, settings.first_contact_seconds)
         return settings.clock() + wait(state) > start + bound
 

@@ -14,6 +14,7 @@ from delta_sharing_spark.sharing.transport import TransportSettings
 from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.http import HttpPolicy
 
+
 def who(options: ReadOptions) -> tuple[Profile, TableName]:
     """The profile and the table of a load: from its address, its inline options or ``DELTA_SHARING_PROFILE``.
 

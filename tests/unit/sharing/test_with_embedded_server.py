@@ -1,0 +1,268 @@
+"""The client against the embedded server: the same answers however the server pages, wraps, delays or breaks off."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from scripted_server import Clock
+
+from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnauthenticatedError
+from delta_sharing_spark.sharing.actions import FileRecord
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.profile import load_profile
+from delta_sharing_spark.sharing.query import QueryResponse
+from delta_sharing_spark.sharing.rest import ChangesQuery, Query, SharingRest
+from delta_sharing_spark.sharing.sessions import TransportSettings
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+PLAIN, VECTORS = TableName("s.1", "default", "plain"), TableName("S.1", "DEFAULT", "Vectors")
+SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string())])
+T0 = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """``plain``: versions 0 to 3 with a change data feed; ``vectors``: with a deletion vector."""
+    root = tmp_path_factory.mktemp("tables")
+    times = (T0 + 1000 * n for n in itertools.count(-1))
+    feed = {"delta.enableChangeDataFeed": "true"}
+    plain = DeltaTableBuilder(root / "plain", SCHEMA, ["city"], feed, clock=lambda: next(times))
+    plain.append([{"id": i, "city": "abc"[i % 3]} for i in range(9)])
+    plain.delete(pc.field("id") == 3)
+    plain.append([{"id": i, "city": None} for i in range(9, 12)])
+    vectors = DeltaTableBuilder(root / "vectors", SCHEMA, properties={"delta.enableDeletionVectors": "true"})
+    vectors.append([{"id": i, "city": "x"} for i in range(10)], files=3)
+    vectors.delete(pc.field("id") == 1, deletion_vectors=True)
+    return {"plain": Path(plain.path), "vectors": Path(vectors.path)}
+
+
+@pytest.fixture
+def server(tables: dict[str, Path]) -> Iterator[SharingServer]:
+    with SharingServer({"s.1": {"default": dict(tables), "empty": {}}}) as found:
+        yield found
+        assert list(found.failures) == []
+
+
+@pytest.fixture
+def rest(server: SharingServer, clock: Clock) -> SharingRest:
+    return client(server, clock)
+
+
+def client(server: SharingServer, clock: Clock, kind: str = "bearer_token") -> SharingRest:
+    return SharingRest(load_profile(server.profile(kind)), TransportSettings(sleep=clock.sleep, clock=clock))
+
+
+def shown(record: FileRecord) -> dict[str, Any]:
+    """A record without what is drawn anew for each answer: URLs and their end."""
+    kept = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in ("url", "expiration_timestamp")}
+    return kept | {"deletion_vector": kept["deletion_vector"] and kept["deletion_vector"].cardinality}
+
+
+def told(response: QueryResponse) -> tuple[Any, ...]:
+    records = sorted(json.dumps(shown(r), sort_keys=True) for r in response.records())
+    history = [version for version, _ in response.historical_metadata]
+    return response.head.version, response.head.response_format, response.head.protocol, records, history
+
+
+QUERIES = {
+    "snapshot": (PLAIN, Query()),
+    "version": (PLAIN, Query(version=1)),
+    "timestamp": (PLAIN, Query(timestamp="2023-11-14T22:13:21Z")),
+    "refresh": (PLAIN, Query(include_refresh_token=True)),
+    "stream": (PLAIN, Query(starting_version=1, ending_version=3, include_historical_metadata=True)),
+    "changes": (PLAIN, ChangesQuery(starting_version=1)),
+    "history": (PLAIN, ChangesQuery(starting_version=0, include_historical_metadata=True)),
+    "vectors": (VECTORS, Query()),
+}
+
+
+def ask(rest: SharingRest, name: str, formats: tuple[str, ...] = ("delta", "parquet")) -> tuple[Any, ...]:
+    return told(answer(rest, *QUERIES[name], formats))
+
+
+def answer(
+    rest: SharingRest, table: TableName, query: Query | ChangesQuery, formats: tuple[str, ...] = ("delta", "parquet")
+) -> QueryResponse:
+    if isinstance(query, ChangesQuery):
+        return rest.changes(table, query, formats=formats)
+    return rest.query(table, query, formats=formats)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("formats", [("delta", "parquet"), ("delta",)])
+def test_the_same_files_however_they_come(
+    server: SharingServer, rest: SharingRest, query: str, formats: tuple[str, ...], clock: Clock
+) -> None:
+    """In pages of one, with and without repeated heads, with the last line bare or only where it is needed, and with
+    answers that break off anywhere."""
+    expected = ask(rest, query, formats)
+    assert len(expected[3]) >= 2
+    settings = server.settings
+    settings.page_size = 1
+    for repeat_head, bare, end in itertools.product((True, False), (False, True), (True, False)):
+        settings.repeat_head, settings.bare_end_stream, settings.end_stream_action = repeat_head, bare, end
+        assert ask(rest, query, formats) == expected
+    settings.end_stream_action = True
+    kind = "changes" if isinstance(QUERIES[query][1], ChangesQuery) else "query"
+    for fault in (
+        {"truncate": 300},
+        {"truncate": -5},
+        {"reset": True},
+        {"status": 503},
+        {"reset": True, "truncate": 99},
+    ):
+        hit = server.faults.add(kind, skip=1, **fault)
+        assert ask(rest, query, formats) == expected
+        assert hit.hits == 1
+
+
+def test_a_refresh_token_pins_the_snapshot_over_pages(
+    server: SharingServer, rest: SharingRest, tables: dict[str, Path]
+) -> None:
+    """The token belongs to the first page only, as on the reference server."""
+    first = rest.query(PLAIN, Query(include_refresh_token=True))
+    expected = sorted(r.id for r in first.records())
+    assert first.refresh_token
+    assert first.min_url_expiration
+    server.settings.page_size = 1
+    again = rest.query(PLAIN, Query(refresh_token=first.refresh_token))
+    assert sorted(r.id for r in again.records()) == expected
+    assert server.count("query") == 1 + len(expected)
+
+
+@pytest.mark.parametrize("status", [True, False])
+def test_asynchronous_queries(server: SharingServer, rest: SharingRest, status: bool) -> None:
+    expected = told(rest.query(PLAIN, Query()))
+    server.settings.async_polls, server.settings.async_status, server.settings.page_size = 2, status, 1
+    assert told(rest.query(PLAIN, Query(idempotency_key="k1"))) == expected
+    server.settings.async_error = "the warehouse is gone"
+    with pytest.raises(RequestRefusedError, match="the warehouse is gone"):
+        rest.query(PLAIN, Query(idempotency_key="k2"))
+    server.settings.async_polls = None
+    assert told(rest.query(PLAIN, Query(idempotency_key="k3"))) == expected, "a server that does not know of it"
+
+
+def test_browsing(server: SharingServer, rest: SharingRest) -> None:
+    for server.settings.list_page_size, server.settings.missing_items, server.settings.all_tables in itertools.product(
+        (500, 1), (False, True), (True, False)
+    ):
+        assert [s.name for s in rest.list_shares()] == ["s.1"]
+        assert rest.get_share("S.1").name == "s.1"
+        assert {s.name for s in rest.list_schemas("s.1")} <= {"default", "empty"}
+        assert [(t.share, t.schema, t.name) for t in rest.list_tables("s.1", "default")] == [
+            ("s.1", "default", "plain"),
+            ("s.1", "default", "vectors"),
+        ]
+        assert [t.name for t in rest.list_all_tables("s.1")] == ["plain", "vectors"]
+    with pytest.raises(NotFoundError):
+        list(rest.list_all_tables("nobody"))
+
+
+@pytest.mark.parametrize("by_get", [True, False])
+def test_versions(server: SharingServer, rest: SharingRest, by_get: bool) -> None:
+    server.settings.version_by_get = by_get
+    assert rest.table_version(PLAIN) == 3
+    with pytest.raises(NotFoundError, match=r"version of s\.1\.default\.nothing"):
+        rest.table_version(TableName("s.1", "default", "nothing"))
+
+
+def test_metadata_at_a_version(rest: SharingRest) -> None:
+    assert rest.metadata(PLAIN).version == 3
+    assert rest.metadata(PLAIN, version=1).version == 1
+    assert rest.metadata(PLAIN, timestamp="2023-11-14T22:13:21Z").version == 1
+    assert rest.table_version(PLAIN, "2023-11-14T22:13:21.500Z") == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        (Query(version=1, timestamp="2023-11-14T22:13:21Z"), "Please only provide one of: version,timestamp"),
+        (Query(version=-1), "negative"),
+        (Query(version=1, include_refresh_token=True), "includeRefreshToken cannot be used when querying a specific"),
+        (Query(starting_version=3, ending_version=2), "startingVersion"),
+        (ChangesQuery(), "No startingVersion or startingTimestamp provided for CDF read"),
+        (ChangesQuery(starting_version=2, ending_version=1), "CDF range from start 2 to end 1 was invalid"),
+        (Query(max_files=-1), "maxFiles must be positive"),
+        (Query(file_id_hash="md5"), "fileidhash"),
+    ],
+)
+def test_refusals(rest: SharingRest, query: Query | ChangesQuery, words: str) -> None:
+    """T80: the server's own words reach the user, with the table's name."""
+    with pytest.raises(RequestRefusedError) as caught:
+        answer(rest, PLAIN, query)
+    assert words in str(caught.value)
+    assert "s.1.default.plain" in str(caught.value)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("hash_of", ["parquet", "delta"])
+def test_ids_under_one_hash_do_not_depend_on_the_format(rest: SharingRest, hash_of: str) -> None:
+    found = []
+    for formats in (("parquet",), ("delta",)):
+        response = rest.query(PLAIN, Query(file_id_hash=hash_of), formats=formats)
+        assert (response.head.response_format, response.file_id_hash) == (formats[0], hash_of)
+        found.append(sorted(r.id for r in response.records()))
+    assert found[0] == found[1]
+
+
+def test_an_old_server(server: SharingServer, rest: SharingRest) -> None:
+    """One that knows no capabilities answers in parquet, without a last line."""
+    server.settings.capabilities = False
+    assert rest.query(PLAIN, Query(), formats=("delta",)).head.response_format == "parquet"
+    with pytest.raises(RequestRefusedError):
+        rest.query(VECTORS, Query())
+
+
+def test_a_server_whose_pages_change_under_way(server: SharingServer, rest: SharingRest) -> None:
+    server.settings.page_size = 1
+    server.settings.rewrite = lambda line: (
+        line
+        if "metaData" not in line or server.count("query") < 2
+        else {"metaData": line["metaData"] | {"id": "other"}}
+    )
+    with pytest.raises(ResponseError, match="another table"):
+        list(rest.query(PLAIN, Query(), formats=("parquet",)).records())
+
+
+@pytest.mark.parametrize("kind", ["basic", "oauth_client_credentials"])
+def test_other_identities(server: SharingServer, clock: Clock, kind: str) -> None:
+    identity = server.identity
+    identity.username, identity.password, identity.client_id, identity.client_secret = "u", "p", "c", "s"
+    rest = client(server, clock, kind)
+    assert rest.table_version(PLAIN) == 3
+    identity.revoke()
+    assert rest.table_version(PLAIN) == 3
+    assert identity.token_requests == (2 if kind.startswith("oauth") else 0)
+    identity.password = identity.client_secret = "other"
+    identity.revoke()
+    with pytest.raises(UnauthenticatedError):
+        rest.table_version(PLAIN)
+
+
+def test_a_signed_assertion(server: SharingServer, clock: Clock, tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import padding
+    from test_authentication import jwt_of, write_key
+
+    key = write_key(tmp_path / "key.pem", "rsa")
+
+    def check(claims: dict[str, Any], raw: str) -> bool:
+        signed, _, signature = raw.rpartition(".")
+        decoded = base64.urlsafe_b64decode(signature + "=" * (-len(signature) % 4))
+        key.public_key().verify(decoded, signed.encode(), padding.PKCS1v15(), hashes.SHA256())
+        return bool(claims["iss"] == "me")
+
+    server.identity.check_assertion = check
+    profile = jwt_of(server, tmp_path / "key.pem", "RS256", tokenEndpoint=server.token_endpoint)  # type: ignore[arg-type]
+    rest = SharingRest(load_profile(profile | {"endpoint": server.endpoint}), TransportSettings(sleep=clock.sleep))
+    assert rest.table_version(PLAIN) == 3

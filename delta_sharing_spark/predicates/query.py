@@ -4,8 +4,9 @@ Two rules make narrowing safe without analysing names as Spark does:
 
 * *Columns*: a table keeps every column whose name stands anywhere in the query. A column that is not named can matter
   only where names are implied (``*``, NATURAL, USING, PIVOT, column lists of aliases...): there the whole table is read.
-* *Rows*: a conjunct of a WHERE is given to a table of the same FROM only if it is in the language of ``where``, speaks of
-  that table alone, and no outer join could have made the table's columns NULL. Spark applies the WHERE again.
+* *Rows*: a conjunct of a WHERE or an ON is given to a table of the same FROM only if it is in the language of ``where``,
+  speaks of that table alone, and no row without it could change the result (``query_conditions``). Spark applies the
+  WHERE and the ON again.
 """
 
 from __future__ import annotations
@@ -13,48 +14,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.lexer import Source, Token, tokenize
+from delta_sharing_spark.predicates.query_conditions import Block, Conditions, Name, Relation, Side
 from delta_sharing_spark.predicates.query_tokens import (
     CLAUSES,
     Group,
     Item,
     begins_clause,
     begins_join,
-    conjuncts_of,
-    flat,
     grouped,
     is_word,
     name_of,
 )
-from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import Struct
 
-Name = tuple[str, str, str]
-
 _NAMES = ("word", "quoted")
-_SET_OPERATIONS = {"UNION", "EXCEPT", "INTERSECT", "MINUS"}
-_JOIN_WORDS = {
-    "JOIN",
-    "INNER",
-    "CROSS",
-    "LEFT",
-    "RIGHT",
-    "FULL",
-    "OUTER",
-    "SEMI",
-    "ANTI",
-    "NATURAL",
-    "ON",
-    "USING",
-    "LATERAL",
-}
+_JOIN_WORDS = {"JOIN", "INNER", "CROSS", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "NATURAL", "ON", "USING",
+               "LATERAL"}  # fmt: skip
+#: With these, the columns of ``EXISTS (SELECT *`` matter.
+_COUNTED_COLUMNS = ("UNION", "EXCEPT", "INTERSECT", "MINUS", "GROUP", "HAVING")
 #: Words after a table's name that are no alias.
 _NO_ALIAS = CLAUSES | _JOIN_WORDS | {"PIVOT", "UNPIVOT", "TABLESAMPLE", "SELECT", "FROM", "SET", "WITH", "VERSION", "FOR",
                                       "SYSTEM_VERSION", "SYSTEM_TIME", "ASOF", "WATERMARK", "MATCH_RECOGNIZE"}  # fmt: skip
 _TRAVEL = {"VERSION", "TIMESTAMP", "FOR", "SYSTEM_VERSION", "SYSTEM_TIME", "WITH", "WATERMARK"}
+#: What makes names stand for columns without naming them; and what of it also decides which rows there are.
 _IMPLIED = {"PIVOT": "PIVOT", "UNPIVOT": "UNPIVOT", "NATURAL": "a NATURAL join", "USING": "USING", "TABLESAMPLE": "TABLESAMPLE",
             "MATCH_RECOGNIZE": "MATCH_RECOGNIZE", "RECURSIVE": "a recursive query"}  # fmt: skip
+_COLUMNS_ONLY = ("a NATURAL join", "USING")
 _UNSTABLE = {"RAND", "RANDN", "RANDOM", "UUID", "SHUFFLE", "UNIFORM", "RANDSTR", "MONOTONICALLY_INCREASING_ID",
              "SPARK_PARTITION_ID", "INPUT_FILE_NAME", "INPUT_FILE_BLOCK_START", "INPUT_FILE_BLOCK_LENGTH"}  # fmt: skip
 
@@ -102,61 +88,46 @@ class Query:
         return text
 
 
-@dataclass(slots=True)
-class _Relation:
-    """One relation of a FROM; ``schema`` and ``name`` are None for what is not a shared table."""
-
-    alias: str | None
-    name: Name | None = None
-    schema: Struct | None = None
-    span: tuple[int, int] = (0, 0)
-    #: Where an alias has to be written, if the query gives none.
-    alias_at: int | None = None
-    #: The alias names the columns anew, by their order.
-    renamed: bool = False
-    #: Whether a row of it that fails a condition on it alone can have no part in a row that passes the WHERE.
-    preserved: bool = True
-    where: list[str] = field(default_factory=list)
-    unpushed: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Block:
-    """One SELECT: its relations, its WHERE, and what keeps it from being narrowed."""
-
-    exists: bool
-    relations: list[_Relation] = field(default_factory=list)
-    where: list[Item] = field(default_factory=list)
-    star: bool = False
-    laterals: bool = False
-    complicated: str | None = None
-
-
-def analyse(text: str, schema_of: Callable[[Name], Struct | None], *, time_zone: str = "UTC") -> Query:
+def analyse(
+    text: str,
+    schema_of: Callable[[Name], Struct | None],
+    *,
+    time_zone: str = "UTC",
+    load_zone: str | None = None,
+    refused: str | None = None,
+) -> Query:
     """Find the shared tables of a query, and the columns and conditions that each may be loaded with.
 
     Args:
         text: A Spark SQL query (SELECT or WITH).
         schema_of: The schema of the shared table of that name; None if the name is not one of a shared table.
-        time_zone: The session zone.
+        time_zone: The session's zone.
+        load_zone: The zone in which a load reads ``where``; the session's by default.
+        refused: Why no table may be given a condition; None if they may.
 
     Raises:
         PredicateError: Not a query, or a shared table in a place where its name cannot be replaced.
     """
-    return _Analysis(Source(text, query=True), schema_of, time_zone).run()
+    source = Source(text, query=True)
+    tokens = tokenize(source)
+    conditions = Conditions(source, tokens, time_zone, load_zone or time_zone)
+    return _Analysis(source, tokens, schema_of).run(conditions, refused)
 
 
 class _Analysis:
-    def __init__(self, source: Source, schema_of: Callable[[Name], Struct | None], time_zone: str) -> None:
+    def __init__(self, source: Source, tokens: list[Token], schema_of: Callable[[Name], Struct | None]) -> None:
         self._source = source
-        self._tokens = tokenize(source)
+        self._tokens = tokens
         self._schema_of = schema_of
-        self._zone = time_zone
-        self._blocks: list[_Block] = []
+        self._blocks: list[Block] = []
+        #: Aliases that a ``*`` is of.
+        self._starred: set[str] = set()
+        #: Why every table is read with all its columns, and why none has a condition.
         self._whole = self._implied()
-        self._unstable = next((t.text for t in self._tokens if t.kind == "word" and t.value in _UNSTABLE), None)
+        unstable = next((f"{t.text}()" for t in tokens if t.kind == "word" and t.value in _UNSTABLE), None)
+        self._unfiltered = unstable if self._whole in (None, *_COLUMNS_ONLY) else self._whole
 
-    def run(self) -> Query:
+    def run(self, conditions: Conditions, refused: str | None) -> Query:
         first = next((t for t in self._tokens if t.value != "("), self._tokens[-1])
         if first.kind != "word" or first.value not in ("SELECT", "WITH", "FROM", "TABLE", "VALUES"):
             raise self._source.error(first.start, "a query (SELECT or WITH) is needed here")
@@ -166,8 +137,7 @@ class _Analysis:
         }
         references = []
         for block in self._blocks:
-            if block.where:
-                self._conditions(block)
+            conditions.give(block, refused or self._unfiltered)
             references += [self._reference(block, r, named) for r in block.relations if r.name]
         relations = [r for b in self._blocks for r in b.relations]
         added = tuple((r.alias_at, f" AS `{r.alias}`") for r in relations if r.alias_at is not None)
@@ -176,28 +146,28 @@ class _Analysis:
 
     def _implied(self) -> str | None:
         """What makes names stand for columns without naming them, anywhere in the query."""
+        found = {_IMPLIED[t.value] for t in self._tokens if t.kind == "word" and t.value in _IMPLIED}
         for token, after in zip(self._tokens, self._tokens[1:], strict=False):
-            if token.kind == "word" and token.value in _IMPLIED:
-                return _IMPLIED[token.value]
             if token.kind == "word" and token.value == "IDENTIFIER" and after.value == "(":
                 return "IDENTIFIER()"
             if token.kind == "word" and token.value == "TABLE" and after.kind in _NAMES:
                 return "TABLE"
             if token.value == "|>" and token.kind == "operator":
                 return "the pipe syntax"
-        return None
+        return min(found, key=lambda why: why in _COLUMNS_ONLY) if found else None
 
     # structure
 
     def _level(self, items: list[Item], exists: bool) -> None:
         """Everything between two parentheses: the SELECTs in it, in order, and what is nested deeper."""
-        block: _Block | None = None
+        block: Block | None = None
         at = 0
         while at < len(items):
             item, before = items[at], items[at - 1] if at else None
             dotted = before is not None and before.value == "." and before.kind == "operator"
             if isinstance(item, Group):
-                self._level(item.items, before is not None and before.kind == "word" and before.value == "EXISTS")
+                exists = is_word(before, "EXISTS") and not any(is_word(i, *_COUNTED_COLUMNS) for i in item.items)
+                self._level(item.items, exists)
             elif item.kind == "operator" and item.value == "*":
                 self._star(items, at, block)
             elif item.kind == "word" and not dotted:
@@ -205,12 +175,12 @@ class _Analysis:
                     if block is not None and block.complicated == "FROM":
                         at += 1
                         continue
-                    block = _Block(exists)
+                    block = Block(exists)
                     self._blocks.append(block)
                 elif item.value == "FROM" and at == 0:
-                    block = _Block(False, star=True, complicated="FROM")
+                    block = Block(False, star=True, complicated="FROM")
                     self._blocks.append(block)
-                    self._whole = self._whole or "FROM before SELECT"
+                    self._whole = self._unfiltered = self._whole or "FROM before SELECT"
                     at = self._from(items, 1, block)
                     continue
                 elif (
@@ -230,7 +200,7 @@ class _Analysis:
                     block.where = items[at + 1 : end]
             at += 1
 
-    def _star(self, items: list[Item], at: int, block: _Block | None) -> None:
+    def _star(self, items: list[Item], at: int, block: Block | None) -> None:
         before = items[at - 1] if at else None
         if before is None:  # the first within parentheses
             if len(items) == 1 and block is None:
@@ -238,7 +208,11 @@ class _Analysis:
             else:
                 self._whole = self._whole or "*"
         elif before.value == "." and before.kind == "operator":
-            self._whole = self._whole or "a qualified *"
+            of = items[at - 2] if at > 1 else None
+            if isinstance(of, Token) and of.kind in _NAMES:
+                self._starred.add(name_of(of).lower())
+            else:
+                self._whole = self._whole or "a qualified *"
         elif (before.kind == "word" and before.value in ("SELECT", "DISTINCT", "ALL")) or before.value == ",":
             if block is None:
                 self._whole = self._whole or "*"
@@ -250,13 +224,23 @@ class _Analysis:
         if at < 2 or not is_word(self._tokens[at - 2], "COUNT"):
             self._whole = self._whole or "*"
 
-    def _from(self, items: list[Item], at: int, block: _Block) -> int:
+    def _from(self, items: list[Item], at: int, block: Block) -> int:
         """Read the relations of a FROM up to the clause that follows. Returns where that begins."""
         kind = ","
         while at < len(items):
-            at = self._relation(items, at, block, kind)
+            among: dict[Relation, Side] = {}
+            at = self._relation(items, at, block, kind, among)
+            on: list[Item] | None = None
             while at < len(items):  # an ON, or what is not understood
                 item = items[at]
+                ended = (
+                    begins_clause(items, at) or begins_join(items, at) or is_word(item, "SELECT", "INSERT", "LATERAL")
+                )
+                if on is not None and not ended and not (item.kind == "operator" and item.value == ","):
+                    on.append(item)
+                elif on:
+                    block.on.append((on, among))
+                    on = None
                 if begins_clause(items, at) or is_word(item, "SELECT", "INSERT"):
                     return at
                 if isinstance(item, Group):
@@ -275,8 +259,12 @@ class _Analysis:
                         at += 1
                     kind = next((w for w in ("ANTI", "SEMI", "FULL", "RIGHT", "LEFT") if w in words), "INNER")
                     break
+                elif on is None and is_word(item, "ON"):
+                    on = []
                 at += 1
             else:
+                if on:
+                    block.on.append((on, among))
                 return at
         return at
 
@@ -294,21 +282,22 @@ class _Analysis:
             at += 1
         return at
 
-    def _relation(self, items: list[Item], at: int, block: _Block, kind: str) -> int:
+    def _relation(self, items: list[Item], at: int, block: Block, kind: str, among: dict[Relation, Side]) -> int:
+        """Read one relation; ``among`` is filled with those that its ON may be given to."""
         if is_word(items[at], "LATERAL"):
             block.complicated = block.complicated or "LATERAL"
             at += 1
         if at >= len(items):
             return at
         item = items[at]
-        relation = _Relation(None)
+        relation = Relation(None)
         if isinstance(item, Group):
             if item.items and (
                 isinstance(item.items[0], Group) or is_word(item.items[0], "SELECT", "WITH", "VALUES", "FROM", "TABLE")
             ):
                 self._level(item.items, False)
             else:  # joins in parentheses
-                inner = _Block(block.exists, complicated="joins in parentheses")
+                inner = Block(block.exists, complicated="joins in parentheses")
                 self._blocks.append(inner)
                 self._from(item.items, 0, inner)
                 block.complicated = block.complicated or "joins in parentheses"
@@ -336,10 +325,10 @@ class _Analysis:
             block.complicated = block.complicated or item.text
             return at
         at = self._alias(items, at, relation)
-        self._join(block, relation, kind)
+        among.update(block.join(relation, kind))
         return at
 
-    def _alias(self, items: list[Item], at: int, relation: _Relation) -> int:
+    def _alias(self, items: list[Item], at: int, relation: Relation) -> int:
         if relation.name and at < len(items):
             dated = is_word(items[at], "TIMESTAMP", "VERSION")
             following = items[at + 1 : at + 3]
@@ -369,81 +358,25 @@ class _Analysis:
             relation.alias_at = end
         return at
 
-    @staticmethod
-    def _join(block: _Block, relation: _Relation, kind: str) -> None:
-        if kind in ("RIGHT", "FULL"):
-            for other in block.relations:
-                other.preserved = False
-        relation.preserved = kind in (",", "INNER", "RIGHT")
-        block.relations.append(relation)
-
     # what each table needs
 
-    def _reference(self, block: _Block, relation: _Relation, named: set[str]) -> TableReference:
+    def _reference(self, block: Block, relation: Relation, named: set[str]) -> TableReference:
         assert relation.name is not None
         assert relation.schema is not None
         assert relation.alias is not None
-        why = self._whole or ("*" if block.star else "an alias with column names" if relation.renamed else None)
+        why = self._whole or (
+            "*"
+            if block.star or relation.alias.lower() in self._starred
+            else "an alias with column names"
+            if relation.renamed
+            else None
+        )
         columns = None if why else tuple(f.name for f in relation.schema.fields if f.name.lower() in named)
         where = " AND ".join(f"({text})" for text in relation.where) or None
         unpushed = "; ".join(dict.fromkeys(relation.unpushed)) or None
         return TableReference(relation.name, *relation.span, relation.alias, columns, where, why, unpushed)
 
-    def _conditions(self, block: _Block) -> None:
-        """Give each conjunct of a WHERE to the table that it speaks of alone."""
-        reason = self._whole or block.complicated or (f"{self._unstable}()" if self._unstable else None)
-        for relation in block.relations:
-            if relation.name and (reason or not relation.preserved):
-                relation.unpushed.append(reason or "the other side of an outer or semi join")
-        if reason:
-            return
-        for conjunct in conjuncts_of(block.where):
-            for relation in block.relations:
-                if relation.name and relation.preserved and not relation.renamed:
-                    text = self._bound(conjunct, relation, block)
-                    if text is not None:
-                        relation.where.append(text)
-
-    def _bound(self, conjunct: list[Item], relation: _Relation, block: _Block) -> str | None:
-        """The text of a conjunct without the relation's qualifier; None if it is not of that relation alone."""
-        assert relation.schema is not None
-        assert relation.alias is not None
-        tokens = list(flat(conjunct, self._tokens))
-        others = [r for r in block.relations if r is not relation]
-        alias = relation.alias.lower()
-        if any(r.alias is None or r.alias.lower() == alias for r in others):
-            return None
-        alone = not block.laterals and all(r.schema is not None and not r.renamed for r in others)
-        known = {f.name.lower() for r in others if r.schema for f in r.schema.fields}
-        cuts: list[tuple[int, int]] = []
-        for i, token in enumerate(tokens):
-            if token.kind not in _NAMES or (i and tokens[i - 1].value == "." and tokens[i - 1].kind == "operator"):
-                continue
-            word = name_of(token).lower()
-            qualified = i + 2 < len(tokens) and tokens[i + 1].value == "." and tokens[i + 1].kind == "operator"
-            if qualified and word == alias:
-                cuts.append((token.start, tokens[i + 2].start))
-            elif relation.schema.find(word) is None if not _twins(relation.schema, word) else True:
-                if token.kind == "quoted" or (qualified and word in {(r.alias or "").lower() for r in others}):
-                    return None
-            elif (qualified and word in {(r.alias or "").lower() for r in others}) or not alone or word in known:
-                return None
-        text = self._source.text
-        start, end = tokens[0].start, tokens[-1].start + len(tokens[-1].text)
-        pieces, at = [], start
-        for first, last in cuts:
-            pieces.append(text[at:first])
-            at = last
-        condition = "".join([*pieces, text[at:end]])
-        try:
-            parse_where(condition, relation.schema, time_zone=self._zone)
-        except PredicateError as error:
-            if cuts or len(block.relations) == 1:
-                relation.unpushed.append(str(error))
-            return None
-        return condition
-
-    def _qualifiers(self, relations: list[_Relation]) -> tuple[tuple[int, int, str], ...]:
+    def _qualifiers(self, relations: list[Relation]) -> tuple[tuple[int, int, str], ...]:
         """Columns named by the whole name of a table without alias: the name becomes the alias that is added."""
         unaliased = {tuple(p.lower() for p in r.name): r for r in relations if r.name and r.alias_at is not None}
         spans = {r.span[0] for r in relations if r.name}
@@ -467,7 +400,3 @@ class _Analysis:
                     edits.append((tokens[at].start, last.start + len(last.text), f"`{found.alias}`"))
             at = chain[-1] + 1
         return tuple(edits)
-
-
-def _twins(schema: Struct, name: str) -> bool:
-    return sum(f.name.lower() == name for f in schema.fields) > 1

@@ -94,6 +94,19 @@ def conjuncts_of(items: list[Item]) -> list[list[Item]]:
     return [p for p in parts if p]
 
 
+def disjuncts_of(items: list[Item]) -> list[list[Item]]:
+    """The parts of a condition between its own ORs."""
+    parts: list[list[Item]] = [[]]
+    cases = 0
+    for item in items:
+        cases += 1 if is_word(item, "CASE") else -1 if is_word(item, "END") and cases else 0
+        if not cases and is_word(item, "OR"):
+            parts.append([])
+        else:
+            parts[-1].append(item)
+    return [p for p in parts if p]
+
+
 def flat(items: list[Item], tokens: list[Token]) -> list[Token]:
     """The tokens of some neighbouring items, parentheses included."""
     start = items[0].start

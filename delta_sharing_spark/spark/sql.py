@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
+from pyspark.sql.types import StructType
 
 from delta_sharing_spark.client import cheapest_column, quoted_column
 from delta_sharing_spark.errors import NotFoundError
+from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.predicates.query import Query, TableReference, analyse
+from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.spark.register import register
@@ -24,26 +28,61 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+#: Settings under which a session reads literals and comparisons as ``where`` does, and their defaults.
+_RULES = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
+    "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.session.collation.default": "UTF8_BINARY",
+}
+
+
 def run(client: SharingClient, spark: SparkSession, text: str) -> DataFrame:
     """See ``SharingClient.sql``.
 
-    The narrowed query is analysed beside the one over whole tables; where their schemas differ, or Spark refuses the
-    narrowed one, the whole tables are read.
+    The narrowed query is analysed beside the one over whole tables (empty ones of the same schemas, for analysis needs
+    no rows); where their schemas differ, or Spark refuses the narrowed one, the whole tables are read.
     """
     register(spark)
     found = _Found(client)
-    query = analyse(text, found.schema_of, time_zone=spark.conf.get("spark.sql.session.timeZone") or "UTC")
-    whole = _frame(client, spark, query, found, narrow=False)
+    query = analyse(
+        text,
+        found.schema_of,
+        time_zone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
+        load_zone=_zone_of_loads(client),
+        refused=_other_rules(spark),
+    )
     if all(r.columns is None and r.where is None for r in query.references):
-        return whole
+        return _over(spark, query, _Loads(client, spark, found, narrow=False))
     try:
-        narrowed = _frame(client, spark, query, found, narrow=True)
-        if narrowed.schema == whole.schema:
+        narrowed = _over(spark, query, _Loads(client, spark, found, narrow=True))
+        if _described(narrowed) == _described(_over(spark, query, _Empty(spark, found))):
             return narrowed
         _log.warning("the narrowed query has another schema than the query over whole tables; reading the whole tables")
     except AnalysisException as error:
         _log.warning("Spark refuses the narrowed query (%s); reading the whole tables", str(error).partition("\n")[0])
-    return whole
+    return _over(spark, query, _Loads(client, spark, found, narrow=False))
+
+
+def _zone_of_loads(client: SharingClient) -> str:
+    """The zone in which a load reads the literals of ``where`` that name none."""
+    return parse_options(client.load_options(TableName("a", "b", "c"), {})).time_zone
+
+
+def _other_rules(spark: SparkSession) -> str | None:
+    """Why ``where`` may not stand for the session's own conditions; None if it may."""
+    for name, needed in _RULES.items():
+        value = spark.conf.get(name, needed)
+        if str(value).upper() != needed.upper():
+            return f"{name} is {value}"
+    return None
+
+
+def _described(frame: DataFrame) -> list[tuple[str, str, bool]]:
+    return [(f.name, f.dataType.simpleString(), f.nullable) for f in frame.schema.fields]
 
 
 def explain(client: SharingClient, text: str) -> str:
@@ -103,29 +142,55 @@ class _Found:
             return None
 
 
-def _frame(client: SharingClient, spark: SparkSession, query: Query, found: _Found, *, narrow: bool) -> DataFrame:
+def _over(spark: SparkSession, query: Query, table_of: Callable[[TableReference], DataFrame]) -> DataFrame:
     """The query over its tables, as Spark analysed it."""
     names: list[str] = []
     frames: dict[str, Any] = {}
     for reference in query.references:
-        table = found.table(reference.name)
-        assert table is not None
         # Spark takes data frames by name in place of {braces}, and makes and drops the views for them itself.
         name = f"t{uuid.uuid4().hex}"
         names.append(f"\x00{name}\x01")
-        frames[name] = _load(client, spark, table, reference, narrow)
+        frames[name] = table_of(reference)
     escaped = query.splice(names).replace("{", "{{").replace("}", "}}")
     return spark.sql(escaped.replace("\x00", "{").replace("\x01", "}"), **frames)
 
 
-def _load(
-    client: SharingClient, spark: SparkSession, table: _Table, reference: TableReference, narrow: bool
-) -> DataFrame:
-    options = client.options_for(table.name)
-    path = options.pop("path")
-    if narrow and reference.columns is not None:
-        columns = reference.columns or (cheapest_column(table.schema),)
-        options["columns"] = ",".join(map(quoted_column, columns))
-    if narrow and reference.where is not None:
-        options["where"] = reference.where
-    return spark.read.format("deltaSharing").options(**options).load(path)
+@dataclass
+class _Loads:
+    """Each reference's load; references that need the same share one."""
+
+    client: SharingClient
+    spark: SparkSession
+    found: _Found
+    narrow: bool
+    _made: dict[tuple[tuple[str, str], ...], DataFrame] = field(default_factory=dict)
+
+    def __call__(self, reference: TableReference) -> DataFrame:
+        table = self.found.table(reference.name)
+        assert table is not None
+        options = self.client.options_for(table.name)
+        if self.narrow and reference.columns is not None and table.schema.fields:
+            columns = reference.columns or (cheapest_column(table.schema),)
+            options["columns"] = ",".join(quoted_column(c) for c in columns if c is not None)
+        if self.narrow and reference.where is not None:
+            options["where"] = reference.where
+        # A load that may be pruned by Spark's filters serves one reference only.
+        serial = str(len(self._made)) if "pushdown" in {name.lower() for name in options} else ""
+        key = (*sorted(options.items()), ("", serial))
+        if key not in self._made:
+            path = options.pop("path")
+            self._made[key] = self.spark.read.format("deltaSharing").options(**options).load(path)
+        return self._made[key]
+
+
+@dataclass
+class _Empty:
+    """Tables without rows in place of the whole ones, to know the query's schema at no request."""
+
+    spark: SparkSession
+    found: _Found
+
+    def __call__(self, reference: TableReference) -> DataFrame:
+        schema = self.found.schema_of(reference.name)
+        assert schema is not None
+        return self.spark.createDataFrame([], StructType.fromJson(spark_schema_json(schema)))

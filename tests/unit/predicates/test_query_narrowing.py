@@ -51,12 +51,51 @@ CASES: dict[str, list[tuple[Any, str | None]]] = {
         (("cid", "city"), None),
     ],
     "SELECT id FROM s.d.orders o RIGHT OUTER JOIN s.d.customers c ON cust = cid WHERE o.price > 1 AND c.city = 'a'": [
-        (("id", "cust", "price"), None),
+        (("id", "cust", "price"), "(price > 1)"),
         (("cid", "city"), "(city = 'a')"),
     ],
-    "SELECT id FROM s.d.orders o FULL JOIN s.d.customers c ON cust = cid WHERE o.price > 1 AND c.city = 'a'": [
-        (("id", "cust", "price"), None),
+    "SELECT id FROM s.d.orders o RIGHT JOIN s.d.customers c ON cust = cid AND o.id = 2 AND c.city <> 'b' WHERE o.price IS NULL": [
+        (("id", "cust", "price"), "(id = 2)"),
         (("cid", "city"), None),
+    ],
+    "SELECT id FROM s.d.orders o FULL JOIN s.d.customers c ON cust = cid AND o.id = 2 WHERE o.price > 1 AND (c.city = 'a' OR c.city <=> NULL)": [
+        (("id", "cust", "price"), "(price > 1)"),
+        (("cid", "city"), None),
+    ],
+    "SELECT id FROM s.d.orders o LEFT JOIN s.d.customers c ON cust = cid AND o.id = 2 AND c.city = 'a' LEFT JOIN local l ON l.x = 3": [
+        (("id", "cust"), None),
+        (("cid", "city"), "(city = 'a')"),
+    ],
+    "SELECT id FROM s.d.orders o JOIN s.d.customers c ON cust = cid AND o.id = 2 AND c.city = 'a' WHERE o.price > 0": [
+        (("id", "cust", "price"), "(id = 2) AND (price > 0)"),
+        (("cid", "city"), "(city = 'a')"),
+    ],
+    "SELECT id FROM s.d.orders o LEFT JOIN s.d.customers c ON cust = cid JOIN local l ON c.city = 'a' AND c.note IS NULL AND left(o.note, 1) = l.x AND o.id = 4": [
+        (("id", "cust", "note"), "(id = 4)"),
+        (("cid", "city", "note"), "(city = 'a')"),
+    ],
+    "SELECT id FROM s.d.orders o LEFT SEMI JOIN s.d.customers c ON cust = cid AND o.id = 2 AND c.city = 'a'": [
+        (("id", "cust"), "(id = 2)"),
+        (("cid", "city"), "(city = 'a')"),
+    ],
+    "SELECT id FROM s.d.orders o ANTI JOIN s.d.customers c ON cust = cid AND o.id = 2 AND c.city = 'a' WHERE o.price > 1": [
+        (("id", "cust", "price"), "(price > 1)"),
+        (("cid", "city"), "(city = 'a')"),
+    ],
+    "SELECT id FROM s.d.orders o, s.d.customers c WHERE (cid = cust AND o.id = 1 AND o.price BETWEEN 1 AND 2 AND c.city = 'a') OR (cid = cust AND o.id = 3)": [
+        (("id", "cust", "price"), "(((id = 1) AND (price BETWEEN 1 AND 2)) OR (id = 3))"),
+        (("cid", "city"), None),
+    ],
+    "SELECT id FROM s.d.orders o, s.d.customers c WHERE o.id = 1 AND c.cid = 2 OR o.id = 2 AND c.cid = 3 OR upper(o.note) = 'A' AND c.cid = 4": [
+        (("id", "note"), None),
+        (("cid", "note"), "((cid = 2) OR (cid = 3) OR (cid = 4))"),
+    ],
+    "SELECT id FROM s.d.orders o, s.d.customers c WHERE NOT (o.id = 1 AND c.cid = 2) AND (o.id = 5 AND (c.cid = 6))": [
+        (("id",), "(id = 5)"), (("cid",), "((cid = 6))"),
+    ],
+    "SELECT id FROM s.d.orders o WHERE EXISTS (SELECT * FROM s.d.customers INTERSECT SELECT * FROM local)": [
+        (("id",), None),
+        (None, None),
     ],
     "SELECT id FROM s.d.orders o LEFT ANTI JOIN s.d.customers c ON cust = cid WHERE price > 1": [
         (("id", "cust", "price"), "(price > 1)"),
@@ -83,10 +122,10 @@ CASES: dict[str, list[tuple[Any, str | None]]] = {
     "SELECT a, b FROM s.d.orders AS t(a, b, c, d, e) WHERE a = 1": [(None, None)],
     "SELECT extract(year FROM day) FROM s.d.orders WHERE day IS DISTINCT FROM DATE'2020-01-01'": [(("day",), "(day IS DISTINCT FROM DATE'2020-01-01')")],
     "SELECT id FROM s.d.orders TABLESAMPLE (10 PERCENT) o WHERE id = 1": [(None, None)],
-    "SELECT id FROM s.d.orders NATURAL JOIN s.d.customers WHERE id = 1": [(None, None), (None, None)],
-    "SELECT id FROM s.d.orders JOIN s.d.customers USING (note) WHERE id = 1": [(None, None), (None, None)],
+    "SELECT id FROM s.d.orders NATURAL JOIN s.d.customers WHERE id = 1": [(None, "(id = 1)"), (None, None)],
+    "SELECT id FROM s.d.orders JOIN s.d.customers USING (note) WHERE id = 1": [(None, "(id = 1)"), (None, None)],
     "SELECT * FROM (SELECT id, price FROM s.d.orders) PIVOT (sum(price) FOR id IN (1, 2))": [(None, None)],
-    "SELECT o.* FROM s.d.orders o, s.d.customers c WHERE o.id = 1": [(None, None), (None, None)],
+    "SELECT o.* FROM s.d.orders o, s.d.customers c WHERE o.id = 1": [(None, "(id = 1)"), ((), None)],
     "FROM s.d.orders |> WHERE id = 1": [(None, None)],
     "SELECT id FROM (s.d.orders o JOIN s.d.customers c ON o.cust = c.cid) WHERE o.price > 1": [(None, None), (None, None)],
     "SELECT /*+ BROADCAST(o) */ `ID` FROM `s`.d.Orders o WHERE CASE WHEN id = 1 AND cust = 2 THEN true END AND id = 3": [(("id", "cust"), "(id = 3)")],
@@ -139,3 +178,19 @@ def test_it_says_why_not() -> None:
     (reference,) = analyse("SELECT * FROM s.d.orders WHERE upper(note) = 'A'", look_up).references
     assert reference.whole == "*"
     assert "upper()" in (reference.unpushed or "")
+
+
+def test_a_condition_that_means_another_thing_in_the_zone_of_the_load_is_not_given() -> None:
+    schema = Struct((Field("at", P("timestamp")),))
+    zones = {"time_zone": "America/New_York", "load_zone": "UTC"}
+    for moment, given in (
+        ("2024-01-01 00:00:00", None),
+        ("2024-01-01 00:00:00Z", "(at > TIMESTAMP'2024-01-01 00:00:00Z')"),
+    ):
+        text = f"SELECT at FROM s.d.t WHERE at > TIMESTAMP'{moment}'"
+        assert analyse(text, lambda _: schema, **zones).references[0].where == given  # type: ignore[arg-type]
+
+
+def test_no_condition_is_given_where_the_session_reads_them_by_other_rules() -> None:
+    (reference,) = analyse("SELECT id FROM s.d.orders WHERE id = 1", look_up, refused="it is so").references
+    assert (reference.columns, reference.where, reference.unpushed) == (("id",), None, "it is so")

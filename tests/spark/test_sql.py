@@ -1,0 +1,238 @@
+"""``client.sql`` over shared tables gives what Spark gives for the same query over Parquet tables of its own catalog."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+DAY = datetime.date(2024, 1, 1)
+
+
+def _tables() -> dict[str, pa.Table]:
+    count = 60
+    orders = pa.table(
+        {
+            "id": pa.array(range(count), pa.int64()),
+            "cust": pa.array([None if i % 11 == 0 else i % 7 for i in range(count)], pa.int64()),
+            "price": pa.array([None if i % 13 == 0 else i * 1.5 for i in range(count)], pa.float64()),
+            "day": pa.array([DAY + datetime.timedelta(days=i // 2) for i in range(count)], pa.date32()),
+            "at": pa.array(
+                [datetime.datetime(2024, 1, 1, i % 24, tzinfo=datetime.timezone.utc) for i in range(count)],
+                pa.timestamp("us", "UTC"),
+            ),
+            "note": pa.array([["red", "it's", None, "s.t {0}", "a,b"][i % 5] for i in range(count)], pa.string()),
+        }
+    )
+    customers = pa.table(
+        {
+            "cust": pa.array([0, 1, 2, 3, 4, 8, 9], pa.int64()),
+            "city": pa.array(["Rome", "Oslo", None, "Rome", "Bern", "Oslo", "Kyiv"], pa.string()),
+            "note": pa.array(["red", None, "blue", "red", "a,b", "x", "y"], pa.string()),
+            "info": pa.array(
+                [{"id": i, "tag": t} for i, t in enumerate(["a", "b", "c", "a", "b", "c", "a"])],
+                pa.struct([("id", pa.int64()), ("tag", pa.string())]),
+            ),
+        }
+    )
+    return {"orders": orders, "customers": customers}
+
+
+@pytest.fixture(scope="module")
+def client(
+    spark: Any, server: SharingServer, profile: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SharingClient]:
+    """The tables shared as ``market.shop``, and in Spark's catalog as ``spark_catalog.shop``."""
+    root = tmp_path_factory.mktemp("shop")
+    spark.sql("CREATE DATABASE IF NOT EXISTS shop")
+    for name, rows in _tables().items():
+        table = DeltaTableBuilder(root / name, rows.schema)
+        third = rows.num_rows // 3
+        for start in range(0, rows.num_rows, third):
+            table.append(rows.slice(start, third))
+        server.add_table(f"market.shop.{name}", table.path)
+        (root / f"{name}_parquet").mkdir()
+        pq.write_table(rows, root / f"{name}_parquet" / "0.parquet")
+        spark.sql(f"CREATE TABLE shop.{name} USING parquet LOCATION '{root}/{name}_parquet'")
+    spark.sql("SELECT id AS k, id % 5 AS five FROM range(20)").createOrReplaceTempView("session_view")
+    yield SharingClient(profile)
+    spark.catalog.dropTempView("session_view")
+    spark.sql("DROP DATABASE shop CASCADE")
+
+
+def rows_of(frame: Any) -> list[str]:
+    return sorted(repr(tuple(row)) for row in frame.collect())
+
+
+#: ``@`` stands for catalog (or share) and schema.
+QUERIES = [
+    # joins
+    "SELECT o.id, c.city FROM @.orders o JOIN @.customers c ON o.cust = c.cust WHERE o.price > 10 AND c.city = 'Rome'",
+    "SELECT id, city FROM @.orders, @.customers WHERE orders.cust = customers.cust AND id < 30 AND city <> 'Oslo'",
+    "SELECT o.id, c.city FROM @.orders o LEFT JOIN @.customers c ON o.cust = c.cust AND c.city = 'Rome' AND o.id < 20",
+    "SELECT o.id, c.city FROM @.orders o LEFT JOIN @.customers c ON o.cust = c.cust WHERE c.city IS NULL AND o.id < 40",
+    "SELECT o.id, c.city FROM @.orders o LEFT JOIN @.customers c ON o.cust = c.cust WHERE c.city = 'Oslo'",
+    "SELECT o.id, c.city FROM @.orders o RIGHT JOIN @.customers c ON o.cust = c.cust AND o.id < 10 AND c.city = 'Rome'",
+    "SELECT o.id, c.city FROM @.orders o RIGHT JOIN @.customers c ON o.cust = c.cust WHERE o.price > 30",
+    "SELECT o.id, c.cust FROM @.orders o FULL JOIN @.customers c ON o.cust = c.cust AND o.id > 20 AND c.city = 'Rome'",
+    "SELECT o.id, c.cust FROM @.orders o FULL JOIN @.customers c ON o.cust = c.cust WHERE o.id > 20 OR c.city = 'Rome'",
+    "SELECT o.id, c.cust FROM @.orders o FULL JOIN @.customers c ON o.cust = c.cust WHERE o.id > 20 AND c.city = 'Rome'",
+    "SELECT o.id, c.cust FROM @.orders o FULL JOIN @.customers c ON o.cust = c.cust WHERE NOT (o.id > 20) OR o.id IS NULL",
+    "SELECT id FROM @.orders o LEFT SEMI JOIN @.customers c ON o.cust = c.cust AND c.city = 'Rome' AND o.id > 5 WHERE price < 60",
+    "SELECT id FROM @.orders o LEFT ANTI JOIN @.customers c ON o.cust = c.cust AND c.city = 'Rome' AND o.id > 5 WHERE price < 60",
+    "SELECT o.id, c.cust FROM @.orders o CROSS JOIN @.customers c WHERE o.id IN (1, 2) AND c.note IS NULL",
+    "SELECT cust, note, id FROM @.orders NATURAL JOIN @.customers WHERE id > 3",
+    "SELECT cust, id, city FROM @.orders NATURAL LEFT JOIN @.customers WHERE id > 3 AND orders.price < 50",
+    "SELECT cust, id, city FROM @.orders JOIN @.customers USING (cust) WHERE id > 3 AND city = 'Rome'",
+    "SELECT cust, id, city FROM @.orders FULL JOIN @.customers USING (cust) WHERE cust > 3",
+    "SELECT cust, id, city FROM @.orders o RIGHT JOIN @.customers c USING (cust) WHERE o.id > 9 AND c.city = 'Oslo'",
+    "SELECT a.id, b.id AS other FROM @.orders a JOIN @.orders b ON a.id = b.id + 1 WHERE a.price > 30 AND b.price < 60",
+    "SELECT a.id, b.city, d.note FROM @.orders a LEFT JOIN @.customers b ON a.cust = b.cust FULL JOIN @.customers d ON b.cust = d.cust WHERE b.city = 'Rome'",
+    "SELECT a.id, b.city, d.note FROM @.orders a LEFT JOIN @.customers b ON a.cust = b.cust JOIN @.customers d ON b.city <=> d.city AND b.city IS NULL",
+    "SELECT o.id FROM (@.orders o JOIN @.customers c ON o.cust = c.cust) JOIN session_view v ON v.k = o.id WHERE c.city = 'Rome'",
+    "SELECT o.id FROM @.orders o JOIN @.customers c ON (o.cust = c.cust AND c.city = 'Rome' AND o.id < 30) OR (o.cust = c.cust AND c.city = 'Oslo' AND o.id > 50)",
+    # subqueries
+    "SELECT id FROM @.orders WHERE price > (SELECT avg(price) FROM @.orders WHERE cust = 3) AND id % 2 = 0",
+    "SELECT id FROM @.orders WHERE cust IN (SELECT cust FROM @.customers WHERE city = 'Rome') AND id < 50",
+    "SELECT id FROM @.orders WHERE cust NOT IN (SELECT cust FROM @.customers WHERE city = 'Rome')",
+    "SELECT id FROM @.orders o WHERE EXISTS (SELECT * FROM @.customers c WHERE c.cust = o.cust AND c.city = 'Rome' AND o.id > 7)",
+    "SELECT id FROM @.orders WHERE NOT EXISTS (SELECT 1 FROM @.customers WHERE customers.cust = orders.cust AND city IS NOT NULL)",
+    "SELECT id FROM @.orders WHERE EXISTS (SELECT * FROM @.customers INTERSECT SELECT * FROM @.customers WHERE city = 'Nowhere')",
+    "SELECT id, (SELECT max(city) FROM @.customers c WHERE c.cust = o.cust) AS top FROM @.orders o WHERE id < 12",
+    "SELECT city, (SELECT count(*) FROM @.orders WHERE orders.note = customers.note AND id > 10) AS n FROM @.customers",
+    "SELECT id FROM @.orders o WHERE price = (SELECT max(price) FROM @.orders WHERE cust = o.cust)",
+    "SELECT t.id FROM (SELECT id, price AS note FROM @.orders WHERE id > 40) t WHERE t.note > 70",
+    "SELECT o.id, l.city FROM @.orders o, LATERAL (SELECT city FROM @.customers c WHERE c.cust = o.cust AND city > 'C') l WHERE o.id < 30",
+    # CTEs, among them names that hide others
+    "WITH big AS (SELECT * FROM @.orders WHERE price > 60) SELECT a.id, b.id FROM big a JOIN big b ON a.cust = b.cust AND a.id < b.id",
+    "WITH orders AS (SELECT cust AS id, city AS price FROM @.customers) SELECT id FROM orders WHERE price = 'Rome'",
+    "WITH orders AS (SELECT id, price FROM @.orders WHERE id < 9) SELECT x.id, orders.price FROM @.orders x JOIN orders ON x.id = orders.id WHERE x.note = 'red'",
+    "WITH a AS (SELECT cust FROM @.customers), b AS (SELECT * FROM a WHERE cust > 2) SELECT count(*), sum(cust) FROM b",
+    "WITH t(x, y) AS (SELECT id, price FROM @.orders WHERE id > 50) SELECT x, y FROM t",
+    # set operations
+    "SELECT id FROM @.orders WHERE id < 3 UNION SELECT cust FROM @.customers WHERE city = 'Oslo'",
+    "SELECT cust, note FROM @.orders EXCEPT SELECT cust, note FROM @.customers",
+    "(SELECT cust FROM @.orders WHERE id > 5 ORDER BY id LIMIT 3) UNION ALL (SELECT cust FROM @.customers INTERSECT SELECT cust FROM @.orders)",
+    "SELECT * FROM @.customers UNION ALL SELECT * FROM @.customers WHERE cust = 1",
+    # windows, groups
+    "SELECT id, row_number() OVER (PARTITION BY cust ORDER BY price, id) AS n, sum(price) OVER (ORDER BY id ROWS 2 PRECEDING) AS s FROM @.orders WHERE id > 30",
+    "SELECT id, rank() OVER w AS r FROM @.orders WHERE price > 5 WINDOW w AS (PARTITION BY note ORDER BY day, id)",
+    "SELECT id, cust FROM @.orders WHERE id > 3 QUALIFY row_number() OVER (PARTITION BY cust ORDER BY price DESC, id) = 1",
+    "SELECT cust, note, count(*) AS n FROM @.orders WHERE id > 3 GROUP BY GROUPING SETS ((cust, note), (cust), ()) HAVING count(*) > 1",
+    "SELECT cust, note, sum(price), grouping_id() FROM @.orders GROUP BY ROLLUP (cust, note)",
+    "SELECT note, month(day) AS m, count(*) AS n FROM @.orders WHERE day >= DATE'2024-01-10' GROUP BY ALL",
+    "SELECT note, count(*) FROM @.orders GROUP BY 1 HAVING note = 'red'",
+    "SELECT count(*) FROM @.orders", "SELECT count(*) FROM @.customers WHERE city = 'Rome'", "SELECT 1 FROM @.customers",
+    "SELECT count(DISTINCT cust), count_if(price > 20) FILTER (WHERE id > 10) FROM @.orders WHERE note IN ('red', 'a,b')",
+    "SELECT DISTINCT cust FROM @.orders WHERE price BETWEEN 20 AND 70 ORDER BY cust",
+    "SELECT id AS price, price AS id FROM @.orders WHERE id > 55 ORDER BY price",
+    # generators, pivots, samples
+    "SELECT id, word FROM @.orders LATERAL VIEW explode(split(note, ',')) w AS word WHERE id < 20 AND word <> 'red'",
+    "SELECT id, p, word FROM @.orders LATERAL VIEW OUTER posexplode(split(note, ',')) w AS p, word LATERAL VIEW explode(array(1, 2)) AS x WHERE orders.id > 50 AND x = 2",
+    "SELECT * FROM (SELECT cust, note, price FROM @.orders WHERE id > 10) PIVOT (sum(price) FOR note IN ('red', 'a,b'))",
+    "SELECT * FROM @.orders PIVOT (count(*) FOR note IN ('red')) WHERE id < 5",
+    "SELECT * FROM (SELECT id, price, cust FROM @.orders) UNPIVOT (v FOR n IN (price))",
+    "SELECT count(*) FROM @.orders TABLESAMPLE (100 PERCENT) WHERE id < 10",
+    "SELECT id, x FROM @.orders o, LATERAL explode(array(o.id, 1)) AS t(x) WHERE id < 4",
+    # stars, aliases, clashes
+    "SELECT * FROM @.customers", "SELECT * EXCEPT (info) FROM @.customers WHERE cust > 2",
+    "SELECT c.*, o.id FROM @.orders o JOIN @.customers c ON o.cust = c.cust WHERE o.id < 9 AND c.city IS NOT NULL",
+    "SELECT info.*, city FROM @.customers WHERE info.tag = 'a'", "SELECT c.info.id, c.info.tag FROM @.customers c WHERE c.info.id > 2",
+    "SELECT struct(*) AS s FROM @.customers WHERE cust = 3", "SELECT count(DISTINCT c.*) FROM @.customers c",
+    "SELECT info.id FROM @.orders info, @.customers c WHERE info.id < 3 AND c.cust = 1",
+    "SELECT a FROM @.customers AS t(a, b, c, d) WHERE b = 'Rome'", "SELECT t.x FROM (SELECT cust FROM @.customers) AS t(x)",
+    "SELECT orders.id FROM @.orders WHERE shop.orders.id = 4 OR @.orders.id = 5",
+    "SELECT ORDERS.Id FROM @.Orders WHERE Price > 80", "SELECT `id` FROM @.`orders` `or` WHERE `or`.`price` > 80",
+    "SELECT o.id FROM @.orders o JOIN spark_catalog.shop.customers c ON o.cust = c.cust WHERE c.city = 'Rome' AND o.id > 30",
+    "SELECT o.id, v.five FROM @.orders o JOIN session_view v ON o.id = v.k WHERE v.five = 3 AND price > 2",
+    "SELECT id FROM @.orders WHERE id IN (SELECT k FROM session_view WHERE five = id % 5)",
+    # texts
+    "SELECT id, 'market.shop.orders {x} {0}' AS t FROM @.orders -- FROM market.shop.customers\n WHERE note = 's.t {0}' /* , market.shop.x */",
+    "SELECT id FROM @.orders WHERE note = 'it''s' AND note LIKE 'it\\'%' OR note = \"it's\"",
+    "SELECT /*+ BROADCAST(o) */ o.id, transform(array(1, 2), price -> price + o.id) AS t FROM @.orders o WHERE o.id < 3",
+    "SELECT CASE WHEN id > 30 AND price IS NULL OR note = 'red' THEN 'a' ELSE 'b' END AS c, count(*) FROM @.orders WHERE CASE WHEN id > 5 THEN true END GROUP BY 1",
+    "SELECT extract(MONTH FROM day) AS m, trim(BOTH 'r' FROM note) AS t FROM @.orders WHERE note IS DISTINCT FROM 'red' AND day > '2024-01-20'",
+    "SELECT left(note, 1) AS l FROM @.orders WHERE right(note, 1) = 'd' AND id <> 5",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", QUERIES, ids=[f"{i}-{q[:50]}" for i, q in enumerate(QUERIES)])
+def test_it_equals_spark_on_its_own_tables(client: SharingClient, spark: Any, text: str) -> None:
+    expected = spark.sql(text.replace("@", "spark_catalog.shop"))
+    found = client.sql(spark, text.replace("@", "market.shop"))
+    assert found.columns == expected.columns
+    assert rows_of(found) == rows_of(expected)
+
+
+def test_only_what_is_needed_is_fetched(client: SharingClient, spark: Any, server: SharingServer) -> None:
+    server.reset_metrics()
+    text = (
+        "SELECT a.id FROM market.shop.orders a JOIN market.shop.orders b ON a.id = b.id WHERE a.id < 20 AND b.price > 1"
+    )
+    assert client.sql(spark, text).count() == 18
+    # One for the schema, one for each of the two different loads.
+    assert (server.count("metadata"), server.count("query")) == (3, 2)
+    assert len({r.path.partition("?")[0] for r in server.requests if r.kind == "data"}) <= 3
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_literals_are_read_in_the_zone_of_the_session(client: SharingClient, spark: Any, zone: str) -> None:
+    text = "SELECT id FROM @.orders WHERE at >= TIMESTAMP'2024-01-01 05:00:00' AND at < '2024-01-01 09:00:00Z'"
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        expected = spark.sql(text.replace("@", "spark_catalog.shop"))
+        assert rows_of(client.sql(spark, text.replace("@", "market.shop"))) == rows_of(expected)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("conf", "value", "condition"),
+    [
+        ("spark.sql.ansi.enabled", "false", "id = '7' OR id = 'x' OR price > 1.1F"),
+        ("spark.sql.ansi.enabled", "false", "cust + 9223372036854775807 < 0"),
+        ("spark.sql.parser.escapedStringLiterals", "true", "note <> 'a\\nb'"),
+        ("spark.sql.caseSensitive", "true", "id > 30"),
+        ("spark.sql.timestampType", "TIMESTAMP_NTZ", "at > TIMESTAMP'2024-01-01 05:00:00'"),
+    ],
+)
+def test_sessions_with_other_rules(client: SharingClient, spark: Any, conf: str, value: str, condition: str) -> None:
+    before = spark.conf.get(conf)
+    spark.conf.set(conf, value)
+    try:
+        text = f"SELECT id FROM @.orders WHERE {condition}"
+        expected = spark.sql(text.replace("@", "spark_catalog.shop"))
+        assert rows_of(client.sql(spark, text.replace("@", "market.shop"))) == rows_of(expected)
+    finally:
+        spark.conf.set(conf, before)
+
+
+def test_it_explains_itself(client: SharingClient) -> None:
+    text = client.explain_sql(
+        "SELECT c.*, o.id FROM market.shop.orders o LEFT JOIN market.shop.customers c ON o.cust = c.cust"
+        " WHERE o.price > 5 AND c.city IS NULL AND upper(o.note) = 'RED'"
+    )
+    assert "columns  id, cust, price, note\n  where    (price > 5)\n           where" in text
+    assert "columns  all: *\n  where    none\n" in text
+    assert "also holds for the NULLs" in text
+    assert client.explain_sql("SELECT 1") == "no shared table"
+
+
+def test_what_is_not_there_is_spark_s_error(client: SharingClient, spark: Any) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException, match=r"TABLE_OR_VIEW_NOT_FOUND|CATALOG_NOT_FOUND|REQUIRES_SINGLE_PART"):
+        client.sql(spark, "SELECT 1 FROM market.shop.missing")
+    with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
+        client.sql(spark, "SELECT nothing FROM market.shop.orders")
+    with pytest.raises(PredicateError, match="a query"):
+        client.sql(spark, "DROP TABLE market.shop.orders")

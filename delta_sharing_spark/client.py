@@ -283,10 +283,12 @@ class Scan:
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
         """A Spark DataFrame; it is Spark that reads."""
+        from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
         from delta_sharing_spark.spark.register import register
 
         register(spark)
         options = {**self.table.client.options_for(self.table.name), **self.options}
+        warn_of_inline_secrets(spark, options)
         path = options.pop("path")
         return spark.read.format("deltaSharing").options(**options).load(path)
 

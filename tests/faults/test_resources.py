@@ -166,3 +166,21 @@ def test_cache(
         server.expire_urls()
     kept = sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file())
     note(f"cache ({mode}): {kept} bytes kept, the second read asked for none")
+
+
+def test_inline_secrets_are_warned_about_once_on_connect(recwarn: pytest.WarningsRecorder) -> None:
+    from delta_sharing_spark.spark import inline_secrets
+
+    inline_secrets._warned.clear()
+    connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    for session, options in (
+        (object(), {"bearerToken": "s3cret"}),
+        (connect, {"endpoint": "https://host"}),
+        (connect, {"bearerToken": "s3cret"}),
+        (connect, {"bearerToken": "s3cret"}),
+    ):
+        inline_secrets.warn_of_inline_secrets(session, options)
+    assert len(recwarn) == 1
+    text = str(recwarn.pop(UserWarning).message)
+    assert "bearerToken" in text
+    assert "s3cret" not in text

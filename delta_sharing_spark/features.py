@@ -210,7 +210,7 @@ def _check_type(data_type: DataType, path: str, table: str) -> None:
 def _check_change(change: object, column: str, table: str) -> None:
     before = change.get("fromType") if isinstance(change, Mapping) else None
     after = change.get("toType") if isinstance(change, Mapping) else None
-    if isinstance(before, str) and isinstance(after, str) and _widens(before, after):
+    if isinstance(before, str) and isinstance(after, str) and widens(before, after):
         return
     raise UnsupportedFeatureError(
         f"column {column!r} of {table} changed its type from {before!r} to {after!r}, which the Delta protocol does not "
@@ -219,7 +219,8 @@ def _check_change(change: object, column: str, table: str) -> None:
     )
 
 
-def _widens(before: str, after: str) -> bool:
+def widens(before: str, after: str) -> bool:
+    """Whether the protocol lets a column of type ``before`` become ``after`` (Delta protocol, "Type Widening")."""
     if after in _WIDER.get(before, ()):
         return True
     target = _DECIMAL.fullmatch(after)

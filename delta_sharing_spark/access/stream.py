@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from delta_sharing_spark.access.load import Load
-from delta_sharing_spark.access.stream_schema import check_shape
+from delta_sharing_spark.access.stream_schema import SchemaPolicy
 from delta_sharing_spark.access.stream_source import Identity, StreamSource, UrlSource, VersionFiles
-from delta_sharing_spark.errors import OptionError, StreamError
+from delta_sharing_spark.errors import OptionError, StreamError, VersionError
 from delta_sharing_spark.scan.plan import Access, FileTask
-from delta_sharing_spark.schema.types import Struct
 
 _log = logging.getLogger(__name__)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -57,8 +56,7 @@ class StreamPlanner:
     Args:
         load: The resolved load.
         source: Its versions.
-        schema: The stream's schema, fixed at its start.
-        whole: Whether the stream reads all columns, so that an added one would be data left out.
+        policy: The stream's schema, fixed at its start, and what may differ from it.
         clock: Injectable.
     """
 
@@ -66,12 +64,11 @@ class StreamPlanner:
         self,
         load: Load,
         source: StreamSource,
-        schema: Struct,
+        policy: SchemaPolicy,
         *,
-        whole: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._load, self.source, self._schema, self._whole, self._clock = load, source, schema, whole, clock
+        self._load, self.source, self._policy, self._clock = load, source, policy, clock
         self._table = str(load.table)
         self._interval = _poll_interval(load)
         self._latest: int | None = None
@@ -79,19 +76,25 @@ class StreamPlanner:
         self._frozen: int | None = None
         self._planned: _Batch | None = None
         self._block: tuple[int, int, list[VersionFiles], Access] | None = None
-        self._snapshot: tuple[int, list[FileTask], Access] | None = None
+        self._snapshot: tuple[VersionFiles, Access] | None = None
 
     def first(self) -> Position:
         """Where a new stream begins, by its options: resolved now, and written into the first end offset."""
         options = self._load.options
         start = options.starting_version
-        if start == "latest":
-            return Position(self._poll() + 1)
         if isinstance(start, int):
+            newest = self._newest()
+            if start > newest + 1:
+                raise VersionError(
+                    f"startingVersion {start} of {self._table} does not exist: the newest is {newest}; "
+                    f"start at {newest + 1} or before"
+                )
             return Position(start)
+        if start == "latest":
+            return Position(self._newest() + 1)
         if options.starting_timestamp is not None:
             return Position(self.source.at_or_after(self._load))
-        return Position(self._poll(), 0, True)
+        return Position(self._newest(), 0, True)
 
     def freeze(self) -> None:
         """From now on nothing newer than the newest version exists (Trigger.AvailableNow)."""
@@ -112,8 +115,12 @@ class StreamPlanner:
             parts.append((tasks[position.index : position.index + count], access))
             at = position.index + count
             position = Position(position.version + 1) if at >= len(tasks) else replace(position, index=at)
+            if not position.snapshot:
+                self._snapshot = None
         while not position.snapshot and position.version <= target and not taken.full:
-            position = self._advance_block(position, target, taken, parts)
+            position, more = self._advance_block(position, target, taken, parts, begun=position != start)
+            if not more:
+                break
         self._planned = _Batch(start, position, parts)
         return position
 
@@ -123,7 +130,9 @@ class StreamPlanner:
         if planned is not None and (planned.start, planned.end) == (start, end):
             yield from planned.parts
             return
-        if end < start:
+        if start == end:
+            return
+        if end < start or (end.snapshot and not start.snapshot):
             raise StreamError(
                 f"the stream of {self._table} was asked for a batch from {start} back to {end}; "
                 f"the checkpoint is damaged: start the stream anew with another checkpoint"
@@ -144,6 +153,8 @@ class StreamPlanner:
             stop = min(last, position.version + self._load.options.max_versions_per_rpc - 1)
             versions, access = self._versions(position.version, stop)
             for files in versions:
+                if files.shape is not None:
+                    self._policy.check(files.shape, files.version, self._table)
                 tasks = self._admitted(files)
                 first = position.index if files.version == position.version else 0
                 until = end.index if files.version == end.version else None
@@ -155,16 +166,39 @@ class StreamPlanner:
         if (position.index or position.snapshot) and isinstance(self.source, UrlSource):
             self.source.continue_as(identity)
 
-    def forget(self) -> None:
-        """Let go of a batch that was committed."""
-        self._planned = None
+    def forget(self, committed: Position) -> None:
+        """Let go of a batch that was committed. Spark commits one when the next is planned already: that one stays."""
+        if self._planned is not None and self._planned.start != committed:
+            self._planned = None
 
     def _advance_block(
-        self, position: Position, target: int, taken: _Taken, parts: list[tuple[list[FileTask], Access]]
-    ) -> Position:
-        stop = min(target, position.version + self._load.options.max_versions_per_rpc - 1)
+        self,
+        position: Position,
+        target: int,
+        taken: _Taken,
+        parts: list[tuple[list[FileTask], Access]],
+        *,
+        begun: bool,
+    ) -> tuple[Position, bool]:
+        """Take from one block of versions; also, whether the batch may go on behind it.
+
+        A batch ends before a version that the stream cannot read on through, so that all before it is delivered; the
+        next one, which begins there, fails.
+        """
+        block = self._block
+        if block is not None and block[0] <= position.version <= block[1]:
+            stop = min(target, block[1])
+        else:
+            stop = min(target, position.version + self._load.options.max_versions_per_rpc - 1)
         versions, access = self._versions(position.version, stop)
         for files in versions:
+            here = Position(files.version) if files.version > position.version else position
+            try:
+                self._checked(files)
+            except StreamError:
+                if begun or here != position:
+                    return here, False
+                raise
             tasks = self._admitted(files)
             first = position.index if files.version == position.version else 0
             rest = tasks[first:]
@@ -172,35 +206,32 @@ class StreamPlanner:
             if count:
                 parts.append((rest[:count], access))
             if count < len(rest):
-                return Position(files.version, first + count)
+                return Position(files.version, first + count), False
             if taken.full:
-                return Position(files.version + 1)
-        return Position(stop + 1)
+                return Position(files.version + 1), False
+        return Position(stop + 1), True
+
+    def _checked(self, files: VersionFiles) -> None:
+        if files.shape is not None:
+            self._policy.check(files.shape, files.version, self._table)
+        self._admitted(files)
 
     def _versions(self, start: int, stop: int) -> tuple[list[VersionFiles], Access]:
         block = self._block
         if block is not None and block[0] <= start and stop <= block[1]:
             return [v for v in block[2] if start <= v.version <= stop], block[3]
+        self._block = None  # the old one is let go before the new one is read
         versions, access = self.source.versions(start, stop)
-        options = self._load.options
-        for files in versions:
-            if files.shape is not None:
-                check_shape(
-                    self._schema,
-                    files.shape,
-                    files.version,
-                    self._table,
-                    whole=self._whole,
-                    allow_added=options.allow_added_columns,
-                )
         self._block = (start, stop, versions, access)
         return versions, access
 
     def _snapshot_of(self, version: int) -> tuple[list[FileTask], Access]:
-        if self._snapshot is None or self._snapshot[0] != version:
-            tasks, access = self.source.snapshot(version)
-            self._snapshot = (version, tasks, access)
-        return self._snapshot[1], self._snapshot[2]
+        if self._snapshot is None or self._snapshot[0].version != version:
+            self._snapshot = self.source.snapshot(version)
+            shape = self._snapshot[0].shape
+            if shape is not None:
+                self._policy.check(shape, version, self._table)
+        return self._snapshot[0].tasks, self._snapshot[1]
 
     def _admitted(self, files: VersionFiles) -> list[FileTask]:
         """The files of a version that a table stream emits, by what its options permit."""
@@ -225,24 +256,27 @@ class StreamPlanner:
 
     def _target(self, position: Position) -> int:
         """The newest version to read: frozen, or as the server said, asked no more often than the interval."""
-        if self._frozen is not None:
-            return self._frozen
-        if self._latest is None or (
-            self._latest < position.version and self._clock() - self._polled_at >= self._interval
+        newest = self._frozen if self._frozen is not None else self._latest
+        if newest is None or (
+            self._frozen is None and newest < position.version and self._clock() - self._polled_at >= self._interval
         ):
-            self._poll()
-        assert self._latest is not None
-        if self._latest < position.version - 1:
+            newest = self._poll()
+        # A version that was begun, or whose snapshot is read, exists; else the one before it does.
+        seen = position.version if position.index or position.snapshot else position.version - 1
+        if newest < seen:
             raise StreamError(
-                f"the stream of {self._table} has read up to version {position.version - 1}, and the server now says "
-                f"{self._latest}: the table was replaced or restored; start the stream anew with another checkpoint"
+                f"the stream of {self._table} has read version {seen}, and the server now says that {newest} is the "
+                f"newest: the table was replaced or restored; start the stream anew with another checkpoint"
             )
-        return self._latest
+        return newest
+
+    def _newest(self) -> int:
+        return self._frozen if self._frozen is not None else self._poll()
 
     def _poll(self) -> int:
-        self._latest = self.source.latest()
+        newest = self._latest = self.source.latest()
         self._polled_at = self._clock()
-        return self._latest
+        return newest
 
 
 class _Taken:

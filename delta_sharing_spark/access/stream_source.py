@@ -10,8 +10,8 @@ from delta_sharing_spark.access.changes import change_tasks
 from delta_sharing_spark.access.listing import url_access
 from delta_sharing_spark.access.load import Load, TableShape, shape_of
 from delta_sharing_spark.access.settings import formats_of, iso, millis, storage_of
-from delta_sharing_spark.access.url import task_of
-from delta_sharing_spark.errors import StreamError
+from delta_sharing_spark.access.url import plan_tasks, task_of
+from delta_sharing_spark.errors import StreamError, VersionError
 from delta_sharing_spark.scan.plan import Access, FileTask
 from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.sharing.actions import FileRecord
@@ -19,6 +19,7 @@ from delta_sharing_spark.sharing.rest import ChangesQuery, Query, QueryResponse
 
 if TYPE_CHECKING:
     from delta_sharing_spark.access.directory import DirectoryTable
+    from delta_sharing_spark.deltalog.changes import CommitChanges, CommitFiles
 
 #: The hash file ids are asked for under, so that they do not depend on the response format.
 ID_HASH = "delta"
@@ -42,7 +43,7 @@ class VersionFiles:
         version: The version.
         tasks: Its files to read, ordered by id: adds of a table stream, changes of a change stream.
         removes: How many files it removes (table streams).
-        shape: The table's shape from this version on, if the version changed it.
+        shape: The table's shape from this version on: known at the start of a range, and where a version changed it.
     """
 
     version: int
@@ -62,8 +63,8 @@ class StreamSource(Protocol):
     def at_or_after(self, load: Load) -> int:
         """The first version at or after the load's ``startingTimestamp``."""
 
-    def snapshot(self, version: int) -> tuple[list[FileTask], Access]:
-        """All files of a version, ordered by id."""
+    def snapshot(self, version: int) -> tuple[VersionFiles, Access]:
+        """All files of a version, ordered by id, and the table's shape at it."""
 
     def versions(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
         """Versions ``start`` to ``end``, both included, in order; versions without files may be left out."""
@@ -75,6 +76,7 @@ class UrlSource:
     def __init__(self, load: Load) -> None:
         self._load = load
         self._formats = formats_of(load.options)
+        self._hash: str | None = ID_HASH
         self._asked = False
         self.identity = Identity(load.shape.id, "url", load.head.response_format, None)
 
@@ -88,22 +90,29 @@ class UrlSource:
         """Before anything was asked: expect what an offset names, so that the order of files stays the same."""
         if self._asked or identity.mode != "url":
             return
+        self._asked = True
         self.identity = Identity(self.identity.table_id, "url", identity.format, identity.hash)
+        self._hash = identity.hash
         if identity.hash is None:
             self._formats = (identity.format,)
 
-    def snapshot(self, version: int) -> tuple[list[FileTask], Access]:
-        load = self._load
-        query = Query(version=version, max_files=load.options.max_files_per_request, file_id_hash=ID_HASH)
+    def snapshot(self, version: int) -> tuple[VersionFiles, Access]:
+        load, table = self._load, str(self._load.table)
+        query = Query(version=version, max_files=load.options.max_files_per_request, file_id_hash=self._hash)
         response = load.rest.query(load.table, query, formats=self._formats)
+        head = response.head
+        if head.version is not None and head.version != version:
+            raise VersionError(
+                f"the stream of {table} begins with version {version}, and the server answers with {head.version}; "
+                f"ask the provider to share the table's history, or set startingVersion"
+            )
         self._note(response)
-        feed = load.options.read_change_feed
-        tasks: list[FileTask] = []
-        table = str(load.table)
-        for record in response.records():
-            task = task_of(record, table)
-            tasks.append(_as_insert(task, version, record.timestamp) if feed else task)
-        return sorted(tasks, key=_by_id), url_access(load, query, response)
+        times: dict[str, int | None] = {}
+        tasks = list(plan_tasks(_noting_times(response.records(), times), table))
+        if load.options.read_change_feed:
+            tasks = [_as_insert(task, version, times[task.id]) for task in tasks]
+        files = VersionFiles(version, sorted(tasks, key=_by_id), shape=shape_of(head.protocol, head.metadata, table))
+        return files, url_access(load, query, response)
 
     def versions(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
         return self._changes(start, end) if self._load.options.read_change_feed else self._files(start, end)
@@ -115,7 +124,7 @@ class UrlSource:
             ending_version=end,
             include_historical_metadata=True,
             max_files=load.options.max_files_per_request,
-            file_id_hash=ID_HASH,
+            file_id_hash=self._hash,
         )
         response = load.rest.query(load.table, query, formats=self._formats)
         self._note(response)
@@ -138,7 +147,7 @@ class UrlSource:
             ending_version=end,
             include_historical_metadata=True,
             max_files=load.options.max_files_per_request,
-            file_id_hash=ID_HASH,
+            file_id_hash=self._hash,
         )
         response = load.rest.changes(load.table, query, formats=self._formats)
         self._note(response)
@@ -158,11 +167,9 @@ class UrlSource:
             if start <= version <= end:
                 files = found.setdefault(version, VersionFiles(version))
                 files.shape = shape_of(protocols.get(version, head.protocol), metadata, table)
-        first = head.metadata
-        if first.version is None or start <= first.version <= end:
-            # The head tells the shape at some version of the range, or of the newest: known from its start at the latest.
-            files = found.setdefault(start, VersionFiles(start))
-            files.shape = files.shape or shape_of(head.protocol, first, table)
+        # The head tells the shape at the range's start; a server that tells the newest stops the stream sooner, never later.
+        files = found.setdefault(start, VersionFiles(start))
+        files.shape = files.shape or shape_of(head.protocol, head.metadata, table)
         for files in found.values():
             files.tasks.sort(key=_by_id)
         return [found[version] for version in sorted(found)]
@@ -174,9 +181,18 @@ class UrlSource:
                 f"table {self._load.table} was replaced by another table since the stream started; "
                 f"start the stream anew with another checkpoint"
             )
+        now = Identity(self.identity.table_id, "url", head.response_format, response.file_id_hash)
+        if self._asked and (
+            now.hash != self.identity.hash or (now.hash is None and now.format != self.identity.format)
+        ):
+            raise StreamError(
+                f"the server now orders the files of {self._load.table} otherwise: file ids by {_order(now)}, the stream's "
+                f"by {_order(self.identity)}; restart the stream, and if it stopped in the middle of a version and does not "
+                f"go on, start it anew with another checkpoint"
+            )
         self._asked = True
-        self.identity = Identity(self.identity.table_id, "url", head.response_format, response.file_id_hash)
-        if response.file_id_hash is None:
+        self.identity = now
+        if now.hash is None:
             self._formats = (head.response_format,)
 
 
@@ -200,13 +216,15 @@ class DirectorySource:
         assert moment is not None
         return version_at_or_after(self._directory.store, moment, table=str(load.table))
 
-    def snapshot(self, version: int) -> tuple[list[FileTask], Access]:
+    def snapshot(self, version: int) -> tuple[VersionFiles, Access]:
         snapshot = self._directory.snapshot(version=version)
         tasks: list[FileTask] = []
         feed = self._load.options.read_change_feed
         for task in self._directory.tasks(snapshot, keep_stats=self._load.predicate is not None):
             tasks.append(_as_insert(task, version, snapshot.timestamp_ms) if feed else task)
-        return sorted(tasks, key=_by_id), self._directory.access
+        schema = snapshot.schema if snapshot.mapping != "none" else without_mapping(snapshot.schema)
+        shape = TableShape(snapshot.metadata.id, schema, snapshot.partition_columns, snapshot.mapping)
+        return VersionFiles(version, sorted(tasks, key=_by_id), shape=shape), self._directory.access
 
     def versions(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
         found = list(self._feed(start, end) if self._load.options.read_change_feed else self._files(start, end))
@@ -218,28 +236,26 @@ class DirectorySource:
         from delta_sharing_spark.deltalog.changes import load_changes
 
         for commit in load_changes(self._directory.store, start, end, table=str(self._load.table)):
-            yield VersionFiles(commit.version, commit.tasks, 0, self._shape(commit))
+            yield VersionFiles(commit.version, commit.tasks, 0, self._shape(commit, start))
 
     def _files(self, start: int, end: int) -> Iterator[VersionFiles]:
         from delta_sharing_spark.deltalog.changes import load_commits
 
         for commit in load_commits(self._directory.store, start, end, table=str(self._load.table)):
-            yield VersionFiles(commit.version, commit.adds, len(commit.removes), self._shape(commit))
+            yield VersionFiles(commit.version, commit.adds, len(commit.removes), self._shape(commit, start))
 
-    def _shape(self, commit: object) -> TableShape | None:
-        from delta_sharing_spark.deltalog.changes import CommitChanges, CommitFiles
-
-        assert isinstance(commit, CommitChanges | CommitFiles)
-        metadata, table = commit.metadata, str(self._load.table)
-        if metadata is None:
+    def _shape(self, commit: CommitChanges | CommitFiles, start: int) -> TableShape | None:
+        table = str(self._load.table)
+        if commit.head is None or (commit.metadata is None and commit.protocol is None and commit.version != start):
             return None
+        metadata = commit.head.metadata
         if metadata.id and self.identity.table_id and metadata.id != self.identity.table_id:
             raise StreamError(
                 f"table {table} was replaced by another table at version {commit.version}; "
                 f"start the stream anew with another checkpoint"
             )
         schema = metadata.schema(table)
-        mapping = self._load.shape.mapping
+        mapping = metadata.mapping(commit.head.protocol, table)
         return TableShape(
             metadata.id, schema if mapping != "none" else without_mapping(schema), metadata.partition_columns, mapping
         )
@@ -265,6 +281,16 @@ def open_source(load: Load) -> StreamSource:
 def _as_insert(task: FileTask, version: int, timestamp: int | None) -> FileTask:
     """A row of a change stream's first snapshot is an insert at its version."""
     return replace(task, change_type="insert", commit_version=version, commit_timestamp=timestamp)
+
+
+def _noting_times(records: Iterator[FileRecord], times: dict[str, int | None]) -> Iterator[FileRecord]:
+    for record in records:
+        times[record.id] = record.timestamp
+        yield record
+
+
+def _order(identity: Identity) -> str:
+    return identity.hash or f"the {identity.format} format"
 
 
 def _version(record: FileRecord, table: str) -> int:

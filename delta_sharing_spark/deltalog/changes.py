@@ -30,6 +30,7 @@ class CommitChanges:
         timestamp_ms: Its timestamp, milliseconds since the epoch.
         metadata, protocol: If the commit carries such an action.
         tasks: Files whose rows are changes, with their change columns; ``change_type`` None: the file's own column.
+        head: Protocol and metadata in effect at the version.
     """
 
     version: int
@@ -37,6 +38,7 @@ class CommitChanges:
     metadata: Metadata | None = None
     protocol: Protocol | None = None
     tasks: list[FileTask] = field(default_factory=list)
+    head: Head | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class CommitFiles:
     protocol: Protocol | None = None
     adds: list[FileTask] = field(default_factory=list)
     removes: list[FileTask] = field(default_factory=list)
+    head: Head | None = None
 
 
 def load_changes(
@@ -68,7 +71,9 @@ def load_changes(
         UnsupportedFeatureError: The table asks for more than this reader does, at any version of the range.
     """
     for commit in _Range(store, start_version, end_version, table, feed=True):
-        yield CommitChanges(commit.version, commit.time, commit.metadata, commit.protocol, commit.changes())
+        yield CommitChanges(
+            commit.version, commit.time, commit.metadata, commit.protocol, commit.changes(), commit.head
+        )
 
 
 def load_commits(
@@ -83,6 +88,7 @@ def load_commits(
             commit.protocol,
             [commit.task(tree, None) for tree in commit.adds],
             [commit.task(tree, None) for tree in commit.removes],
+            commit.head,
         )
 
 

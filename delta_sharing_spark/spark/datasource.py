@@ -50,7 +50,7 @@ class DeltaSharingDataSource(DataSource):
         """The stream reader for ``schema``."""
         from delta_sharing_spark.spark.streaming import make_stream_reader
 
-        reader = make_stream_reader(self._take_options(), schema)
+        reader = make_stream_reader(self._take_options(), schema, given=self._load is None)
         self._load = None
         return reader
 

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 class _StreamReader(DataSourceStreamReader):
     """What every Spark version's reader shares. A task's copy holds nothing: splits carry what they need."""
 
-    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+    def __init__(self, options: dict[str, str], schema: StructType, *, given: bool) -> None:
         self._options = options
         self._schema = schema
+        self._given = given
         self._opened: tuple[Load, ReadSpec, StreamPlanner] | None = None
         self._first: Position | None = None
 
@@ -71,8 +72,9 @@ class _StreamReader(DataSourceStreamReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let go of what the batch held."""
-        if self._opened is not None:
-            self._opened[2].forget()
+        if self._opened is not None and not is_initial(end):
+            load, _, planner = self._opened
+            planner.forget(parse_offset(end, str(load.table)).position)
 
     def stop(self) -> None:
         """Let go of everything."""
@@ -110,6 +112,7 @@ class _StreamReader(DataSourceStreamReader):
             from delta_sharing_spark.access.load import resolve
             from delta_sharing_spark.access.planning import spec_of
             from delta_sharing_spark.access.stream import StreamPlanner
+            from delta_sharing_spark.access.stream_schema import SchemaPolicy, chosen_structs
             from delta_sharing_spark.access.stream_source import open_source
             from delta_sharing_spark.options import parse_options
             from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
@@ -121,7 +124,9 @@ class _StreamReader(DataSourceStreamReader):
             spec = spec_of(load, wanted)
             added = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP) if load.options.read_change_feed else ()
             own = Struct(tuple(f for f in spec.schema.fields if f.name not in added))
-            planner = StreamPlanner(load, open_source(load), own, whole=load.options.columns is None)
+            chosen = chosen_structs(own, load.shape.schema, chosen=self._given or load.options.columns is not None)
+            policy = SchemaPolicy(own, load.shape.partition_columns, chosen, load.options.allow_added_columns)
+            planner = StreamPlanner(load, open_source(load), policy)
             self._opened = (load, replace(spec, limit=None), planner)
         return self._opened
 
@@ -150,8 +155,8 @@ class _AdmissionReader(_StreamReader, compat.AvailableNow):
 class _RememberingReader(_StreamReader):
     """Spark before 4.2: the position is the end of the last batch, which ``partitions`` is always called with first."""
 
-    def __init__(self, options: dict[str, str], schema: StructType) -> None:
-        super().__init__(options, schema)
+    def __init__(self, options: dict[str, str], schema: StructType, *, given: bool) -> None:
+        super().__init__(options, schema, given=given)
         self._at: dict[str, Any] = dict(INITIAL)
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
@@ -162,8 +167,8 @@ class _RememberingReader(_StreamReader):
         self._at = end
 
 
-def make_stream_reader(options: dict[str, str], schema: StructType) -> DataSourceStreamReader:
-    """The reader for the running Spark version."""
+def make_stream_reader(options: dict[str, str], schema: StructType, *, given: bool) -> DataSourceStreamReader:
+    """The reader for the running Spark version. ``given``: the schema is the user's own choice of columns."""
     if compat.ADMISSION_CONTROL:
-        return _AdmissionReader(options, schema)
-    return _RememberingReader(options, schema)
+        return _AdmissionReader(options, schema, given=given)
+    return _RememberingReader(options, schema, given=given)

@@ -209,23 +209,34 @@ def _from_json(text: str, name: str) -> Profile:
 
 
 def _read(path: str, what: str, advice: str) -> str:
-    local: Path | None = None
     try:
         local = _local(path)
         if local is not None:
             return local.read_text(encoding="utf-8-sig")
+        if path.startswith(("https://", "http://")):
+            return _download(path)
         from delta_sharing_spark.storage.profiles import read_text
 
         return read_text(path)
     except FileNotFoundError:
-        # fsspec says so of a web server that is not there, too.
-        reach = "" if local is not None else " or cannot be reached"
-        raise ProfileError(f"{what} {path} does not exist{reach}; {advice}") from None
+        raise ProfileError(f"{what} {path} does not exist; {advice}") from None
     # What cloud file systems raise has no common root (botocore, azure, aiohttp); it all means: not readable.
     except Exception as error:
         raise ProfileError(
             f"{what} {path} cannot be read ({type(error).__name__}: {error}); {advice}, and its permissions"
         ) from None
+
+
+def _download(url: str) -> str:
+    """A profile on a web server: by our own session, as fsspec would need a package more for it."""
+    from delta_sharing_spark.sharing.transport import TransportSettings, data_session, is_private
+
+    if not is_private(url):
+        raise ValueError("it is not https, and a profile holds a secret")
+    settings = TransportSettings()
+    response = data_session(settings).get(url, timeout=(settings.connect_timeout, settings.read_timeout))
+    response.raise_for_status()
+    return response.content.decode("utf-8-sig")
 
 
 def _local(path: str) -> Path | None:

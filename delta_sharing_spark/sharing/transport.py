@@ -39,6 +39,7 @@ __all__ = [
     "check_endpoint",
     "check_whole",
     "data_session",
+    "is_private",
     "read_body",
     "rest_session",
     "send",
@@ -146,6 +147,12 @@ def _note_answer(host: str | None) -> None:
             _answered.popitem(last=False)
 
 
+def is_private(url: str) -> bool:
+    """Whether a secret may travel there: https, or http on loopback."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and (parts.hostname or "").lower() in _LOOPBACK)
+
+
 def check_endpoint(endpoint: str, what: str = "endpoint") -> None:
     """Refuse an endpoint that would send a secret unencrypted, or that is not the start of a URL.
 
@@ -162,7 +169,7 @@ def check_endpoint(endpoint: str, what: str = "endpoint") -> None:
             f"the profile's {what} {redact(endpoint)} is not a plain https URL (a host, and no query, fragment or user); "
             f"check the profile"
         )
-    if parts.scheme == "https" or (parts.scheme == "http" and host.lower() in _LOOPBACK):
+    if is_private(endpoint):
         return
     raise ConfigError(
         f"the profile's {what} {redact(endpoint)} is not https: the token would travel unencrypted; "

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_server import Reply, ScriptedServer
 
 from delta_sharing_spark.errors import ProfileError
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, load_profile, profile_from_environment
@@ -151,6 +152,15 @@ def test_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert profile_from_environment() is None
 
 
+def test_from_a_web_server(server: ScriptedServer) -> None:
+    server.on("/p.share", Reply(BEARER))
+    assert load_profile(f"{server.endpoint}/p.share?sig=s3cret") == load_profile(BEARER)
+    assert server.asked[0].query == {"sig": "s3cret"}
+    with pytest.raises(ProfileError, match="HTTPError: 404") as caught:
+        load_profile(f"{server.endpoint}/other.share?sig=s3cret")
+    assert "s3cret" not in str(caught.value)
+
+
 def test_dbfs_is_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", lambda self, **_: json.dumps(BEARER | {"bearerToken": str(self)}))
     for source in ("dbfs:/mnt/p.share", "dbfs:///mnt/p.share"):
@@ -168,8 +178,9 @@ def test_dbfs_is_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
         ("nosuchscheme://x/y", "cannot be read"),
         ("~nosuchuser/p.share", "cannot be read"),
         ("a\0b", "cannot be read"),
-        ("http://[::1", "does not exist or cannot be reached"),
-        ("https://nowhere.invalid/p.share?sig=s3cret", "does not exist or cannot be reached"),
+        ("http://[::1", "cannot be read"),
+        ("https://nowhere.invalid/p.share?sig=s3cret", "cannot be read"),
+        ("http://nowhere.invalid/p.share?sig=s3cret", "not https"),
     ],
 )
 def test_what_cannot_be_read(source: str, message: str) -> None:

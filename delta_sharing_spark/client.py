@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from delta_sharing_spark.access.load import Load, resolve, shape_of
 from delta_sharing_spark.access.planning import ScanPlan, plan
 from delta_sharing_spark.access.settings import transport_of
-from delta_sharing_spark.display import Listing, explanation
-from delta_sharing_spark.errors import OptionError, ProfileError
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.display import Column, Listing, columns_of, explanation, html_table
+from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError, ProfileError
+from delta_sharing_spark.options import parse_options, redacted_options
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.actions import Metadata, Schema, Share, Table, TableSnapshotHead
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
@@ -72,6 +72,8 @@ class SharingClient:
         """All tables of a schema; a string is ``share.schema``."""
         if isinstance(schema, str):
             share, _, name = schema.rpartition(".")
+            if not share or not name:
+                raise AddressError(f"{schema!r} does not name a schema; write <share>.<schema>")
         else:
             share, name = schema.share, schema.name
         return Listing(self.rest.list_tables(share, name))
@@ -154,6 +156,18 @@ class SharedTable:
         """The newest schema."""
         head = self.head()
         return shape_of(head.protocol, head.metadata, str(self.name)).schema
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The newest schema as a list that shows itself: name, type, nullability and comment of each column."""
+        return Listing(columns_of(self.schema))
+
+    def _repr_html_(self) -> str:
+        """The table's columns; a notebook asks for this, so a failure is shown and not raised."""
+        try:
+            return html_table(columns_of(self.schema), caption=str(self.name))
+        except DeltaSharingError as error:
+            return html_table([], caption=f"{self.name}: {error}")
 
     def scan(
         self,
@@ -260,6 +274,9 @@ class Scan:
     options: Mapping[str, str]
     _load: Load | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        return f"Scan({str(self.table)!r}, {redacted_options(self.options)})"
+
     def load(self) -> Load:
         """The resolved load: one metadata request, the first time."""
         if self._load is None:
@@ -326,10 +343,11 @@ class Scan:
         planned = self.plan()
         if planned.exact_rows is not None:
             return planned.exact_rows
-        narrow = {**self.options, "columns": quoted_column(self._narrowest())}
+        cheapest = self._narrowest()
+        narrow = {**self.options, "columns": quoted_column(cheapest)} if cheapest is not None else self.options
         return sum(batch.num_rows for batch in Scan(self.table, narrow)._batches(None))
 
-    def _narrowest(self) -> str:
+    def _narrowest(self) -> str | None:
         shape = self.load().shape
         return cheapest_column(shape.schema, shape.partition_columns)
 
@@ -377,16 +395,19 @@ def _inline(profile: Profile) -> dict[str, str]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> str:
-    """A column that costs little to count by: a partition column, else a narrow one."""
+def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> str | None:
+    """A column that costs little to count by: a partition column, else a narrow one; None if there is no column."""
     if partition_columns:
         return partition_columns[0]
     widths = {"boolean": 0, "byte": 1, "short": 2, "integer": 3, "date": 3, "float": 4, "long": 5, "double": 5}
-    return min(schema.fields, key=lambda f: widths.get(str(f.type), 9)).name
+    cheapest = min(schema.fields, key=lambda f: widths.get(str(f.type), 9), default=None)
+    return cheapest.name if cheapest else None
 
 
 def quoted_column(column: str) -> str:
-    """A column's name as the option ``columns`` takes it."""
+    """A column's name as the option ``columns`` takes it; one that stands in backquotes already is left alone."""
+    if len(column) > 1 and column[0] == column[-1] == "`":
+        return column
     return "`" + column.replace("`", "``") + "`" if re.search(r"[^\w.]", column) else column
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from delta_sharing_spark.access.load import Load
     from delta_sharing_spark.access.planning import ScanPlan
+    from delta_sharing_spark.schema.types import Struct
 
 _T = TypeVar("_T")
 _SHOWN = 100
@@ -36,10 +37,38 @@ class Listing(list[_T], Generic[_T]):
         return table if shown is None or len(self) <= shown else f"{table}\n... and {len(self) - shown} more"
 
     def _repr_html_(self) -> str:
-        header, rows = _cells(self[:_SHOWN])
-        head = "".join(f"<th>{escape(name)}</th>" for name in header)
-        body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return html_table(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table, as listings show it. ``null`` is ``""`` or ``"NOT NULL"``."""
+
+    name: str
+    type: str
+    null: str = ""
+    comment: str = ""
+
+
+def columns_of(schema: Struct) -> list[Column]:
+    """The columns of a schema, to be shown."""
+    return [
+        Column(f.name, str(f.type), "" if f.nullable else "NOT NULL", str(f.metadata.get("comment", "")))
+        for f in schema.fields
+    ]
+
+
+def html_table(items: list[Any], caption: str | None = None) -> str:
+    """Items as a table of HTML, every text escaped; at most a hundred of them and a word on the rest."""
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    if not items:
+        return f"<table>{title}<tbody><tr><td>(none)</td></tr></tbody></table>"
+    header, rows = _cells(items[:_SHOWN])
+    if len(items) > _SHOWN:
+        rows.append([f"... and {len(items) - _SHOWN} more", *[""] * (len(header) - 1)])
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows)
+    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _cells(items: list[Any]) -> tuple[list[str], list[list[str]]]:
@@ -89,19 +118,31 @@ def explanation(planned: ScanPlan, load: Load) -> str:
 @contextmanager
 def progress_of(planned: ScanPlan) -> Iterator[Callable[[int], None] | None]:
     """A line of progress on stderr for a long read, where a person is looking; else None."""
-    if planned.report.bytes < _PROGRESS_BYTES or not sys.stderr.isatty():
+    if planned.report.bytes < _PROGRESS_BYTES or not _is_watched():
         yield None
         return
     total, done = len(planned.splits), 0
 
-    def step(_: int) -> None:
-        nonlocal done
-        done += 1
-        share = done * 40 // total
+    def show() -> None:
+        share = done * 40 // total if total else 40
         sys.stderr.write(f"\r{planned.spec.table} [{'#' * share}{'.' * (40 - share)}] {done}/{total}")
         sys.stderr.flush()
 
+    def step(_: int) -> None:
+        nonlocal done
+        done += 1
+        show()
+
+    show()
     try:
         yield step
     finally:
         sys.stderr.write("\n")
+
+
+def _is_watched() -> bool:
+    """Whether stderr is a terminal or a notebook's cell."""
+    if sys.stderr.isatty():
+        return True
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")

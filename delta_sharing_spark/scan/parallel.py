@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -37,8 +38,7 @@ class _Worker(threading.Thread):
         except _Stopped:
             pass
         except BaseException as error:  # handed to the consumer's thread, which raises it
-            with_consumer = not self._stop_reading.is_set()
-            if with_consumer:
+            with suppress(_Stopped):
                 self._put(error)
         finally:
             batches.close()  # type: ignore[attr-defined]

@@ -1,0 +1,247 @@
+"""SharingClient, scans and module functions without Spark, over the embedded server, in both access modes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import delta_sharing_spark
+from delta_sharing_spark import SharingClient, functions
+from delta_sharing_spark.client import SharedTable, cheapest_column, quoted_column
+from delta_sharing_spark.display import Listing
+from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError, ProfileError, SchemaError
+from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+SCHEMA = pa.schema(
+    [("n", pa.int64()), ("p.q", pa.string()), ("s t", pa.struct([("x", pa.int32())])), ("day", pa.string())]
+)
+ROWS = [{"n": i, "p.q": f"v{i}", "s t": {"x": i % 7}, "day": "ab"[i % 2]} for i in range(100)]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> DeltaTableBuilder:
+    properties = {
+        "delta.columnMapping.mode": "name",
+        "delta.enableChangeDataFeed": "true",
+        "delta.enableDeletionVectors": "true",
+    }
+    table = DeltaTableBuilder(tmp_path_factory.mktemp("t"), SCHEMA, ("day",), properties)
+    table.append(ROWS[:60], files=3).append(ROWS[60:], files=2)
+    return table.delete(lambda rows: pc.less(rows["n"], 10), deletion_vectors=True)
+
+
+@pytest.fixture(scope="module")
+def server(built: DeltaTableBuilder) -> Iterator[SharingServer]:
+    with SharingServer() as running:
+        running.add_table("sh.sc.t", built.path, access_modes=("url", "dir"), comment="<b>&")
+        yield running
+        assert not running.failures
+
+
+@pytest.fixture(params=["url", "dir"])
+def table(request: pytest.FixtureRequest, server: SharingServer) -> SharedTable:
+    return SharingClient(server.profile(), accessMode=request.param).table("sh.sc.t")
+
+
+def ordered(rows: pa.Table) -> list[dict[str, Any]]:
+    return sorted(rows.to_pylist(), key=str)
+
+
+def test_every_form_has_the_same_rows(table: SharedTable, built: DeltaTableBuilder) -> None:
+    scan = table.scan()
+    arrow = scan.to_arrow()
+    assert ordered(arrow) == ordered(built.expected())
+    assert scan.to_arrow() == arrow, "the order of a scan is its own, whatever thread is faster"
+    with scan.to_record_batch_reader(workers=1) as reader:
+        assert reader.schema == arrow.schema
+        assert reader.read_all() == arrow
+    assert scan.to_pandas()["n"].tolist() == arrow["n"].to_pylist()
+    assert scan.to_polars()["n"].to_list() == arrow["n"].to_pylist()
+    assert tuple(arrow.column_names) == scan.schema.names
+
+
+@pytest.mark.parametrize(
+    ("columns", "where", "limit", "names", "rows"),
+    [
+        (["p.q", "n"], None, None, ["p.q", "n"], 90),
+        (["`p.q`"], "n >= 95", None, ["p.q"], 5),
+        (["s t.x"], "`p.q` = 'v42'", None, ["s t"], 1),
+        (["n"], "day = 'a'", 7, ["n"], 7),
+        (None, None, 13, SCHEMA.names, 13),
+        (None, None, 0, SCHEMA.names, 0),
+        (None, "n < 10", None, SCHEMA.names, 0),
+    ],
+)
+def test_what_a_scan_narrows_to(
+    table: SharedTable, columns: list[str] | None, where: str | None, limit: int | None, names: list[str], rows: int
+) -> None:
+    scan = table.scan(columns, where, limit)
+    found = scan.to_arrow()
+    assert (found.column_names, found.num_rows) == (names, rows)
+    assert scan.count() == rows
+
+
+def test_a_count_from_metadata_reads_no_data(server: SharingServer, table: SharedTable) -> None:
+    server.reset_metrics()
+    assert table.scan().count() == 90
+    assert table.scan(limit=20).count() == 20
+    assert server.count("data") == 0
+
+
+def test_versions_changes_and_metadata(table: SharedTable, built: DeltaTableBuilder) -> None:
+    assert table.version() == 3
+    assert table.version("2020-01-01") == 0
+    assert table.version(datetime(2020, 1, 1, tzinfo=timezone.utc)) == 0
+    assert table.scan(version=1).count() == 60
+    assert table.scan(version=2).to_arrow().num_rows == 100
+    feed = table.changes(2, 3)
+    assert feed.schema.names[-3:] == ("_change_type", "_commit_version", "_commit_timestamp")
+    kinds = feed.to_arrow()["_change_type"].to_pylist()
+    assert (kinds.count("insert"), kinds.count("delete")) == (40, 10)
+    assert feed.count() == 50
+    assert table.changes(2, where="_change_type = 'delete'", columns=["n"]).to_arrow().num_rows == 10
+    assert table.metadata.access_modes == ("url", "dir")
+    assert table.metadata.id == built.table_id
+    assert list(table.schema.names) == SCHEMA.names
+
+
+def test_browsing(server: SharingServer) -> None:
+    client = SharingClient(server.profile())
+    (share,) = client.list_shares()
+    (schema,) = client.list_schemas(share)
+    assert client.list_schemas("sh") == [schema]
+    (entry,) = client.list_tables(schema)
+    assert client.list_tables("sh.sc") == client.list_all_tables() == client.list_all_tables(share) == [entry]
+    assert (entry.access_modes, entry.comment) == (("url", "dir"), "<b>&")
+    assert client.table(entry).scan().count() == 90
+    assert "&lt;b&gt;&amp;" in client.list_tables(schema)._repr_html_()  # type: ignore[attr-defined]
+    for wrong in ("sh", "sh.", ".sc", ""):
+        with pytest.raises(AddressError, match=r"<share>\.<schema>"):
+            client.list_tables(wrong)
+
+
+def test_objects_show_themselves(server: SharingServer, table: SharedTable) -> None:
+    assert "struct&lt;" in table._repr_html_()
+    assert [c.name for c in table.columns] == SCHEMA.names
+    assert repr(table.columns).splitlines()[2].split() == ["n", "long"]
+    gone = SharingClient(server.profile()).table("sh.sc.gone<")
+    assert "gone&lt;" in gone._repr_html_(), "a notebook shows a failure, it does not raise it"
+    assert "(none)" in Listing([])._repr_html_()
+    assert "... and 3 more" in Listing(range(103))._repr_html_()
+    explained = table.scan(where="day = 'a' AND n > 3").explain()
+    assert "in 1 splits" in explained
+    assert "jsonPredicateHints" in explained or "skipped" in explained
+    assert "sh.sc.t, version 3" in explained
+
+
+def test_secrets_are_not_shown(server: SharingServer) -> None:
+    client = SharingClient(server.profile())
+    table = client.table("sh.sc.t")
+    scan = table.scan(limit=3, clientSecret="hush-hush", proxy="http://u:hush-hush@proxy:1", unknown="hush-hush")
+    for shown in map(repr, (client, client.profile, table, scan)):
+        assert "hush" not in shown
+        assert server.token not in shown
+    assert "'limit': '3'" in repr(scan)
+
+
+def test_the_profile_as_spark_is_given_it(
+    server: SharingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "p#1.share"
+    server.write_profile(path)
+    for source in (path, str(path)):
+        client = SharingClient(source, accessMode="url")
+        name = client.table("sh.sc.t").name
+        assert client.options_for(name) == {"accessMode": "url", "path": f"{path}#sh.sc.t"}
+    for inline in (server.profile(), json.dumps(server.profile()), client.profile):
+        options = SharingClient(inline).options_for(name)
+        assert (options["path"], options["bearerToken"]) == ("sh.sc.t", server.token)
+    basic = {"type": "basic", "endpoint": server.endpoint, "username": "u", "password": "p"}
+    options = SharingClient({"shareCredentialsVersion": 2, **basic}).options_for(name)
+    assert options == {"shareCredentialsVersion": "2", **basic, "path": "sh.sc.t"}
+    with pytest.raises(ProfileError, match="DELTA_SHARING_PROFILE"):
+        SharingClient()
+    monkeypatch.setenv("DELTA_SHARING_PROFILE", str(path))
+    assert SharingClient().options_for(name)["path"] == f"{path}#sh.sc.t"
+    monkeypatch.setenv("DELTA_SHARING_PROFILE", json.dumps(server.profile()))
+    assert SharingClient().options_for(name)["bearerToken"] == server.token
+
+
+def test_module_functions(server: SharingServer, tmp_path: Path) -> None:
+    url = server.write_profile(tmp_path / "p.share") + "#sh.sc.t"
+    assert functions.get_table_version(url) == 3
+    assert functions.get_table_metadata(url).partition_columns == ("day",)
+    assert functions.load_as_arrow(url, limit=4, columns=["n"]).shape == (4, 1)
+    assert len(functions.load_as_pandas(url, where="n >= 90")) == 10
+    assert functions.load_as_polars(url, version=1).height == 60
+    assert len(functions.load_table_changes_as_pandas(url, starting_version=3)) == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"columns": "n"}, OptionError, "a list of names"),
+        ({"columns": ["m"]}, SchemaError, "no column 'm'"),
+        ({"limit": -1}, OptionError, "limit"),
+        ({"version": 1, "timestamp": "2026-01-01"}, OptionError, "either"),
+        ({"vershun": 1}, OptionError, "unknown option 'vershun'"),
+        ({"where": "n >"}, DeltaSharingError, "ends too early"),
+        ({"version": 99}, DeltaSharingError, "99"),
+    ],
+)
+def test_wrong_scans(table: SharedTable, arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        table.scan(**arguments).to_arrow()
+
+
+def test_threads_end_with_their_reader(table: SharedTable) -> None:
+    reader = table.scan(maxSplitBytes="1k").to_record_batch_reader(workers=3)
+    assert reader.read_next_batch().num_rows
+    reader.close()
+    del reader
+    for thread in threading.enumerate():
+        if thread.name.startswith("delta-sharing-split"):
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_cheapest_column() -> None:
+    assert cheapest_column(Struct(())) is None
+    assert quoted_column("p.q") == "p.q"
+    assert quoted_column("a b`c") == "`a b``c`"
+    assert quoted_column("`x y`") == "`x y`"
+
+
+def test_exports() -> None:
+    assert delta_sharing_spark.__all__ == sorted(delta_sharing_spark.__all__)
+    for name in delta_sharing_spark.__all__:
+        assert getattr(delta_sharing_spark, name).__name__ == name
+    with pytest.raises(AttributeError, match="nope"):
+        delta_sharing_spark.nope  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import delta_sharing_spark", ("pyspark", "pandas", "sqlglot", "fsspec", "pyarrow", "requests")),
+        (
+            "from delta_sharing_spark import SharingClient",
+            ("pyspark", "pandas", "sqlglot", "fsspec", "pyarrow.dataset"),
+        ),
+    ],
+)
+def test_imports_are_lazy(statement: str, absent: tuple[str, ...]) -> None:
+    code = f"{statement}\nimport sys\nassert not [m for m in {absent!r} if m in sys.modules], sorted(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,38 @@
+"""SharingClient's way to Spark, classic and Connect: a path stays a path, a dict becomes inline options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_sharing_spark import SharingClient, load_as_spark, load_table_changes_as_spark
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+
+@pytest.fixture
+def table(server: SharingServer, tmp_path: Any) -> str:
+    built = DeltaTableBuilder(
+        tmp_path / "t", pa.schema([("n", pa.int64())]), (), {"delta.enableChangeDataFeed": "true"}
+    )
+    built.append([{"n": i} for i in range(10)]).append([{"n": 10}])
+    name = "share.client.t"
+    server.add_table(name, built.path)
+    return name
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_to_spark(spark: Any, server: SharingServer, profile: str, table: str, inline: bool) -> None:
+    client = SharingClient(server.profile() if inline else profile)
+    frame = client.table(table).scan(where="n > 6", columns=["n"]).to_spark(spark)
+    assert sorted(row.n for row in frame.collect()) == [7, 8, 9, 10]
+    assert client.table(table).scan(version=1).to_spark(spark).count() == 10
+
+
+def test_functions(spark: Any, profile: str, table: str) -> None:
+    url = f"{profile}#{table}"
+    assert load_as_spark(url, where="n < 2", spark=spark).count() == 2
+    assert load_as_spark(url).count() == 11
+    assert load_table_changes_as_spark(url, starting_version=2).count() == 1

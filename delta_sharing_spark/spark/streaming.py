@@ -163,6 +163,14 @@ class _RememberingReader(_StreamReader):
         """The end of the next batch."""
         return self._advance(self._at, self._limits())
 
+    def _limits(self) -> Limits:
+        """Only bounds that the user set: Trigger.AvailableNow is one batch here, which a default would cut short."""
+        from delta_sharing_spark.access.stream import Limits
+
+        limits = super()._limits()
+        named = {name.lower() for name in self._options}
+        return limits if named & {"maxfilespertrigger", "maxbytespertrigger"} else Limits()
+
     def _remember(self, end: dict[str, Any]) -> None:
         self._at = end
 

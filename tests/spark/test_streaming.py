@@ -1,0 +1,183 @@
+"""Streams as Spark runs them: snapshot and changes, restarts from a checkpoint, schema changes, a killed driver."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from delta_sharing_spark.schema.types import Field, Primitive
+from delta_sharing_spark.testing.interpreter import worker_python
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string())])
+
+
+def rows(first: int, count: int) -> pa.Table:
+    return pa.table({"id": list(range(first, first + count)), "s": [f"row {i}" for i in range(first, first + count)]})
+
+
+@pytest.fixture
+def stream(spark: Any, tmp_path: Path) -> Any:
+    """Run a stream until nothing is left, from its checkpoint; returns all rows its sink has by now."""
+
+    def run(address: str, name: str = "stream", schema: str | None = None, **options: str) -> list[Any]:
+        reader = spark.readStream.format("deltaSharing").options(pollInterval="100ms", **options)
+        if schema is not None:
+            reader = reader.schema(schema)
+        query = (
+            reader.load(address)
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / name))
+            .option("checkpointLocation", str(tmp_path / f"{name}-checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(120)
+            failure = query.exception()
+            if failure is not None:
+                raise failure
+        finally:
+            query.stop()
+        written = tmp_path / name
+        found: list[Any] = spark.read.parquet(str(written)).collect() if any(written.glob("*.parquet")) else []
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_a_snapshot_then_what_is_appended(tmp_path: Path, share: Any, stream: Any, mode: str) -> None:
+    table = DeltaTableBuilder(tmp_path / f"appended_{mode}", SCHEMA)
+    for i in range(4):
+        table.append(rows(i * 10, 10))
+    address = share(table, access_modes=["url", "dir"], location=table.uri)
+    options = {"accessMode": mode, "maxFilesPerTrigger": "1"}
+    assert sorted(r.id for r in stream(address, **options)) == list(range(40))
+    assert len(stream(address, **options)) == 40
+    table.append(rows(40, 5)).append(rows(45, 5))
+    assert sorted(r.id for r in stream(address, **options)) == list(range(50))
+
+
+def test_from_a_version_and_from_the_latest(tmp_path: Path, share: Any, stream: Any) -> None:
+    table = DeltaTableBuilder(tmp_path / "versions", SCHEMA).append(rows(0, 10)).append(rows(10, 10))
+    address = share(table)
+    assert sorted(r.id for r in stream(address, "from", startingVersion="2")) == list(range(10, 20))
+    assert stream(address, "latest", startingVersion="latest") == []
+    table.append(rows(20, 5))
+    assert sorted(r.id for r in stream(address, "latest", startingVersion="latest")) == list(range(20, 25))
+
+
+def test_a_change_stream(tmp_path: Path, share: Any, stream: Any) -> None:
+    table = DeltaTableBuilder(tmp_path / "changes", SCHEMA, properties={"delta.enableChangeDataFeed": "true"})
+    address = share(table.append(rows(0, 10)))
+    first = stream(address, readChangeFeed="true")
+    assert Counter((r._change_type, r._commit_version) for r in first) == {("insert", 1): 10}
+    table.delete(lambda t: pc.less(t["id"], 3)).append(rows(10, 2))
+    found = Counter((r._change_type, r._commit_version) for r in stream(address, readChangeFeed="true"))
+    assert found == {("insert", 1): 10, ("delete", 2): 3, ("insert", 3): 2}
+
+
+def test_deletes_stop_a_stream_unless_it_is_told(tmp_path: Path, share: Any, stream: Any) -> None:
+    table = DeltaTableBuilder(tmp_path / "deletes", SCHEMA).append(rows(0, 10), files=2)
+    address = share(table.delete(lambda t: pc.less(t["id"], 3)))
+    with pytest.raises(Exception, match=r"Detected a data update .* at version 2"):
+        stream(address, "strict", startingVersion="0")
+    assert len(stream(address, "skipping", startingVersion="0", skipChangeCommits="true")) == 10
+
+
+def test_an_added_column_stops_a_stream_and_a_restart_picks_it_up(tmp_path: Path, share: Any, stream: Any) -> None:
+    table = DeltaTableBuilder(tmp_path / "grown", SCHEMA).append(rows(0, 2))
+    address = share(table)
+    assert len(stream(address, "grown")) == 2
+    assert len(stream(address, "named", schema="id bigint")) == 2
+    table.add_column(Field("extra", Primitive("string")))
+    table.append([{"id": 2, "s": "x", "extra": "new"}])
+    assert sorted((r.id, getattr(r, "extra", None)) for r in stream(address, "grown"))[-1][0] == 2
+    assert sorted(r.id for r in stream(address, "named", schema="id bigint")) == [0, 1, 2]
+
+
+def test_a_running_stream_stops_at_an_added_column(tmp_path: Path, share: Any, spark: Any, spark_mode: str) -> None:
+    table = DeltaTableBuilder(tmp_path / "running", SCHEMA).append(rows(0, 2))
+    query = (
+        spark.readStream.format("deltaSharing")
+        .option("pollInterval", "100ms")
+        .load(share(table))
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "out"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="200 milliseconds")
+        .start()
+    )
+    try:
+        for _ in range(600):
+            if query.lastProgress is not None or query.exception() is not None:
+                break
+            time.sleep(0.1)
+        table.add_column(Field("extra", Primitive("string"))).append([{"id": 2, "s": "x", "extra": "new"}])
+        with pytest.raises(
+            Exception, match=r"version 2 of .* has column 'extra' otherwise than the stream: it was added"
+        ):
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+
+
+_DRIVER = """
+import sys
+from pyspark.sql import SparkSession
+address, out = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+query = (spark.readStream.format("deltaSharing").option("pollInterval", "100ms").option("maxFilesPerTrigger", "2")
+    .load(address).writeStream.format("parquet").option("path", out + "/rows")
+    .option("checkpointLocation", out + "/checkpoint").trigger(availableNow=True).start())
+print("STARTED", flush=True)
+query.awaitTermination()
+print("DONE", query.exception(), flush=True)
+"""
+
+
+def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(
+    tmp_path: Path, share: Any, spark: Any, spark_mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if spark_mode != "classic":
+        pytest.skip("the driver is a process of its own, and classic")
+    seed = int(os.environ.get("KILL_SEED", random.randrange(10**6)))
+    rounds = int(os.environ.get("KILL_ROUNDS", "1"))
+    with capsys.disabled():
+        sys.stderr.write(f"\n[kill and restart: KILL_SEED={seed}]\n")
+    draw = random.Random(seed)
+    table = DeltaTableBuilder(tmp_path / "killed", SCHEMA)
+    for i in range(12):
+        table.append(rows(i * 10, 10))
+    address = share(table)
+    python = worker_python(sys.executable)
+    environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    command = [sys.executable, "-c", _DRIVER, address, str(tmp_path)]
+    for _ in range(rounds):
+        driver = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"STARTED\n"
+        time.sleep(draw.uniform(0, 6))
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+        driver.stdout.close()
+    table.append(rows(120, 10))
+    last = subprocess.run(command, env=environment, capture_output=True, timeout=200, check=False)
+    assert b"DONE None" in last.stdout, last.stderr[-3000:]
+    last = subprocess.run(command, env=environment, capture_output=True, timeout=200, check=False)
+    assert b"DONE None" in last.stdout, last.stderr[-3000:]
+    assert sorted(r.id for r in spark.read.parquet(str(tmp_path / "rows")).collect()) == list(range(130))

@@ -23,6 +23,8 @@ def table(server: SharingServer, tmp_path: Any) -> str:
     return name
 
 
+# Over Connect, inline credentials come with a warning: its event log holds options in clear.
+@pytest.mark.filterwarnings("ignore:Spark Connect writes options:UserWarning")
 @pytest.mark.parametrize("inline", [False, True])
 def test_to_spark(spark: Any, server: SharingServer, profile: str, table: str, inline: bool) -> None:
     client = SharingClient(server.profile() if inline else profile)

@@ -31,7 +31,7 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.features import reader_features_header
-from delta_sharing_spark.sharing.actions import Schema, Share, Table
+from delta_sharing_spark.sharing.actions import Protocol, Schema, Share, Table
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.rest import ChangesQuery, Query, SharingRest
 
@@ -385,6 +385,21 @@ def test_history_over_pages(server: ScriptedServer, rest: SharingRest) -> None:
     response = rest.query(NAME, Query(starting_version=1, include_historical_metadata=True))
     assert [r.id for r in response.records()] == ["a"]
     assert [version for version, _ in response.historical_metadata] == [2, 3, 4]
+
+
+def test_historical_protocols_over_pages(server: ScriptedServer, rest: SharingRest) -> None:
+    later = {"deltaProtocol": {"minReaderVersion": 3, "readerFeatures": ["columnMapping"]}, "version": 4}
+    server.on(
+        "/changes",
+        Reply([DELTA_PROTOCOL, DELTA_METADATA, end_line(nextPageToken="2")], headers={"Delta-Table-Version": "1"}),
+        Reply([{"protocol": later}, end_line(nextPageToken="3")]),
+        Reply([DELTA_PROTOCOL, DELTA_METADATA, end_line(nextPageToken="4")]),
+        Reply([{"protocol": {"deltaProtocol": later["deltaProtocol"]}}]),
+    )
+    response = rest.changes(NAME, ChangesQuery(starting_version=1, include_historical_protocol=True))
+    with pytest.raises(ResponseError, match="another protocol"):
+        list(response.records())
+    assert response.historical_protocols == [(4, Protocol(3, ("columnMapping",)))]
 
 
 def test_a_truncated_page_is_asked_for_again_whole(server: ScriptedServer, rest: SharingRest, clock: Clock) -> None:

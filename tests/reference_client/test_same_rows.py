@@ -1,6 +1,6 @@
 """The reference Python client reads the embedded server, and finds the rows that this client finds.
 
-Its dependency pins clash with ours, so it runs in an environment of its own (``nox -s reference``), without Spark.
+Its dependency pins clash with ours, so it runs in an environment of its own (``nox -s reference-client``), without Spark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
-delta_sharing = pytest.importorskip("delta_sharing", reason="the reference client is installed by nox -s reference")
+delta_sharing = pytest.importorskip("delta_sharing", reason="the reference client is installed by nox -s reference-client")
 
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("n", pa.int32())])
 

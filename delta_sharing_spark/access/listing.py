@@ -40,6 +40,7 @@ class PlanReport:
         skipped: Files left out here, by rule.
         files, bytes: What is left to read (whole files; projection and row groups make it less).
         unhelpful: Parts of ``where`` that no file could be skipped by.
+        skipping: What left files out.
     """
 
     mode: str
@@ -51,6 +52,7 @@ class PlanReport:
     files: int = 0
     bytes: int = 0
     unhelpful: tuple[str, ...] = ()
+    skipping: FileSkipping | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ def _skipping(load: Load, report: PlanReport) -> FileSkipping:
     condition = load.prune
     assert condition is not None
     skipping = FileSkipping(condition, load.columns, load.shape.partition_columns, time_zone=load.options.time_zone)
+    report.skipping = skipping
     report.unhelpful = tuple(str(part) for part in skipping.unhelpful())
     return skipping
 

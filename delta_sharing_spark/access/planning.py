@@ -133,7 +133,14 @@ def _planned(listed: Listed, load: Load, spec: ReadSpec) -> ScanPlan:
     report.files = len(listed.tasks)
     splits = [Split(i, spec, slices, carried(listed.access, slices, load)) for i, slices in enumerate(bins)]
     _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
-    return ScanPlan(spec, splits, report, None if load.prune is not None else _exact_rows(listed.tasks, limit))
+    return ScanPlan(spec, splits, report, _exact_rows(listed.tasks, limit) if _whole(load, report) else None)
+
+
+def _whole(load: Load, report: PlanReport) -> bool:
+    """Whether every row of the files that are left passes ``where``."""
+    if load.prune is None:
+        return True
+    return load.pushed is None and report.skipping is not None and report.skipping.decided
 
 
 def _exact_rows(tasks: Sequence[FileTask], limit: int | None) -> int | None:

@@ -71,11 +71,17 @@ class FileSkipping:
         self._expression = expression
         self._partition_names = frozenset(path for path in paths if len(path) == 1 and path[0].lower() in partitions)
         self._verdicts: dict[tuple[str | None, ...], tuple[int, list[Facts]]] = {}
+        self._undecided = bool(self._data)
 
     @property
     def stats_columns(self) -> frozenset[str]:
         """Physical names of the top-level columns whose statistics are looked at."""
         return frozenset(physical[0] for _, physical, _, _ in self._data)
+
+    @property
+    def decided(self) -> bool:
+        """Whether partition values alone decided every file asked about so far: all rows of those kept pass."""
+        return not self._undecided
 
     def unhelpful(self) -> tuple[Expression, ...]:
         """The conjuncts by which no file can be skipped: they only filter rows."""
@@ -126,14 +132,22 @@ class FileSkipping:
         self, result: npt.NDArray[np.uint8], verdicts: Sequence[tuple[int, list[Facts]]], stats: Any
     ) -> npt.NDArray[np.uint8]:
         texts = _strings(stats) if stats is not None and not callable(stats) else None
+        gone = self._outside()
         for index, (bits, facts) in enumerate(verdicts):
             if not bits & T:
                 result[index] = BY_PARTITION
             elif bits != T and self._data and stats is not None:
                 text = texts[index] if texts is not None else stats(index)
-                if text and not self._by_statistics(text, facts) & T:
+                if text and ((gone is not None and gone(text)) or not self._by_statistics(text, facts) & T):
                     result[index] = BY_STATISTICS
         return result
+
+    def _outside(self) -> Callable[[str], bool] | None:
+        from delta_sharing_spark.predicates.ranges import outside
+
+        paths = enumerate(dict.fromkeys(c.path for c in columns(self._expression)))
+        names = {slot: physical[0] for slot, physical, _, readable in self._data if readable and len(physical) == 1}
+        return outside(self._expression, {path: names[slot] for slot, path in paths if slot in names})
 
     def _by_partition(self, texts: tuple[str | None, ...]) -> tuple[int, list[Facts]]:
         verdict = self._verdicts.get(texts)
@@ -142,6 +156,7 @@ class FileSkipping:
             for (slot, _, kind), text in zip(self._partition, texts, strict=True):
                 facts[slot] = self._partition_facts(text, kind)
             verdict = self._outcome(facts), facts
+            self._undecided |= bool(verdict[0] & T) and verdict[0] != T
             if len(self._verdicts) >= _CACHED:
                 self._verdicts.clear()
             self._verdicts[texts] = verdict

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
 from delta_sharing_spark.predicates.skipping import BY_PARTITION, BY_STATISTICS, KEEP, FileSkipping, may_match
@@ -266,3 +268,22 @@ def test_a_column_that_a_file_lacks_is_null() -> None:
     file = _File(_Column("INT32", INT), None)
     assert not RowGroupSkipping(parse_where("a = 1", TABLE)).bind(file, {("a",): None}, {})(0)
     assert RowGroupSkipping(parse_where("a = 1", TABLE)).bind(file, {}, {})(0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(["a2 = 5", "a2 > 3 AND a2 <= 7", "a >= 2 AND s = 'b'", "a2 < 4 OR a = 1", "a2 IN (2, 4)", "a > 1"]),
+    st.lists(
+        st.one_of(
+            st.none(),
+            st.sampled_from(["", "{}", "null", "[]", "{", '{"minValues":null}', '{"minValues":{"a2":1.5}}', '{"minValues"\n:{}}']),
+            st.builds(stats, st.sampled_from(["a2", "a", "s"]), st.integers(-2, 9), st.integers(-2, 9), st.sampled_from([None, 0, 10])),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+)  # fmt: skip
+def test_statistics_in_columns_skip_what_they_skip_one_by_one(text: str, texts: list[str | None]) -> None:
+    skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
+    one_by_one = [skipping.reason({}, t) for t in texts]
+    assert skipping.reasons(len(texts), {}, pa.array(texts, pa.string())).tolist() == one_by_one

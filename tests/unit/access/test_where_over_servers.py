@@ -1,0 +1,114 @@
+"""``where`` gives the rows that pass, whatever the server does with hints, by URL in both formats and by directory."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+sys.path.append(str(Path(__file__).parents[1] / "predicates"))
+
+from row_oracle import answer
+from where_strategies import ROWS, SCHEMA, predicates, table
+
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+BEHAVIOURS = ["apply", "over-return", "ignore", "naive"]
+WAYS: list[dict[str, Any]] = [
+    {"accessMode": "url", "responseFormat": "parquet"},
+    {"accessMode": "url", "responseFormat": "delta"},
+    {"accessMode": "dir"},
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SharingServer]:
+    with SharingServer() as running:
+        yield running
+        assert not running.failures
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(ROWS, st.lists(predicates(), min_size=1, max_size=3), st.data())
+def test_where_equals_the_row_oracle(
+    server: SharingServer, rows: list[dict[str, Any]], texts: list[str], data: st.DataObject
+) -> None:
+    numbered = Struct((*SCHEMA.fields, Field("row_number", Primitive("long"))))
+    all_rows = table(rows).append_column("row_number", pa.array(range(len(rows)), pa.int64()))
+    with tempfile.TemporaryDirectory() as directory:
+        builder = DeltaTableBuilder(Path(directory) / "t", numbered)
+        cut = data.draw(st.integers(0, len(rows)))
+        for part in (all_rows.slice(0, cut), all_rows.slice(cut)):
+            builder.append(part, files=2 if part.num_rows > 3 else 1)
+        name = f"s.d.t{builder.table_id.replace('-', '')}"
+        server.add_table(name, builder.path, access_modes=["url", "dir"], location=builder.uri)
+        client = SharingClient(server.profile())
+        for text in texts:
+            try:
+                expression = parse_where(text, SCHEMA)
+            except PredicateError:
+                continue
+            expected = [i for i, row in enumerate(rows) if answer(expression, row) is True]
+            way = data.draw(st.sampled_from(WAYS[1:]))  # the rows have timestampNtz, which only the delta format has
+            server.settings.predicate_hints = data.draw(st.sampled_from(BEHAVIOURS))  # type: ignore[assignment]
+            scan = client.table(name).scan(columns=["row_number"], where=text, **way)
+            found = scan.to_arrow()["row_number"].to_pylist()
+            assert sorted(found) == expected, (text, way, server.settings.predicate_hints)
+            assert scan.count() == len(expected)
+
+
+@pytest.fixture(scope="module")
+def partitioned(server: SharingServer, tmp_path_factory: pytest.TempPathFactory) -> DeltaTableBuilder:
+    schema = pa.schema([("p", pa.string()), ("day", pa.date32()), ("id", pa.int64())])
+    path = tmp_path_factory.mktemp("partitioned") / "t"
+    builder = DeltaTableBuilder(path, schema, ["p", "day"], {"delta.enableDeletionVectors": "true"})
+    days = [None if i % 7 == 0 else datetime.date(2024, 1, 1 + i % 3) for i in range(60)]
+    builder.append(pa.table({"p": ["a", "b", None] * 20, "day": pa.array(days), "id": range(60)}, schema=schema))
+    builder.delete(lambda t: pc.less(t["id"], 10), deletion_vectors=True)
+    server.add_table("s.d.partitioned", builder.path, access_modes=["url", "dir"], location=builder.uri)
+    return builder
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+@pytest.mark.parametrize("way", WAYS[1:])
+@pytest.mark.parametrize(
+    ("where", "limit", "from_metadata"),
+    [
+        ("p = 'a'", None, True),
+        ("p <> 'a' OR p IS NULL", None, True),
+        ("NOT (p = 'a' AND day > DATE'2024-01-01')", None, True),
+        ("day IS NULL", None, True),
+        ("p = 'b'", 3, True),
+        ("p = 'nowhere'", None, True),
+        ("p = 'a' AND id > 20", None, False),
+        ("id IS NOT NULL", None, False),
+    ],
+)
+def test_a_count_by_partition_columns_reads_no_data(
+    server: SharingServer, partitioned: DeltaTableBuilder, behaviour: Any, way: Any, where: str, limit: Any, from_metadata: bool
+) -> None:  # fmt: skip
+    server.settings.predicate_hints = behaviour
+    scan = SharingClient(server.profile()).table("s.d.partitioned").scan(where=where, limit=limit, **way)
+    planned = scan.plan()
+    rows = scan.to_arrow().num_rows
+    assert (planned.exact_rows is not None) == from_metadata
+    assert scan.count() == rows
+    if planned.exact_rows is not None:
+        assert planned.exact_rows == rows
+    expression = parse_where(where, partitioned.schema)
+    expected = sum(answer(expression, row) is True for row in partitioned.expected().to_pylist())
+    assert rows == (expected if limit is None else min(limit, expected))

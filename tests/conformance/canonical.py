@@ -39,7 +39,7 @@ def value_text(value: Any, kind: pa.DataType) -> str:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
 
 
 def variant_text(value: bytes, metadata: bytes) -> str:

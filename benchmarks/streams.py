@@ -1,0 +1,99 @@
+"""A stream that catches up: how fast 10,000 versions are planned, and in how much of the driver's memory.
+
+Run: ``python benchmarks/streams.py [--versions 10000] [--files 1]``. The data files do not exist: planning reads none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+TABLE = "share.bench.stream"
+
+
+def make(path: Path, versions: int, files: int) -> DeltaTableBuilder:
+    table = DeltaTableBuilder(path, pa.schema([("id", pa.int64())]))
+    for version in range(versions):
+        adds = [
+            {
+                "add": {
+                    "path": f"part-{uuid.uuid4().hex}.parquet",
+                    "partitionValues": {},
+                    "size": 1_000_000,
+                    "modificationTime": 1_700_000_000_000 + version,
+                    "dataChange": True,
+                    "stats": '{"numRecords":1000}',
+                }
+            }
+            for _ in range(files)
+        ]
+        table.commit(adds)
+    table.checkpoint()
+    return table
+
+
+def catch_up(profile: str, mode: str, results: multiprocessing.Queue[tuple[str, int, int, int, float, int]]) -> None:
+    """Plan every batch of a stream from version 0 on, in a process of its own; ``results`` gets what it cost."""
+    from delta_sharing_spark.access.load import resolve
+    from delta_sharing_spark.access.stream import Limits, Position, StreamPlanner
+    from delta_sharing_spark.access.stream_schema import SchemaPolicy, chosen_structs
+    from delta_sharing_spark.access.stream_source import open_source
+    from delta_sharing_spark.options import parse_options
+
+    options = {"path": f"{profile}#{TABLE}", "startingVersion": "0", "accessMode": mode, "pollInterval": "100ms"}
+    load = resolve(parse_options(options, streaming=True))
+    base = _peak()
+    chosen = chosen_structs(load.shape.schema, load.shape.schema, chosen=False)
+    policy = SchemaPolicy(load.shape.schema, load.shape.partition_columns, chosen, False)
+    planner = StreamPlanner(load, open_source(load), policy)
+    planner.freeze()
+    began, at, batches, files = time.perf_counter(), Position(0), 0, 0
+    while (end := planner.advance(at, Limits(files=1000))) != at:
+        files += sum(len(tasks) for tasks, _ in planner.files(at, end))
+        planner.forget(end)
+        at, batches = end, batches + 1
+    took = time.perf_counter() - began
+    results.put((mode, at.version, files, batches, took, (_peak() - base) // 1024))
+
+
+def _peak() -> int:
+    """The process's peak memory, KiB: of its own life, where ``getrusage`` would still count its parent's."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(next(line for line in status.read_text().splitlines() if line.startswith("VmHWM")).split()[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--versions", type=int, default=10_000)
+    parser.add_argument("--files", type=int, default=1, help="files a version adds")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory, SharingServer() as server:
+        table = make(Path(directory) / "table", given.versions, given.files)
+        server.add_table(TABLE, table.path, access_modes=("url", "dir"), location=table.uri)
+        profile = str(server.write_profile(Path(directory) / "bench.share"))
+        print(f"{given.versions:,} versions of {given.files} file(s), 1,000 files a batch")
+        print(f"{'mode':6}{'batches':>9}{'seconds':>9}{'versions/s':>12}{'files/s':>10}{'MiB over base':>15}")
+        context = multiprocessing.get_context("spawn")
+        for mode in ("url", "dir"):
+            results = context.Queue()
+            reader = context.Process(target=catch_up, args=(profile, mode, results))
+            reader.start()
+            name, versions, files, batches, took, peak = results.get()
+            reader.join()
+            print(f"{name:6}{batches:>9}{took:>9.1f}{versions / took:>12,.0f}{files / took:>10,.0f}{peak:>15}")
+
+
+if __name__ == "__main__":
+    main()

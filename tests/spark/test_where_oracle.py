@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from pyspark.errors import AnalysisException
 
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "predicates"))
 
@@ -125,8 +126,8 @@ def test_narrowed_tables_answer_queries_as_whole_ones_do(spark):
         "orders": spark.createDataFrame(orders, "id long, cust long, price double, day date, note string"),
         "customers": spark.createDataFrame(customers, "cid long, city string, note string"),
     }
-    spark.createDataFrame([(1,), (2,)], "id long").createOrReplaceTempView("local")
-    pushed = 0
+    spark.createDataFrame([(1, 3), (2, 4)], "id long, x long").createOrReplaceTempView("local")
+    pushed = compared = 0
     for text in [*list(narrowing.CASES)[::3], *QUERIES]:
         if "rand()" in text or "TABLESAMPLE" in text or "note = 'x'" in text:  # by chance, or ambiguous
             continue
@@ -143,7 +144,15 @@ def test_narrowed_tables_answer_queries_as_whole_ones_do(spark):
                     frame = frame.select(*reference.columns)
                 views.append(f"narrowed_{i}")
                 frame.createOrReplaceTempView(views[-1])
-            result = spark.sql(query.splice(views))
+            try:
+                result = spark.sql(query.splice(views))
+            except AnalysisException:
+                # Some of the unit suite's cases name columns that these tables do not have: no query to compare.
+                assert not narrow, text
+                break
             answers.append((result.schema, sorted(map(repr, result.collect()))))
-        assert answers[0] == answers[1], text
+        if answers:
+            assert answers[0] == answers[1], text
+            compared += 1
     assert pushed > 15
+    assert compared > 20

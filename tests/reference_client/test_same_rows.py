@@ -17,7 +17,9 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
-delta_sharing = pytest.importorskip("delta_sharing", reason="the reference client is installed by nox -s reference-client")
+delta_sharing = pytest.importorskip(
+    "delta_sharing", reason="the reference client is installed by nox -s reference-client"
+)
 
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("n", pa.int32())])
 

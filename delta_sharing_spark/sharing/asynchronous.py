@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnavailableError
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.ndjson import Page
+from delta_sharing_spark.sharing.answers import Answer
 from delta_sharing_spark.sharing.query import Query
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ _FIRST_POLL, _LONGEST_POLL = 0.5, 10.0
 #: ``failed`` is the protocol's; the others could only ever be polled until the time is up.
 _FAILED = ("failed", "error", "expired", "canceled", "cancelled")
 _MESSAGES = ("error", "errorMessage", "message", "error_message")
-Answer = tuple[Page, "int | None", Mapping[str, str]]
 
 
 def await_query(
@@ -43,15 +42,15 @@ def await_query(
         settings.sleep(pause)
         pause = min(pause * 2, _LONGEST_POLL)
         try:
-            page, version, headers = rest.poll(table, query_id, body, formats)
+            answer = rest.poll(table, query_id, body, formats)
         except NotFoundError as error:
             raise NotFoundError(
                 f"the asynchronous query of {table} has expired on the server; load the table again",
                 status=error.status,
             ) from None
-        if page.query_status is None:
-            return query_id, (page, version, headers)
-        status = {"queryId": query_id, **page.query_status}
+        if answer.page.query_status is None:
+            return query_id, answer
+        status = {"queryId": query_id, **answer.page.query_status}
 
 
 def _pending(status: Mapping[str, Any], table: TableName) -> str:

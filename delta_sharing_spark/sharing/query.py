@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.sharing.actions import FileRecord, Metadata, Protocol, TableSnapshotHead
+from delta_sharing_spark.sharing.answers import Answer
 from delta_sharing_spark.sharing.ndjson import Page
 
 
@@ -91,14 +92,15 @@ class QueryResponse:
 
     def __init__(
         self,
-        head: TableSnapshotHead,
         table: str,
-        first: Page,
-        fetch: Callable[[str], tuple[Page, int | None]],
-        file_id_hash: str | None = None,
+        formats: Sequence[str],
+        fetch: Callable[[str | None], Answer],
+        file_id_hash: str | None,
     ) -> None:
-        self.head = head
-        self.file_id_hash = file_id_hash
+        answer = fetch(None)
+        first, head = answer.page, answer.head(table, formats)
+        self.head: TableSnapshotHead = head
+        self.file_id_hash = answer.file_id_hash if file_id_hash else None
         self.received_at = time.time()
         self.refresh_token: str | None = None
         self.min_url_expiration: int | None = None
@@ -135,8 +137,9 @@ class QueryResponse:
             if token in seen:
                 raise self._broken("a page token came twice")
             seen.add(token)
-            page, version = self._fetch(token)
-            self._check(page, version)
+            answer = self._fetch(token)
+            page = answer.page
+            self._check(page, answer.version)
             self._note(page)
 
     def _check(self, page: Page, version: int | None) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import requests
@@ -17,10 +16,10 @@ from delta_sharing_spark.errors import (
     ResponseError,
     ServerError,
     UnauthenticatedError,
-    UnsupportedFeatureError,
 )
 from delta_sharing_spark.sharing.actions import Schema, Share, Table, TableSnapshotHead, TemporaryCredentials
 from delta_sharing_spark.sharing.address import TableName, check_name, segment
+from delta_sharing_spark.sharing.answers import CAPABILITIES, Answer, header_version, promises_end
 from delta_sharing_spark.sharing.auth import authorization, renewable
 from delta_sharing_spark.sharing.listing import (
     parse_credentials,
@@ -29,7 +28,7 @@ from delta_sharing_spark.sharing.listing import (
     parse_table_item,
     walk_pages,
 )
-from delta_sharing_spark.sharing.ndjson import Page, iter_lines, parse_page
+from delta_sharing_spark.sharing.ndjson import iter_lines, parse_page
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
 from delta_sharing_spark.sharing.transport import (
@@ -45,13 +44,8 @@ from delta_sharing_spark.sharing.transport import (
 __all__ = ["ChangesQuery", "Query", "QueryResponse", "SharingRest"]
 
 _T = TypeVar("_T")
-_VERSION_HEADER = "delta-table-version"
-_CAPABILITIES = "delta-sharing-capabilities"
-_VERSION = re.compile(r"\s*[0-9]{1,18}\s*")
 #: Statuses of an endpoint that a server does not have.
 _UNKNOWN = (404, 405, 501)
-#: The newest version of the parquet format's own protocol.
-_PARQUET_READER = 1
 #: The reference server refuses these on later pages.
 _FIRST_PAGE_ONLY = ("includeRefreshToken", "refreshToken")
 #: Both, the delta format first: it carries every feature.
@@ -128,7 +122,7 @@ class SharingRest:
 
         def ask(method: str, path: str) -> int:
             with self._send(method, path, what, params=params) as response:
-                version = _header_version(response, str(table))
+                version = header_version(response.headers, str(table))
             if version is None:
                 raise ResponseError(
                     f"{what}: the answer has no Delta-Table-Version header; ask the provider to check the server"
@@ -164,8 +158,8 @@ class SharingRest:
             params["version"] = str(version)
         if timestamp is not None:
             params["timestamp"] = timestamp
-        page, number, _ = self._page("GET", f"{table.path}/metadata", table, formats, params=params)
-        return _head(page, number, table, formats)
+        answer = self._page("GET", f"{table.path}/metadata", table, formats, params=params)
+        return answer.head(str(table), formats)
 
     def query(
         self,
@@ -185,7 +179,7 @@ class SharingRest:
 
         submitted: list[str] = []
 
-        def fetch(token: str | None) -> tuple[Page, int | None, Mapping[str, str]]:
+        def fetch(token: str | None) -> Answer:
             body = query.body()
             if token:
                 body["pageToken"] = token
@@ -194,7 +188,7 @@ class SharingRest:
             if submitted:
                 kept: dict[str, Any] = {name: body[name] for name in ("maxFiles", "pageToken") if name in body}
                 return self.poll(table, submitted[0], kept, formats)
-            page, number, sent = self._page(
+            answer = self._page(
                 "POST",
                 f"{table.path}/query",
                 table,
@@ -204,19 +198,17 @@ class SharingRest:
                 body=body,
                 collect=collect,
             )
-            if page.query_status is not None and token is None:
+            status = answer.page.query_status
+            if status is not None and token is None:
                 from delta_sharing_spark.sharing.asynchronous import await_query
 
-                query_id, answer = await_query(self, table, page.query_status, query, formats)
+                query_id, answer = await_query(self, table, status, query, formats)
                 submitted.append(query_id)
-                return answer
-            return page, number, sent
+            return answer
 
-        return _response(fetch, table, formats, query.file_id_hash)
+        return QueryResponse(str(table), formats, fetch, query.file_id_hash)
 
-    def poll(
-        self, table: TableName, query_id: str, body: Mapping[str, Any], formats: Sequence[str]
-    ) -> tuple[Page, int | None, Mapping[str, str]]:
+    def poll(self, table: TableName, query_id: str, body: Mapping[str, Any], formats: Sequence[str]) -> Answer:
         """One poll of an asynchronous query (protocol, "Get Query Info")."""
         return self._page("POST", f"{table.path}/queries/{segment(query_id)}", table, formats, body=dict(body))
 
@@ -231,14 +223,14 @@ class SharingRest:
         """The change files of a range of versions. The first page is fetched before this returns."""
         headers = {"fileidhash": query.file_id_hash} if query.file_id_hash else {}
 
-        def fetch(token: str | None) -> tuple[Page, int | None, Mapping[str, str]]:
+        def fetch(token: str | None) -> Answer:
             params = query.params()
             if token:
                 params["pageToken"] = token
             path = f"{table.path}/changes"
             return self._page("GET", path, table, formats, headers=headers, params=params, collect=collect)
 
-        return _response(fetch, table, formats, query.file_id_hash)
+        return QueryResponse(str(table), formats, fetch, query.file_id_hash)
 
     def credentials(self, table: TableName, location: str | None = None) -> TemporaryCredentials:
         """Temporary storage credentials for the table's root, or for ``location`` (root or auxiliary).
@@ -281,22 +273,23 @@ class SharingRest:
         params: Mapping[str, str] | None = None,
         body: Any = None,
         collect: Callable[[], Any] = list,
-    ) -> tuple[Page, int | None, Mapping[str, str]]:
+    ) -> Answer:
         """One complete NDJSON answer, its version, and its headers."""
         metadata_only = path.endswith("/metadata")
-        sent = {_CAPABILITIES: _capabilities(formats, not metadata_only, capabilities or {}), **(headers or {})}
+        sent = {CAPABILITIES: _capabilities(formats, not metadata_only, capabilities or {}), **(headers or {})}
 
-        def ask() -> tuple[Page, int | None, Mapping[str, str]]:
+        def ask() -> Answer:
             what = f"the metadata of {table}" if metadata_only else f"the query of {table}"
             with self._send(method, path, what, params=params, body=body, headers=sent) as response:
-                promised = _promises_end(response)
+                promised = promises_end(response.headers)
                 try:
                     lines = iter_lines(response.iter_content(1 << 18))
                     page = parse_page(lines, str(table), end_required=promised, collect=collect)
                 except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
                     raise broken_off(what, error) from None
                 check_whole(response, what)
-                return page, _header_version(response, str(table)), dict(response.headers.lower_items())
+                echoed = response.headers.get("fileidhash", "").lower() or None
+                return Answer(page, header_version(response.headers, str(table)), echoed)
 
         return self._retried(ask)
 
@@ -339,42 +332,6 @@ class SharingRest:
         return f"the profile's token expired at {expires.strftime('%Y-%m-%dT%H:%M:%SZ')}"
 
 
-def _response(
-    fetch: Callable[[str | None], tuple[Page, int | None, Mapping[str, str]]],
-    table: TableName,
-    formats: Sequence[str],
-    file_id_hash: str | None,
-) -> QueryResponse:
-    page, number, headers = fetch(None)
-    head = _head(page, number, table, formats)
-    echoed = headers.get("fileidhash", "").lower() or None
-    return QueryResponse(head, str(table), page, lambda token: fetch(token)[:2], echoed if file_id_hash else None)
-
-
-def _head(page: Page, number: int | None, table: TableName, formats: Sequence[str]) -> TableSnapshotHead:
-    for line, name in ((page.protocol, "protocol"), (page.metadata, "metaData")):
-        if line is None:
-            raise ResponseError(
-                f"the server's answer for {table} has no {name} line; check that the endpoint is a Delta Sharing server's"
-            )
-    assert page.protocol is not None
-    assert page.metadata is not None
-    # The parquet format needs no reader feature, so it is never a surprise; the delta format may need one.
-    if page.response_format == "delta" and "delta" not in formats:
-        raise ResponseError(
-            f"the server answered in the delta format for {table}, asked for was parquet; set the option responseFormat to delta, or leave it out"
-        )
-    if page.response_format == "parquet" and page.protocol.min_reader_version > _PARQUET_READER:
-        raise UnsupportedFeatureError(
-            f"{table} asks for version {page.protocol.min_reader_version} of the sharing protocol's parquet format, this release "
-            f"reads {_PARQUET_READER}; upgrade delta-sharing-spark",
-            features=(f"minReaderVersion={page.protocol.min_reader_version}",),
-        )
-    version = number if number is not None else page.metadata.version
-    metadata = replace(page.metadata, version=version)
-    return TableSnapshotHead(version, page.response_format, page.protocol, metadata)
-
-
 def _capabilities(formats: Sequence[str], end_action: bool, more: Mapping[str, str]) -> str:
     from delta_sharing_spark.features import reader_features_header
 
@@ -384,19 +341,3 @@ def _capabilities(formats: Sequence[str], end_action: bool, more: Mapping[str, s
     if end_action:
         parts["includeendstreamaction"] = "true"
     return ";".join(f"{k}={v}" for k, v in {**parts, **more}.items())
-
-
-def _promises_end(response: requests.Response) -> bool:
-    said = response.headers.get(_CAPABILITIES, "").lower().replace(" ", "")
-    return "includeendstreamaction=true" in said.split(";")
-
-
-def _header_version(response: requests.Response, table: str) -> int | None:
-    text = response.headers.get(_VERSION_HEADER)
-    if text is None:
-        return None
-    if _VERSION.fullmatch(text) is None:
-        raise ResponseError(
-            f"the server's answer for {table} has the version {text[:100]!r}; ask the provider to check the server"
-        )
-    return int(text)

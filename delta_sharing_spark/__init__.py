@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.client import Scan, SharedTable, SharingClient
+    from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.errors import DeltaSharingError
     from delta_sharing_spark.functions import (
         get_table_metadata,
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     )
     from delta_sharing_spark.sharing.profile import Profile
     from delta_sharing_spark.spark.register import register
+    from delta_sharing_spark.table import Scan, SharedTable
 
 # Names are imported when they are used: importing the package is part of every query's latency.
 _HOMES = {
     "DeltaSharingError": "errors",
     "Profile": "sharing.profile",
-    "Scan": "client",
-    "SharedTable": "client",
+    "Scan": "table",
+    "SharedTable": "table",
     "SharingClient": "client",
     "get_table_metadata": "functions",
     "get_table_version": "functions",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from delta_sharing_spark.errors import ConfigError, DeltaSharingError, NetworkError, UnavailableError
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.client import Scan
+    from delta_sharing_spark.table import Scan
 
 DONE, REFUSED, USAGE, NETWORK = 0, 1, 2, 3
 
@@ -211,8 +211,9 @@ def _download(given: argparse.Namespace) -> int:
 
 def _scan(given: argparse.Namespace, **more: str) -> Scan:
     """The scan that a command's address and options describe."""
-    from delta_sharing_spark.client import Scan, SharingClient
+    from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.sharing.address import parse_address
+    from delta_sharing_spark.table import Scan
 
     address = parse_address(given.address)
     options = _options(given)

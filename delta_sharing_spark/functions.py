@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from delta_sharing_spark.client import Moment, Scan, SharedTable, SharingClient
+from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.sharing.actions import Metadata
 from delta_sharing_spark.sharing.address import parse_address
+from delta_sharing_spark.table import Moment, Scan, SharedTable
 
 if TYPE_CHECKING:
     import pandas as pd

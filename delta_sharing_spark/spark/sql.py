@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
-from delta_sharing_spark.client import cheapest_column, quoted_column
 from delta_sharing_spark.errors import NotFoundError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.predicates.query import Query, TableReference, analyse
@@ -19,6 +18,7 @@ from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.spark.register import register
+from delta_sharing_spark.table import cheapest_column, quoted_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from delta_sharing_spark.client import Scan, SharingClient
+from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.schema.spark import spark_schema_json
+from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
 
 sys.path.insert(0, str(Path(__file__).parent))

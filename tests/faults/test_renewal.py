@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 import pytest
 
 from delta_sharing_spark.access import renewal
-from delta_sharing_spark.client import Scan, SharingClient
+from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError, TableChangedError
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Split
+from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

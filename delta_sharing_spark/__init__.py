@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from delta_sharing_spark.errors import DeltaSharingError
     from delta_sharing_spark.functions import (
         get_table_metadata,
+        get_table_protocol,
         get_table_version,
         load_as_arrow,
         load_as_pandas,
@@ -29,6 +30,7 @@ _HOMES = {
     "SharedTable": "table",
     "SharingClient": "client",
     "get_table_metadata": "functions",
+    "get_table_protocol": "functions",
     "get_table_version": "functions",
     "load_as_arrow": "functions",
     "load_as_pandas": "functions",
@@ -46,6 +48,7 @@ __all__ = [
     "SharedTable",
     "SharingClient",
     "get_table_metadata",
+    "get_table_protocol",
     "get_table_version",
     "load_as_arrow",
     "load_as_pandas",

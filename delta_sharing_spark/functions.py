@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.sharing.actions import Metadata
+from delta_sharing_spark.sharing.actions import Metadata, Protocol
 from delta_sharing_spark.sharing.address import parse_address
 from delta_sharing_spark.table import Moment, Scan, SharedTable
 
@@ -25,6 +25,11 @@ def get_table_version(url: str, starting_timestamp: Moment | None = None) -> int
 def get_table_metadata(url: str) -> Metadata:
     """The newest metadata of a table."""
     return _table(url).metadata
+
+
+def get_table_protocol(url: str) -> Protocol:
+    """What a reader of the newest version must be able to do."""
+    return _table(url).head().protocol
 
 
 def load_as_arrow(

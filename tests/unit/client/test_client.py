@@ -183,7 +183,7 @@ def test_module_functions(server: SharingServer, tmp_path: Path) -> None:
     url = server.write_profile(tmp_path / "p.share") + "#sh.sc.t"
     assert functions.get_table_version(url) == 3
     assert functions.get_table_metadata(url).partition_columns == ("day",)
-    assert functions.get_table_protocol(url).min_reader_version == 1
+    assert functions.get_table_protocol(url).reader_features == ("columnMapping", "deletionVectors")
     assert functions.load_as_arrow(url, limit=4, columns=["n"]).shape == (4, 1)
     assert len(functions.load_as_pandas(url, where="n >= 90")) == 10
     assert functions.load_as_polars(url, version=1).height == 60

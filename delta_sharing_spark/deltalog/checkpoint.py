@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_from, protocol_from
 from delta_sharing_spark.deltalog.adds import AddBatch, from_struct
+from delta_sharing_spark.deltalog.columns import release_unused
 from delta_sharing_spark.deltalog.commits import find_actions, parse_file_actions
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles
@@ -74,7 +75,7 @@ class Checkpoint:
             wanted = [name for name in ("protocol", "metaData", "sidecar") if name in present]
             if not wanted:
                 return
-            for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
+            for batch in _batches(file, wanted):
                 for name in wanted:
                     column = batch.column(name)
                     for row in column.filter(column.is_valid()).to_pylist(maps_as_pydicts="lossy"):
@@ -112,7 +113,7 @@ class Checkpoint:
                 columns = _columns(file, stats, stats_columns)
                 if not columns:
                     continue
-                for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+                for batch in _batches(file, columns):
                     found = _from_parquet(batch.column("add"), partition_columns, self._store.root)
                     if found is not None:
                         yield found
@@ -163,6 +164,12 @@ class Checkpoint:
             f"ask the provider to checkpoint the table again",
             file=path,
         )
+
+
+def _batches(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    # A few small columns gain nothing from threads, and each thread has an allocator's pool of its own.
+    yield from file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False)
+    release_unused()
 
 
 def _columns(file: pq.ParquetFile, stats: bool, stats_columns: Collection[str] | None) -> list[str]:

@@ -96,9 +96,14 @@ def map_values(maps: pa.MapArray, key: str) -> pa.StringArray:
     return pc.cast(pc.map_lookup(maps, wanted, "first"), pa.string())
 
 
+def release_unused() -> None:
+    """Give memory that Arrow keeps for later use back to the system: it would keep several times what a log needs."""
+    pa.default_memory_pool().release_unused()
+
+
 @dataclass(frozen=True, slots=True)
 class PackedStrings:
-    """A string array whose text is compressed: statistics are most of a log, and mostly alike."""
+    """A string array whose text is compressed: paths and statistics are most of a log, and mostly alike."""
 
     length: int
     null_count: int
@@ -110,8 +115,8 @@ class PackedStrings:
 
     @classmethod
     def pack(cls, array: pa.StringArray) -> PackedStrings:
-        """Compress an array that starts at offset 0 of its buffers."""
-        assert array.offset == 0
+        if array.offset:
+            array = pa.concat_arrays([array])
         validity, offsets, data = array.buffers()
         data = pa.py_buffer(b"") if data is None else data
         codec = "zstd" if data.size and pa.Codec.is_available("zstd") else None

@@ -1,8 +1,8 @@
 """Commits after a checkpoint, reconciled: of each logical file the newest action counts.
 
 A logical file is a path with a deletion vector's id. Commits are parsed oldest first, so the last occurrence wins.
-Only columns are kept, statistics compressed. Files that are named more than once are found by a hash of their key,
-and then compared exactly.
+Only columns are kept, paths and statistics compressed. Files that are named more than once are found by a hash of
+their key, and then compared exactly.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ _SEPARATOR = "\0"
 
 @dataclass(slots=True)
 class _Part:
-    """Consecutive actions: the keys of all, and the adds among them (``is_add`` None: all are)."""
+    """Consecutive actions: the adds among them (``is_add`` None: all are), and the keys of all.
+
+    ``adds`` lacks the paths and the statistics, which are kept beside it.
+    """
 
     adds: pa.StructArray
+    paths: columns.PackedStrings
     stats: columns.PackedStrings
-    keys: pa.StringArray | None
+    keys: columns.PackedStrings | None
     is_add: npt.NDArray[np.bool_] | None
     hashes: npt.NDArray[np.int64]
     alive: npt.NDArray[np.bool_] | None = None
@@ -79,8 +83,10 @@ class CommitTail:
         if keys.null_count:
             raise LogError(f"an add or remove in {_span(files)} has no path; the table's log is corrupt")
         hashes = np.fromiter(map(hash, keys.to_pylist()), np.int64, len(keys))
-        rest, stats = _split_stats(adds)
-        self._parts.append(_Part(rest, stats, keys, kind, hashes))
+        rest, paths, stats = _packed(adds)
+        packed = paths if kind is None and keys.equals(adds.field("path")) else columns.PackedStrings.pack(keys)
+        self._parts.append(_Part(rest, paths, stats, packed, kind, hashes))
+        columns.release_unused()
 
     def _make_keys(self, actions: pa.StructArray) -> pa.StringArray:
         paths = canonical_paths(decode_paths(actions.field("path")), self._root)
@@ -103,7 +109,8 @@ class CommitTail:
                 alive = ~superseded[index]
                 part.alive = alive if part.is_add is None else alive[part.is_add]
         if self._suppresses:
-            self._seen_keys = pc.unique(pa.chunked_array([part.keys for part in self._parts], pa.string()))
+            keys = [part.keys.unpack() for part in self._parts if part.keys is not None]
+            self._seen_keys = pc.unique(pa.chunked_array(keys, pa.string()))
             self._seen_paths = _paths_of(self._seen_keys) if self._any_vectors else self._seen_keys
         for part in self._parts:
             part.keys, part.is_add, part.hashes = None, None, part.hashes[:0]
@@ -114,7 +121,7 @@ class CommitTail:
         for part, chosen in zip(self._parts, picked, strict=True):
             if chosen.any():
                 assert part.keys is not None
-                texts += part.keys.filter(columns.mask(chosen)).to_pylist()
+                texts += part.keys.unpack().filter(columns.mask(chosen)).to_pylist()
         newest = {text: place for place, text in enumerate(texts)}
         old = np.fromiter((newest[text] != place for place, text in enumerate(texts)), np.bool_, len(texts))
         out, start = [], 0
@@ -131,7 +138,7 @@ class CommitTail:
         for part in self._parts:
             if len(part.adds):
                 texts = part.stats.unpack() if stats else None
-                batch = from_struct(part.adds, self._root, partition_columns, stats=texts)
+                batch = from_struct(_with_paths(part), self._root, partition_columns, stats=texts)
                 kept = batch if part.alive is None else batch.filter(part.alive)
                 if kept.num_rows:
                     yield kept
@@ -150,16 +157,18 @@ class CommitTail:
         return batch.filter(pc.invert(touched))
 
 
-def _split_stats(adds: pa.StructArray) -> tuple[pa.StructArray, columns.PackedStrings]:
-    """Adds without their statistics, and those compressed."""
-    names = [field.name for field in adds.type]
-    arrays = {name: adds.field(name) for name in names}
-    stats = arrays.pop("stats")
+def _packed(adds: pa.StructArray) -> tuple[pa.StructArray, columns.PackedStrings, columns.PackedStrings]:
+    """Adds without their paths and statistics, and those two compressed."""
+    arrays = {field.name: adds.field(field.name) for field in adds.type}
+    paths, stats = (columns.PackedStrings.pack(arrays.pop(name)) for name in ("path", "stats"))
     if normalize_vectors(arrays["deletionVector"]) is None:
         del arrays["deletionVector"]
-    if stats.offset:
-        stats = pa.concat_arrays([stats])
-    return pa.StructArray.from_arrays(list(arrays.values()), list(arrays)), columns.PackedStrings.pack(stats)
+    return pa.StructArray.from_arrays(list(arrays.values()), list(arrays)), paths, stats
+
+
+def _with_paths(part: _Part) -> pa.StructArray:
+    names = ["path", *(field.name for field in part.adds.type)]
+    return pa.StructArray.from_arrays([part.paths.unpack(), *part.adds.flatten()], names)
 
 
 def _repeated(hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

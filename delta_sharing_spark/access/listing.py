@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from delta_sharing_spark.access.changes import change_tasks
 from delta_sharing_spark.access.load import Load, check_same, shape_of
 from delta_sharing_spark.access.renewal import Recipe
 from delta_sharing_spark.access.settings import formats_of, http_policy_of, iso, millis, storage_of
-from delta_sharing_spark.access.url import UrlAccess, plan_tasks
+from delta_sharing_spark.access.url import SnapshotFiles, UrlAccess
 from delta_sharing_spark.scan.plan import Access, FileTask
 from delta_sharing_spark.sharing.actions import FileRecord
 from delta_sharing_spark.sharing.rest import ChangesQuery, Query, QueryResponse
@@ -79,11 +79,25 @@ def snapshot_by_url(load: Load, limit_hint: int | None = None) -> Listed:
         idempotency_key=str(uuid.uuid4()) if options.async_query else None,
     )
     query = _with_hints(query, load, report)
-    response = load.rest.query(load.table, query, formats=formats_of(options))
+    skipping = None if load.prune is None else _skipping(load, report)
+
+    def reason(record: FileRecord) -> int:
+        assert skipping is not None
+        return skipping.reason(record.partition_values, record.stats)
+
+    def collect() -> SnapshotFiles:
+        return SnapshotFiles(table, None if skipping is None else reason)
+
+    response = load.rest.query(load.table, query, formats=formats_of(options), collect=collect)
     report.version = response.head.version
     check_same(load.shape, shape_of(response.head.protocol, response.head.metadata, table), table)
-    tasks = list(_pruned(load, report, plan_tasks(_counted(response.records(), report), table)))
-    return Listed(tasks, url_access(load, _again(query), response, files=report.listed), report)
+    found = collect()
+    for page in response.pages():
+        found.extend(page)
+    report.listed = len(found.ids)
+    for code, count in found.skipped.items():
+        _note_skipped(report, code, count)
+    return Listed(found.tasks, url_access(load, _again(query), response, files=report.listed), report)
 
 
 def changes_by_url(load: Load) -> Listed:
@@ -175,17 +189,20 @@ def _pruned(load: Load, report: PlanReport, tasks: Iterable[FileTask]) -> Iterat
         for task in tasks:
             yield replace(task, stats=None) if task.stats else task
         return
-    from delta_sharing_spark.predicates.skipping import BY_PARTITION, KEEP
-
     skipping = _skipping(load, report)
-    keys = _physical_keys(load)
     for task in tasks:
-        reason = skipping.reason(keys(task), task.stats)
-        if reason == KEEP:
-            yield replace(task, stats=None)
+        reason = skipping.reason(task.partition_values, task.stats)
+        if reason:
+            _note_skipped(report, reason, 1)
         else:
-            rule = "partition values" if reason == BY_PARTITION else "statistics"
-            report.skipped[rule] = report.skipped.get(rule, 0) + 1
+            yield replace(task, stats=None)
+
+
+def _note_skipped(report: PlanReport, reason: int, count: int) -> None:
+    from delta_sharing_spark.predicates.skipping import BY_PARTITION
+
+    rule = "partition values" if reason == BY_PARTITION else "statistics"
+    report.skipped[rule] = report.skipped.get(rule, 0) + count
 
 
 def _skipping(load: Load, report: PlanReport) -> FileSkipping:
@@ -202,12 +219,6 @@ def _skipping(load: Load, report: PlanReport) -> FileSkipping:
 def prune_for_split(load: Load, tasks: Iterable[FileTask]) -> list[FileTask]:
     """Tasks of a stream's batch whose rows may pass ``where``, without their statistics."""
     return list(_pruned(load, PlanReport(load.decision.mode, ""), tasks))
-
-
-def _physical_keys(load: Load) -> Callable[[FileTask], dict[str, str | None]]:
-    """Partition values by physical name; the parquet format keys them by logical ones."""
-    names = {f.name: f.physical_name for f in load.shape.schema.fields if f.name in load.shape.partition_columns}
-    return lambda task: {names.get(k, k): v for k, v in task.partition_values.items()}
 
 
 def _again(query: Query) -> Query:
@@ -244,12 +255,11 @@ def _columnar_prune(load: Load, report: PlanReport) -> tuple[Prune | None, Colle
     skipping = _skipping(load, report)
 
     def prune(batch: AddBatch) -> npt.NDArray[np.bool_]:
-        stats = batch.stats if batch.stats is not None else batch.stats_json
-        reasons = skipping.reasons(batch.num_rows, batch.partition_values, stats)
-        for code, rule in ((BY_PARTITION, "partition values"), (BY_STATISTICS, "statistics")):
+        reasons = skipping.reasons(batch.num_rows, batch.partition_values, batch.stats_texts, batch.stats_parsed)
+        for code in (BY_PARTITION, BY_STATISTICS):
             count = int(np.count_nonzero(reasons == code))
             if count:
-                report.skipped[rule] = report.skipped.get(rule, 0) + count
+                _note_skipped(report, code, count)
         return reasons == KEEP
 
     return prune, skipping.stats_columns

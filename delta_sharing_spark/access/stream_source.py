@@ -10,7 +10,7 @@ from delta_sharing_spark.access.changes import change_tasks
 from delta_sharing_spark.access.listing import url_access
 from delta_sharing_spark.access.load import Load, TableShape, shape_of
 from delta_sharing_spark.access.settings import formats_of, iso, millis, storage_of
-from delta_sharing_spark.access.url import plan_tasks, task_of
+from delta_sharing_spark.access.url import SnapshotFiles, task_of
 from delta_sharing_spark.errors import StreamError, VersionError
 from delta_sharing_spark.scan.plan import Access, FileTask
 from delta_sharing_spark.schema.mapping import without_mapping
@@ -108,7 +108,11 @@ class UrlSource:
             )
         self._note(response)
         times: dict[str, int | None] = {}
-        tasks = list(plan_tasks(_noting_times(response.records(), times), table))
+        found = SnapshotFiles(table, keep_stats=True)
+        for record in response.records():
+            found.append(record)
+            times[record.id] = record.timestamp
+        tasks = found.tasks
         if load.options.read_change_feed:
             tasks = [_as_insert(task, version, times[task.id]) for task in tasks]
         files = VersionFiles(version, sorted(tasks, key=_by_id), shape=shape_of(head.protocol, head.metadata, table))
@@ -281,12 +285,6 @@ def open_source(load: Load) -> StreamSource:
 def _as_insert(task: FileTask, version: int, timestamp: int | None) -> FileTask:
     """A row of a change stream's first snapshot is an insert at its version."""
     return replace(task, change_type="insert", commit_version=version, commit_timestamp=timestamp)
-
-
-def _noting_times(records: Iterator[FileRecord], times: dict[str, int | None]) -> Iterator[FileRecord]:
-    for record in records:
-        times[record.id] = record.timestamp
-        yield record
 
 
 def _order(identity: Identity) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from delta_sharing_spark.access.expiry import earliest, renew_at, url_end
 from delta_sharing_spark.access.renewal import Recipe, fresh_url
 from delta_sharing_spark.access.vectors import vector_of
+from delta_sharing_spark.deltalog.adds import rows_in_stats
 from delta_sharing_spark.errors import NetworkError, ResponseError, ServerError
 from delta_sharing_spark.scan.plan import DeletionVector, FileSlice, FileTask
 from delta_sharing_spark.sharing.actions import FileRecord
@@ -21,34 +22,23 @@ from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
 _FRAME = 8
 
 
-def task_of(record: FileRecord, table: str, min_url_expiration: int | None = None) -> FileTask:
+def task_of(record: FileRecord, table: str, *, keep_stats: bool = True) -> FileTask:
     """The task of one ``file`` or ``add`` line, in either response format.
 
     Raises:
         ResponseError: The line lacks what a reader needs, or its deletion vector is malformed.
     """
-    millis = record.expiration_timestamp or min_url_expiration
+    millis = record.expiration_timestamp
     return FileTask(
         id=record.id,
         location=record.url,
         size=record.size,
         partition_values=record.partition_values,
-        rows=rows_of(record.stats),
+        rows=rows_in_stats(record.stats),
         deletion_vector=vector_of(record, table),
         expires_at=millis / 1000 if millis else None,
-        stats=record.stats,
+        stats=record.stats if keep_stats else None,
     )
-
-
-def rows_of(stats: str | None) -> int | None:
-    """``numRecords`` of a file's statistics; None if they do not say."""
-    if not stats:
-        return None
-    try:
-        rows = json.loads(stats).get("numRecords")
-    except (ValueError, AttributeError):
-        return None  # statistics are advice: a malformed one tells nothing, and nothing is skipped by it
-    return rows if isinstance(rows, int) and not isinstance(rows, bool) and rows >= 0 else None
 
 
 @dataclass(slots=True)
@@ -148,21 +138,62 @@ class UrlAccess:
         return replace(self, files=() if self.recipe is None else tuple(piece.task for piece in slices))
 
 
-def plan_tasks(records: Iterator[FileRecord], table: str) -> Iterator[FileTask]:
-    """Tasks of a snapshot's records, one by one; a file listed twice is an error.
+class SnapshotFiles:
+    """Takes in a snapshot's records as they arrive, and keeps the tasks of the files that are left.
 
-    Raises:
-        ResponseError: A record is repeated, or is not a data file's.
+    Args:
+        table: How errors name the table.
+        reason: Why a file is skipped; 0 keeps it. None keeps all.
+        keep_stats: Whether the tasks carry their statistics.
+
+    Attributes:
+        ids: Of all files taken in.
+        tasks: Of those that are left.
+        skipped: How many are not, by reason.
     """
-    seen: set[str] = set()
-    for record in records:
+
+    __slots__ = ("_keep_stats", "_reason", "_table", "ids", "skipped", "tasks")
+
+    def __init__(
+        self, table: str, reason: Callable[[FileRecord], int] | None = None, *, keep_stats: bool = False
+    ) -> None:
+        self._table, self._reason, self._keep_stats = table, reason, keep_stats
+        self.ids: set[str] = set()
+        self.tasks: list[FileTask] = []
+        self.skipped: Counter[int] = Counter()
+
+    def append(self, record: FileRecord) -> None:
+        """Take in one record.
+
+        Raises:
+            ResponseError: It came before, or is not a data file's.
+        """
         if record.kind != "add":
             raise ResponseError(
-                f"the server listed a {record.kind!r} line in a snapshot of {table}; ask the provider to check the server"
+                f"the server listed a {record.kind!r} line in a snapshot of {self._table}; ask the provider to check the server"
             )
-        if record.id in seen:
-            raise ResponseError(
-                f"the server listed file {record.id} of {table} twice; ask the provider to check the server"
-            )
-        seen.add(record.id)
-        yield task_of(record, table)
+        if record.id in self.ids:
+            raise self._repeated(record.id)
+        self.ids.add(record.id)
+        reason = 0 if self._reason is None else self._reason(record)
+        if reason:
+            self.skipped[reason] += 1
+        else:
+            self.tasks.append(task_of(record, self._table, keep_stats=self._keep_stats))
+
+    def extend(self, page: SnapshotFiles) -> None:
+        """Take in what another page has.
+
+        Raises:
+            ResponseError: A file is in both.
+        """
+        for repeated in self.ids & page.ids:
+            raise self._repeated(repeated)
+        self.ids |= page.ids
+        self.tasks += page.tasks
+        self.skipped += page.skipped
+
+    def _repeated(self, file: str) -> ResponseError:
+        return ResponseError(
+            f"the server listed file {file} of {self._table} twice; ask the provider to check the server"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -113,13 +113,6 @@ class AddBatch:
             rows[index] = rows_in_stats(self.stats[index].as_py())
         return pa.array(rows, pa.int64())
 
-    def stats_json(self, index: int) -> str | None:
-        """One file's statistics as JSON, made from ``stats_parsed`` where the log has only that."""
-        if self.stats is not None:
-            text: str | None = self.stats[index].as_py()
-            return text
-        return None if self.stats_parsed is None else stats_to_json(self.stats_parsed.slice(index, 1))[0]
-
     def vector(self, index: int) -> DeletionVector | None:
         """One file's deletion vector, located.
 
@@ -146,9 +139,7 @@ class AddBatch:
         partitions = self._partition_dicts()
         absolute = {i for i, path in enumerate(paths) if _is_odd(path)}
         marked = {} if self.vectors is None else dict(self._vectors())
-        stats: list[str | None] = [None] * len(paths)
-        if keep_stats:
-            stats = self.stats_texts()
+        stats = self.stats_texts() if keep_stats else [None] * len(paths)
         for index, path in enumerate(paths):
             yield FileTask(
                 id=path,
@@ -160,12 +151,15 @@ class AddBatch:
                 stats=stats[index],
             )
 
-    def stats_texts(self) -> list[str | None]:
-        """Every file's statistics as JSON, made from ``stats_parsed`` where the log has only that; None without."""
-        if self.stats is not None:
-            texts: list[str | None] = self.stats.to_pylist()
-            return texts
-        return [None] * self.num_rows if self.stats_parsed is None else stats_to_json(self.stats_parsed)
+    def stats_texts(self, places: Sequence[int] | None = None) -> Sequence[str | None]:
+        """The statistics as JSON of the files at ``places``, by default of all, made from ``stats_parsed`` where the log has only that; None without."""
+        column = self.stats if self.stats is not None else self.stats_parsed
+        if column is None:
+            return [None] * (self.num_rows if places is None else len(places))
+        if places is not None:
+            column = column.take(pa.array(places, pa.int64()))
+        texts: list[str | None] = column.to_pylist() if self.stats is not None else stats_to_json(column)
+        return texts
 
     def _vectors(self) -> Iterator[tuple[int, DeletionVector]]:
         assert self.vectors is not None
@@ -216,7 +210,7 @@ def rows_in_stats(stats: str | None) -> int | None:
         rows = json.loads(stats).get("numRecords")
     except (ValueError, AttributeError, RecursionError):
         return None
-    return rows if isinstance(rows, int) and rows >= 0 else None
+    return rows if type(rows) is int and rows >= 0 else None
 
 
 def from_struct(

@@ -1,56 +1,73 @@
-"""Most files of a large table left out by ranges of integers, at a fraction of what weighing the whole predicate costs."""
+"""Most files of a large table left out by ranges of integers and dates, at a fraction of what weighing the whole predicate costs."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from operator import ge, gt, le, lt
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_sharing_spark.predicates.bounds import lower
+from delta_sharing_spark.predicates.literals import BITS, DATE
 from delta_sharing_spark.predicates.tree import Compare, Expression, conjuncts
-from delta_sharing_spark.schema.types import Primitive
 
-_INTEGERS = {Primitive(name) for name in ("byte", "short", "integer", "long")}
 _LOW, _HIGH = "minValues", "maxValues"
-#: The bounds by which no value of a file can compare so.
-_EXCLUDES: dict[str, list[tuple[str, Callable[[int, int], bool]]]] = {
-    "=": [(_LOW, gt), (_HIGH, lt)],
-    "<": [(_LOW, ge)],
-    "<=": [(_LOW, gt)],
-    ">": [(_HIGH, le)],
-    ">=": [(_HIGH, lt)],
+#: The bounds by which no value of a file can compare so: as a test of one, and of a column of them.
+_EXCLUDES: dict[str, list[tuple[str, Callable[[int, int], bool], str]]] = {
+    "=": [(_LOW, gt, "greater"), (_HIGH, lt, "less")],
+    "<": [(_LOW, ge, "greater_equal")],
+    "<=": [(_LOW, gt, "greater")],
+    ">": [(_HIGH, le, "less_equal")],
+    ">=": [(_HIGH, lt, "less")],
 }
 
 
-def outside(expression: Expression, physical: Mapping[tuple[str, ...], str]) -> Callable[[str], bool] | None:
-    """Whether a file holds no row that passes, by bounds of integer columns alone; None where that tells nothing.
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A bound of one column by which a file holds no row that passes; ``value`` is an integer, or days since 1970."""
 
-    Not pyarrow.json: it crashes on statistics that are no objects, and a server may send anything.
+    bound: str
+    column: str
+    date: bool
+    value: int
+    excludes: Callable[[int, int], bool]
+    function: str
+
+    def of(self, stats: Mapping[str, Any]) -> bool:
+        """Whether a file's statistics, as parsed JSON, show it."""
+        bounds = stats.get(self.bound)
+        found = bounds.get(self.column) if type(bounds) is dict else None
+        if self.date:
+            found = lower(found, DATE)
+        return type(found) is int and self.excludes(found, self.value)
+
+    def among(self, stats: pa.StructArray) -> pa.BooleanArray | None:
+        """Which of many files' statistics in columns show it (null: cannot be told); None if they lack the column."""
+        kind: Any = stats.type
+        for name in (self.bound, self.column):
+            if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+                return None
+            kind = kind.field(name).type
+        if not (pa.types.is_date32(kind) if self.date else pa.types.is_integer(kind)):
+            return None
+        value = pa.scalar(self.value, pa.int32()).cast(kind) if self.date else self.value
+        return getattr(pc, self.function)(pc.struct_field(stats, [self.bound, self.column]), value)
+
+
+def exclusions(expression: Expression, physical: Mapping[tuple[str, ...], str]) -> tuple[Exclusion, ...]:
+    """The exclusions of a predicate: of its comparisons with integers and dates that are joined by AND.
 
     Args:
-        expression: The predicate; only its comparisons of integers with literals, joined by AND, are looked at.
+        expression: The predicate.
         physical: The physical name of each top-level column with statistics, by its path in the predicate.
-
-    Returns:
-        A function of the JSON of a file's statistics.
     """
-    asked: list[tuple[str, str, Callable[[int, int], bool], int]] = []
-    for part in conjuncts(expression):
-        if isinstance(part, Compare) and part.column.path in physical and part.column.type in _INTEGERS:
-            value = part.literal.value
-            if type(value) is int:
-                asked += [(bound, physical[part.column.path], test, value) for bound, test in _EXCLUDES[part.op]]
-    if not asked:
-        return None
-
-    def gone(text: str) -> bool:
-        try:
-            stats = json.loads(text)
-            for bound, name, test, value in asked:
-                found = stats[bound].get(name) if bound in stats else None
-                if type(found) is int and test(found, value):
-                    return True
-        except (ValueError, RecursionError, TypeError, AttributeError):
-            return False  # unreadable statistics leave nothing out
-        return False
-
-    return gone
+    return tuple(
+        Exclusion(bound, physical[part.column.path], part.column.type == DATE, part.literal.value, excludes, function)
+        for part in conjuncts(expression)
+        if isinstance(part, Compare) and part.column.path in physical
+        if (part.column.type in BITS or part.column.type == DATE) and type(part.literal.value) is int
+        for bound, excludes, function in _EXCLUDES[part.op]
+    )

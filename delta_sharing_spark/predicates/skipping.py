@@ -18,14 +18,13 @@ from delta_sharing_spark.predicates.literals import BINARY, BOOLEAN, DOUBLE, FLO
 from delta_sharing_spark.predicates.outcomes import (
     ALL_NULL,
     NOTHING_KNOWN,
-    F,
     Facts,
-    N,
     T,
     compile_outcome,
     exactly,
     helps,
 )
+from delta_sharing_spark.predicates.ranges import exclusions
 from delta_sharing_spark.predicates.tree import Column, Compare, Expression, columns, conjuncts
 from delta_sharing_spark.schema.partition_values import partition_value
 from delta_sharing_spark.schema.types import DataType, Decimal, Field, Struct
@@ -36,6 +35,7 @@ _CACHED = 65_536
 #: Stands for a partition value that the plan lacks: the reader says what is wrong with such a file.
 _MISSING = "\0missing"
 _EPOCH_DAYS = date(1970, 1, 1).toordinal()
+_decode = json.JSONDecoder().raw_decode
 
 
 class FileSkipping:
@@ -70,6 +70,10 @@ class FileSkipping:
         self._outcome = compile_outcome(expression, {path: slot for slot, path in enumerate(paths)})
         self._expression = expression
         self._partition_names = frozenset(path for path in paths if len(path) == 1 and path[0].lower() in partitions)
+        names = list(paths)
+        self._exclusions = exclusions(
+            expression, {names[slot]: p[0] for slot, p, _, readable in self._data if readable and len(p) == 1}
+        )
         self._verdicts: dict[tuple[str | None, ...], tuple[int, list[Facts]]] = {}
         self._undecided = bool(self._data)
 
@@ -105,49 +109,43 @@ class FileSkipping:
         bits, facts = self._by_partition(tuple(_value(partition_values, names) for _, names, _ in self._partition))
         if not bits & T:
             return BY_PARTITION
-        if bits == T or not self._data or not stats:
-            return KEEP
-        return KEEP if self._by_statistics(stats, facts) & T else BY_STATISTICS
+        return KEEP if bits == T or not stats or self._by_statistics(stats, facts) else BY_STATISTICS
 
     def reasons(
         self,
         count: int,
-        partition_values: Mapping[str, pa.Array | Sequence[str | None]],
-        stats: Callable[[int], str | None] | pa.Array | None,
+        partition_values: Mapping[str, pa.StringArray],
+        stats: Callable[[list[int]], Sequence[str | None]] | None = None,
+        parsed: pa.StructArray | None = None,
     ) -> npt.NDArray[np.uint8]:
         """:meth:`reason` for ``count`` files in columns.
 
         Args:
             count: The number of files.
             partition_values: Physical or logical name of each partition column to one serialized value a file.
-            stats: The JSON of each file, as a string array or by index; None if there is none.
+            stats: The JSON of the statistics of the files at some places; asked for once, of those not skipped before.
+            parsed: The same statistics in columns, where the log keeps them so.
         """
         result = np.zeros(count, np.uint8)
         found = [_column(partition_values, names, count) for _, names, _ in self._partition]
         keys: Sequence[tuple[str | None, ...]] = list(zip(*found, strict=True)) if found else [()] * count
         verdicts = {k: self._by_partition(k) for k in set(keys)}
-        return self._reasons_by_statistics(result, [verdicts[k] for k in keys], stats)
-
-    def _reasons_by_statistics(
-        self, result: npt.NDArray[np.uint8], verdicts: Sequence[tuple[int, list[Facts]]], stats: Any
-    ) -> npt.NDArray[np.uint8]:
-        texts = _strings(stats) if stats is not None and not callable(stats) else None
-        gone = self._outside()
-        for index, (bits, facts) in enumerate(verdicts):
-            if not bits & T:
-                result[index] = BY_PARTITION
-            elif bits != T and self._data and stats is not None:
-                text = texts[index] if texts is not None else stats(index)
-                if text and ((gone is not None and gone(text)) or not self._by_statistics(text, facts) & T):
-                    result[index] = BY_STATISTICS
+        gone = {k for k, (bits, _) in verdicts.items() if not bits & T}
+        if gone:
+            result[[k in gone for k in keys]] = BY_PARTITION
+        if stats is None or not self._data:
+            return result
+        if parsed is not None:
+            for exclusion in self._exclusions:
+                mask = exclusion.among(parsed)
+                if mask is not None:
+                    outside = mask.fill_null(False).to_numpy(zero_copy_only=False)
+                    result[outside & (result == KEEP)] = BY_STATISTICS
+        places = [i for i in np.flatnonzero(result == KEEP).tolist() if verdicts[keys[i]][0] != T]
+        for place, text in zip(places, stats(places), strict=True):
+            if text and not self._by_statistics(text, verdicts[keys[place]][1]):
+                result[place] = BY_STATISTICS
         return result
-
-    def _outside(self) -> Callable[[str], bool] | None:
-        from delta_sharing_spark.predicates.ranges import outside
-
-        paths = enumerate(dict.fromkeys(c.path for c in columns(self._expression)))
-        names = {slot: physical[0] for slot, physical, _, readable in self._data if readable and len(physical) == 1}
-        return outside(self._expression, {path: names[slot] for slot, path in paths if slot in names})
 
     def _by_partition(self, texts: tuple[str | None, ...]) -> tuple[int, list[Facts]]:
         verdict = self._verdicts.get(texts)
@@ -178,13 +176,14 @@ class FileSkipping:
         except (ValueError, OverflowError, ArithmeticError):
             return NOTHING_KNOWN  # the reader reports the value, should the file be read
 
-    def _by_statistics(self, text: str, known: list[Facts]) -> int:
-        try:
-            stats = json.loads(text)
-        except (ValueError, RecursionError):
-            return T | F | N
-        if not isinstance(stats, dict):
-            return T | F | N
+    def _by_statistics(self, text: str, known: list[Facts]) -> bool:
+        """Whether a row may pass, by the JSON of the file's statistics and what its partition values tell."""
+        stats = _object(text) if self._data else None
+        if stats is None:
+            return True
+        for exclusion in self._exclusions:
+            if exclusion.of(stats):
+                return False
         rows = stats.get("numRecords")
         nulls, low, high = stats.get("nullCount"), stats.get("minValues"), stats.get("maxValues")
         facts = list(known)
@@ -197,7 +196,7 @@ class FileSkipping:
                 facts[slot] = Facts(has_nulls, True, lower(_at(low, path), kind), *upper(_at(high, path), kind))
             else:
                 facts[slot] = Facts(has_nulls, has_values)
-        return self._outcome(facts)
+        return bool(self._outcome(facts) & T)
 
     def _open_above(self, expression: Expression) -> bool:
         """``float > x`` on statistics, in which NaN, the greatest, does not show."""
@@ -247,13 +246,19 @@ def _value(values: Mapping[str, str | None], names: tuple[str, str]) -> str | No
     return _MISSING
 
 
-def _column(values: Mapping[str, Any], names: tuple[str, str], count: int) -> list[str | None]:
+def _column(values: Mapping[str, pa.StringArray], names: tuple[str, str], count: int) -> list[str | None]:
     for name in names:
         if name in values:
-            return _strings(values[name])
+            column: list[str | None] = values[name].to_pylist()
+            return column
     return [_MISSING] * count
 
 
-def _strings(values: Any) -> list[str | None]:
-    plain: list[str | None] = values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
-    return plain
+def _object(text: str) -> dict[str, Any] | None:
+    """The JSON object of a text; None if it is none."""
+    text = text.strip()
+    try:
+        tree, end = _decode(text)  # half of the time of json.loads, on a short text
+    except (ValueError, RecursionError):
+        return None  # unreadable statistics leave nothing out
+    return tree if isinstance(tree, dict) and end == len(text) else None

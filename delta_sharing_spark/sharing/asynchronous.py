@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnavailableError
@@ -20,9 +20,17 @@ _MESSAGES = ("error", "errorMessage", "message", "error_message")
 
 
 def await_query(
-    rest: SharingRest, table: TableName, status: Mapping[str, Any], query: Query, formats: Sequence[str]
+    rest: SharingRest,
+    table: TableName,
+    status: Mapping[str, Any],
+    query: Query,
+    formats: Sequence[str],
+    *,
+    collect: Callable[[], Any] = list,
 ) -> tuple[str, Answer]:
     """Poll a submitted query until it has succeeded: its id, for further pages, and its first page.
+
+    ``collect`` is as in ``SharingRest.query``.
 
     Raises:
         RequestRefusedError: The query failed; with the server's message.
@@ -42,7 +50,7 @@ def await_query(
         settings.sleep(pause)
         pause = min(pause * 2, _LONGEST_POLL)
         try:
-            answer = rest.poll(table, query_id, body, formats)
+            answer = rest.poll(table, query_id, body, formats, collect=collect)
         except NotFoundError as error:
             raise NotFoundError(
                 f"the asynchronous query of {table} has expired on the server; load the table again",

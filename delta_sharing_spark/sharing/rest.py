@@ -187,7 +187,7 @@ class SharingRest:
                     body.pop(name, None)
             if submitted:
                 kept: dict[str, Any] = {name: body[name] for name in ("maxFiles", "pageToken") if name in body}
-                return self.poll(table, submitted[0], kept, formats)
+                return self.poll(table, submitted[0], kept, formats, collect=collect)
             answer = self._page(
                 "POST",
                 f"{table.path}/query",
@@ -202,15 +202,24 @@ class SharingRest:
             if status is not None and token is None:
                 from delta_sharing_spark.sharing.asynchronous import await_query
 
-                query_id, answer = await_query(self, table, status, query, formats)
+                query_id, answer = await_query(self, table, status, query, formats, collect=collect)
                 submitted.append(query_id)
             return answer
 
         return QueryResponse(str(table), formats, fetch, query.file_id_hash)
 
-    def poll(self, table: TableName, query_id: str, body: Mapping[str, Any], formats: Sequence[str]) -> Answer:
+    def poll(
+        self,
+        table: TableName,
+        query_id: str,
+        body: Mapping[str, Any],
+        formats: Sequence[str],
+        *,
+        collect: Callable[[], Any] = list,
+    ) -> Answer:
         """One poll of an asynchronous query (protocol, "Get Query Info")."""
-        return self._page("POST", f"{table.path}/queries/{segment(query_id)}", table, formats, body=dict(body))
+        path = f"{table.path}/queries/{segment(query_id)}"
+        return self._page("POST", path, table, formats, body=dict(body), collect=collect)
 
     def changes(
         self,

@@ -112,3 +112,20 @@ def test_a_count_by_partition_columns_reads_no_data(
     expression = parse_where(where, partitioned.schema)
     expected = sum(answer(expression, row) is True for row in partitioned.expected().to_pylist())
     assert rows == (expected if limit is None else min(limit, expected))
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+@pytest.mark.parametrize("way", WAYS[1:])
+def test_partition_columns_that_exchanged_their_names(
+    server: SharingServer, tmp_path: Path, behaviour: Any, way: Any
+) -> None:
+    schema = pa.schema([("a", pa.string()), ("b", pa.string()), ("id", pa.int64())])
+    builder = DeltaTableBuilder(tmp_path / "t", schema, ["a", "b"])
+    builder.append(pa.table({"a": ["x"] * 4, "b": ["y"] * 4, "id": range(4)}, schema=schema))
+    builder.set_properties(**{"delta.columnMapping.mode": "name"})
+    builder.rename_column("a", "old_a").rename_column("b", "a").rename_column("old_a", "b")
+    server.add_table(f"s.d.{tmp_path.name}", builder.path, access_modes=["url", "dir"], location=builder.uri)
+    server.settings.predicate_hints = behaviour
+    table = SharingClient(server.profile()).table(f"s.d.{tmp_path.name}")
+    assert table.scan(where="a = 'y' AND b = 'x' AND id > 1", **way).to_arrow()["id"].to_pylist() == [2, 3]
+    assert table.scan(where="a = 'x'", **way).to_arrow().num_rows == 0

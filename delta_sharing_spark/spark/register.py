@@ -10,6 +10,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
@@ -46,7 +47,12 @@ def register(spark: SparkSession, name: str | None = None) -> None:
         source = type(
             f"DeltaSharingDataSource_{name}", (DeltaSharingDataSource,), {"name": classmethod(lambda cls: name)}
         )
-    spark.dataSource.register(source)
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as refused:
+        # Spark 4.0 lets nobody replace a source that it has found by itself: this one, unless it is another name.
+        if name is not None or refused.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def active_session() -> SparkSession:

@@ -15,6 +15,8 @@ from delta_sharing_spark.storage.ranges import ByteSource, Range
 #: Bytes of the first request for a footer; most footers fit, a larger one costs a second request.
 TAIL = 64 << 10
 _MAGIC = b"PAR1"
+#: The key of Arrow's own schema, and a name of the same length that Arrow does not look for.
+_ARROW_SCHEMA, _UNREAD = b"ARROW:schema", b"ARROW-schema"
 
 
 @dataclass(slots=True)
@@ -61,7 +63,7 @@ def read_footer(source: ByteSource, table: str, whole_below: int) -> Footer:
     if need > length:
         tail = source.read(source.size - need, need)
     try:
-        metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(tail[-need:])))
+        metadata = _metadata(bytes(tail[-need:]))
         schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _not_parquet(source, table, redact(str(error))) from None
@@ -69,6 +71,19 @@ def read_footer(source: ByteSource, table: str, whole_below: int) -> Footer:
     if rows != metadata.num_rows:
         raise _not_parquet(source, table, f"its row groups hold {rows} rows, its footer says {metadata.num_rows}")
     return Footer(metadata, schema, starts, first_rows, tail if length == source.size else None)
+
+
+def _metadata(footer: bytes) -> Any:
+    """The parsed footer without the writer's Arrow schema: Parquet's own types are what Delta's are made of.
+
+    By Arrow's schema, files of pyarrow and Polars would come with other types (fixed-size lists, views, dictionaries),
+    which releases of pyarrow before 26 cannot all read.
+    """
+    if footer.count(_ARROW_SCHEMA) == 1:
+        metadata = pq.read_metadata(pa.BufferReader(footer.replace(_ARROW_SCHEMA, _UNREAD)))
+        if _UNREAD in (metadata.metadata or {}):
+            return metadata
+    return pq.read_metadata(pa.BufferReader(footer))  # no such key, or a column has that name
 
 
 def _layout(metadata: Any) -> tuple[list[int], list[int], int]:

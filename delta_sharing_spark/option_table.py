@@ -64,6 +64,7 @@ _TYPES: Mapping[values.Parser, str] = {
     values.web_address: "URL",
     values.time_zone: "time zone",
     values.timestamp: "timestamp",
+    values.first_moment: "timestamp",
 }
 
 
@@ -163,7 +164,7 @@ class ReadOptions:
         _CHANGES,
     )
     starting_timestamp: datetime | None = _option(
-        values.timestamp, None, "Instead of `startingVersion`: the first version at or after this moment.", _CHANGES
+        values.first_moment, None, "Instead of `startingVersion`: the first version at or after this moment.", _CHANGES
     )
     ending_version: int | None = _option(
         values.version, None, "Last version of the feed, inclusive.", _CHANGES, shown="newest", scope="batch"

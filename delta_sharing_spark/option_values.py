@@ -218,6 +218,13 @@ def timestamp(name: str, value: str, zone: tzinfo) -> datetime:
     return to_timestamp(value, zone, name)
 
 
+def first_moment(name: str, value: str, zone: tzinfo) -> datetime:
+    """See :func:`to_timestamp`; rounded up to the milliseconds that versions are stamped with, where others round down."""
+    moment = to_timestamp(value, zone, name)
+    up = timedelta(microseconds=-moment.microsecond % 1000)
+    return moment + up if moment.replace(tzinfo=None) <= datetime.max - up else moment
+
+
 def to_timestamp(
     value: str | int | date | datetime, zone: tzinfo = timezone.utc, option: str = "timestamp"
 ) -> datetime:
@@ -275,7 +282,14 @@ def _named_zone(name: str, option: str) -> tzinfo:
 
 
 def _in_utc(moment: datetime, zone: tzinfo, option: str, written: str) -> datetime:
-    if moment.tzinfo is None:
-        _log.info("option '%s': %s has no time zone and is read in %s", option, written, zone)
-        moment = moment.replace(tzinfo=zone)
-    return moment.astimezone(timezone.utc)
+    if moment.tzinfo is not None:
+        return moment.astimezone(timezone.utc)
+    instant = moment.replace(tzinfo=zone).astimezone(timezone.utc)
+    _log.info(
+        "option '%s': '%s' names no time zone and is read in %s, as %s; the option 'timeZone' sets another zone",
+        option,
+        written,
+        zone,
+        instant.isoformat().replace("+00:00", "Z"),
+    )
+    return instant

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delta_sharing_spark.access.settings import iso, millis
 from delta_sharing_spark.errors import DeltaSharingError, OptionError
 from delta_sharing_spark.option_values import EPOCH_SECONDS_DIGITS, to_timestamp
 from delta_sharing_spark.options import OPTIONS, ReadOptions, parse_options, redacted_options
@@ -79,8 +80,26 @@ def test_timestamps(options: dict[str, str], instant: str) -> None:
 
 def test_a_timestamp_without_zone_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "delta_sharing_spark"):
+        parsed(timestampAsOf="2022-01-01T00:00Z", timeZone="Europe/Berlin")
+        parsed(timestampAsOf="1640995200")
+        assert not caplog.messages
         parsed(timestampAsOf="2022-01-01")
-    assert "'timestampAsOf': 2022-01-01 has no time zone and is read in UTC" in caplog.text
+        parsed(True, startingTimestamp="2022-07-01 12:00", timeZone="Europe/Berlin")
+    assert caplog.messages == [
+        "option 'timestampAsOf': '2022-01-01' names no time zone and is read in UTC, as 2022-01-01T00:00:00Z; "
+        "the option 'timeZone' sets another zone",
+        "option 'startingTimestamp': '2022-07-01 12:00' names no time zone and is read in Europe/Berlin, "
+        "as 2022-07-01T10:00:00Z; the option 'timeZone' sets another zone",
+    ]
+
+
+def test_a_range_of_moments_is_rounded_to_the_milliseconds_of_commits() -> None:
+    ends = {"startingTimestamp": "2022-01-01T00:00:00.000001Z", "endingTimestamp": "2022-01-01T00:00:00.9999999Z"}
+    options = parsed(readChangeFeed="true", **ends)
+    assert options.starting_timestamp == utc(2022, 1, 1, 0, 0, 0, 1000)
+    assert parsed(True, startingTimestamp="9999-12-31T23:59:59.9999999Z").starting_timestamp
+    assert millis(options.ending_timestamp) == 1640995200999
+    assert iso(options.ending_timestamp) == "2022-01-01T00:00:00.999Z"
 
 
 @pytest.mark.parametrize("value", [utc(2024, 2, 3, 4), date(2024, 2, 3), datetime(2024, 2, 3), 1706918400])

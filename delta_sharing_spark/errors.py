@@ -75,10 +75,16 @@ class PredicateError(ConfigError):
 
 
 class ServerError(DeltaSharingError):
-    """The sharing server answered, and the answer is an error. Attributes: ``status``, ``error_code``."""
+    """The sharing server answered, and the answer is an error.
+
+    Attributes:
+        status, error_code: Of the answer.
+        said: The server's own words, redacted.
+    """
 
     status: int | None = None
     error_code: str | None = None
+    said: str | None = None
 
 
 class UnauthenticatedError(ServerError):

@@ -4,13 +4,141 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING
 
+from delta_sharing_spark.access.listing import Listed, PlanReport, directory_of, pruned, url_access
+from delta_sharing_spark.access.load import Load, TableShape, shape_in_log, shape_of
+from delta_sharing_spark.access.settings import formats_of, iso
 from delta_sharing_spark.access.url import task_of
-from delta_sharing_spark.errors import ResponseError
+from delta_sharing_spark.access.versions import range_in_log, range_of_versions, refused_range
+from delta_sharing_spark.errors import RequestRefusedError, ResponseError, SchemaError, TableChangedError
 from delta_sharing_spark.scan.plan import FileTask
-from delta_sharing_spark.sharing.actions import FileRecord
+from delta_sharing_spark.sharing.actions import FileRecord, Metadata, Protocol
+from delta_sharing_spark.sharing.query import ChangesQuery, QueryResponse
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.deltalog.changes import CommitChanges
 
 _INSERT, _DELETE = "insert", "delete"
+
+
+def changes_by_url(load: Load) -> Listed:
+    """The files of a change data feed, as the server lists them.
+
+    Raises:
+        VersionError: The range is not one, or is not shared.
+        SchemaError: A version of the range cannot be read as the feed's columns.
+    """
+    options, table = load.options, str(load.table)
+    report = PlanReport("url", load.decision.reason)
+    start, end, newest = options.starting_version, options.ending_version, load.head.version
+    nothing = Listed([], url_access(load, None, None), report)
+    if newest is not None:
+        if isinstance(start, int) and not range_of_versions(start, end, newest, table):
+            return nothing
+        if options.ending_timestamp is None:
+            end = newest if end is None else min(end, newest)
+    query = ChangesQuery(
+        starting_version=start if isinstance(start, int) else None,
+        starting_timestamp=iso(options.starting_timestamp),
+        ending_version=end,
+        ending_timestamp=iso(options.ending_timestamp),
+        max_files=options.max_files_per_request,
+        include_historical_metadata=True,
+        include_historical_protocol=True,
+    )
+    try:
+        response = load.rest.changes(load.table, query, formats=formats_of(options))
+    except RequestRefusedError as refusal:
+        refused_range(load.rest, load.table, options, refusal)
+        return nothing
+    records = list(response.records())
+    for version, shape in shapes_of(response, table):
+        check_readable(load.shape, shape, version, table)
+    report.listed = len(records)
+    tasks = list(pruned(load, report, change_tasks(records, table)))
+    return Listed(tasks, url_access(load, query, response, files=report.listed), report)
+
+
+def changes_by_directory(load: Load) -> Listed:
+    """The files of a change data feed, by the log's commits. Raises as ``changes_by_url``, and LogError."""
+    from delta_sharing_spark.deltalog.changes import load_changes
+
+    table, directory = str(load.table), directory_of(load)
+    report = PlanReport("dir", load.decision.reason, version=load.version)
+    assert load.version is not None, "directory mode is pinned to a version"
+    versions = range_in_log(directory.store, load.options, load.version, table)
+    if not versions:
+        return Listed([], directory.access, report)
+    commits = load_changes(directory.store, versions[0], versions[-1], table=table)
+    tasks = directory.checked(task for commit in commits for task in _readable_tasks(commit, load, versions[0]))
+    found = list(pruned(load, report, tasks))
+    report.listed = len(found) + sum(report.skipped.values())
+    return Listed(found, directory.access, report)
+
+
+def _readable_tasks(commit: CommitChanges, load: Load, start: int) -> list[FileTask]:
+    head = commit.head
+    if head is not None and (commit.version == start or commit.metadata is not None):
+        table = str(load.table)
+        check_readable(load.shape, shape_in_log(head.protocol, head.metadata, table), commit.version, table)
+    return commit.tasks
+
+
+def shapes_of(response: QueryResponse, table: str) -> Iterator[tuple[int | None, TableShape]]:
+    """A table's shape where an answer begins, and at each version that changed it; every protocol passes the gate.
+
+    The version of the first is None where the server does not tell history: it is then the newest.
+
+    Args:
+        response: Read to its end.
+        table: How errors name the table.
+
+    Raises:
+        UnsupportedFeatureError: A version asks for more than this reader does.
+    """
+    protocol, metadata = response.head.protocol, response.head.metadata
+    yield metadata.version, shape_of(protocol, metadata, table)
+    changes: list[tuple[int, Protocol | Metadata]] = [*response.historical_protocols, *response.historical_metadata]
+    for version, group in groupby(sorted(changes, key=lambda change: change[0]), key=lambda change: change[0]):
+        for _, changed in group:
+            if isinstance(changed, Protocol):
+                protocol = changed
+            else:
+                metadata = changed
+        yield version, shape_of(protocol, metadata, table)
+
+
+def check_readable(feed: TableShape, then: TableShape, version: int | None, table: str) -> None:
+    """Refuse a version whose values would be missing from the feed's columns, or stand in others.
+
+    A column that the version lacks is NULL in its rows, one that the feed lacks is left out, and types are compared
+    file by file.
+
+    Raises:
+        TableChangedError: The version is another table's.
+        SchemaError: Names version and column.
+    """
+    when = "the newest version" if version is None else f"version {version}"
+    if feed.id and then.id and feed.id != then.id:
+        raise TableChangedError(f"table {table} was replaced by another table as of {when}; load it again")
+    columns = {field.physical_name: field for field in feed.schema.fields}
+    for field in then.schema.fields:
+        known, namesake = columns.get(field.physical_name), feed.schema.find(field.name)
+        why = None
+        if known is None:
+            if namesake is not None and feed.mapping != then.mapping:
+                why = "files hold it by another name there (the column mapping differs)"
+        elif (field.name in then.partition_columns) != (known.name in feed.partition_columns):
+            why = "it is a partition column in one and not in the other"
+        if why is not None:
+            raise SchemaError(
+                f"{when} of {table} has column {field.name!r} otherwise than the change feed that is read: {why}; "
+                f"start at a later version",
+                column=field.name,
+                version=version,
+            )
 
 
 def change_tasks(records: Iterable[FileRecord], table: str) -> Iterator[FileTask]:

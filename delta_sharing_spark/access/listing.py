@@ -6,13 +6,11 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.changes import change_tasks
 from delta_sharing_spark.access.load import Load, check_same, shape_of
 from delta_sharing_spark.access.renewal import Recipe
-from delta_sharing_spark.access.settings import formats_of, http_policy_of, iso, millis, storage_of
+from delta_sharing_spark.access.settings import formats_of, http_policy_of, iso, storage_of
 from delta_sharing_spark.access.url import SnapshotFiles, UrlAccess
 from delta_sharing_spark.scan.plan import Access, FileTask
 from delta_sharing_spark.sharing.actions import FileRecord
@@ -100,30 +98,6 @@ def snapshot_by_url(load: Load, limit_hint: int | None = None) -> Listed:
     return Listed(found.tasks, url_access(load, _again(query), response, files=report.listed), report)
 
 
-def changes_by_url(load: Load) -> Listed:
-    """The files of a change data feed, as the server lists them."""
-    options, table = load.options, str(load.table)
-    report = PlanReport("url", load.decision.reason)
-    newest = load.head.version
-    if newest is not None and options.starting_version == newest + 1:
-        return Listed([], url_access(load, None, None), report)
-    query = ChangesQuery(
-        starting_version=_numbered(options.starting_version),
-        starting_timestamp=iso(options.starting_timestamp),
-        ending_version=options.ending_version,
-        ending_timestamp=iso(options.ending_timestamp),
-        max_files=options.max_files_per_request,
-    )
-    response = load.rest.changes(load.table, query, formats=formats_of(options))
-    check_same(load.shape, shape_of(response.head.protocol, response.head.metadata, table), table)
-    tasks = list(_pruned(load, report, change_tasks(_counted(response.records(), report), table)))
-    return Listed(tasks, url_access(load, query, response, files=report.listed), report)
-
-
-def _numbered(version: int | str | None) -> int | None:
-    return version if isinstance(version, int) else None
-
-
 def url_access(
     load: Load, query: Query | ChangesQuery | None, response: QueryResponse | None, files: int = 0
 ) -> UrlAccess:
@@ -159,12 +133,6 @@ def url_access(
     return UrlAccess(load.settings, http_policy_of(load.options), recipe, planned_at, ends / 1000 if ends else None)
 
 
-def _counted(records: Iterator[FileRecord], report: PlanReport) -> Iterator[FileRecord]:
-    for record in records:
-        report.listed += 1
-        yield record
-
-
 def _with_hints(query: Query, load: Load, report: PlanReport) -> Query:
     if query.limit_hint is not None:
         report.sent["limitHint"] = str(query.limit_hint)
@@ -183,7 +151,7 @@ def _with_hints(query: Query, load: Load, report: PlanReport) -> Query:
     return replace(query, json_predicate_hints=tree, predicate_hints=texts)
 
 
-def _pruned(load: Load, report: PlanReport, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
+def pruned(load: Load, report: PlanReport, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
     """Tasks whose rows may pass ``where``, without their statistics."""
     if load.prune is None:
         for task in tasks:
@@ -218,7 +186,7 @@ def _skipping(load: Load, report: PlanReport) -> FileSkipping:
 
 def prune_for_split(load: Load, tasks: Iterable[FileTask]) -> list[FileTask]:
     """Tasks of a stream's batch whose rows may pass ``where``, without their statistics."""
-    return list(_pruned(load, PlanReport(load.decision.mode, ""), tasks))
+    return list(pruned(load, PlanReport(load.decision.mode, ""), tasks))
 
 
 def _again(query: Query) -> Query:
@@ -230,7 +198,7 @@ def snapshot_by_directory(load: Load) -> Listed:
     """The files of a snapshot by the log, pruned in columns: no object is built for a file that is skipped."""
     from delta_sharing_spark.access.task_columns import TaskColumns
 
-    directory = _open(load)
+    directory = directory_of(load)
     snapshot = directory.snapshot(version=load.version)
     report = PlanReport("dir", load.decision.reason, version=snapshot.version)
     prune, stats_columns = _columnar_prune(load, report)
@@ -265,35 +233,8 @@ def _columnar_prune(load: Load, report: PlanReport) -> tuple[Prune | None, Colle
     return prune, skipping.stats_columns
 
 
-def changes_by_directory(load: Load) -> Listed:
-    """The files of a change data feed, by the log's commits."""
-    from delta_sharing_spark.deltalog.changes import load_changes
-    from delta_sharing_spark.deltalog.history import version_at_or_after, version_at_or_before
-
-    options, table, directory = load.options, str(load.table), _open(load)
-    report = PlanReport("dir", load.decision.reason, version=load.version)
-    start = _numbered(options.starting_version)
-    if start is None:
-        start = version_at_or_after(directory.store, _required_millis(options.starting_timestamp), table=table)
-    end = options.ending_version
-    if options.ending_timestamp is not None:
-        end = version_at_or_before(
-            directory.store, _required_millis(options.ending_timestamp), table=table, allow_after_newest=True
-        )
-    commits = load_changes(directory.store, start, end, table=table)
-    tasks = directory.checked(task for commit in commits for task in commit.tasks)
-    found = list(_pruned(load, report, tasks))
-    report.listed = len(found) + sum(report.skipped.values())
-    return Listed(found, directory.access, report)
-
-
-def _required_millis(moment: datetime | None) -> int:
-    number = millis(moment)
-    assert number is not None
-    return number
-
-
-def _open(load: Load) -> DirectoryTable:
+def directory_of(load: Load) -> DirectoryTable:
+    """The directory of a load's table; raises as ``open_directory``."""
     from delta_sharing_spark.access.directory import open_directory
 
     return open_directory(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from delta_sharing_spark.access.negotiate import Decision, negotiate, with_fallback
 from delta_sharing_spark.access.settings import formats_of, iso, millis, storage_of, transport_of, who
+from delta_sharing_spark.access.versions import head_as_of, last_in_log, last_version, refused_travel
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, TableChangedError, VersionError
 from delta_sharing_spark.features import check_protocol, check_type_changes, mapping_mode
 from delta_sharing_spark.options import ReadOptions
@@ -23,6 +25,11 @@ from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import TransportSettings
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.deltalog.actions import Metadata as LogMetadata
+    from delta_sharing_spark.deltalog.actions import Protocol as LogProtocol
+    from delta_sharing_spark.deltalog.paths import LogStore
 
 _log = logging.getLogger(__name__)
 
@@ -111,9 +118,12 @@ def resolve(options: ReadOptions, profile: Profile | None = None) -> Load:
         return _by_directory(options, profile, settings, table, head, decision)
 
     def by_url() -> Load:
-        shape = shape_of(head.protocol, head.metadata, str(table))
+        seen = head_as_of(rest, table, options, head)
+        shape = shape_of(seen.protocol, seen.metadata, str(table))
+        if options.read_change_feed and shape.mapping != "none":
+            shape = _shape_at_end(rest, table, options, seen, shape)
         pinned = options.version_as_of
-        return _finished(options, profile, settings, table, head, replace(decision, mode="url"), shape, pinned)
+        return _finished(options, profile, settings, table, seen, replace(decision, mode="url"), shape, pinned)
 
     return with_fallback(decision, by_directory, by_url, table=str(table))
 
@@ -129,6 +139,18 @@ def shape_of(protocol: Protocol, metadata: Metadata, table: str) -> TableShape:
     schema = parse_schema(metadata.schema_string, table)
     check_type_changes(schema, table=table)
     mapping = mapping_mode(metadata.configuration, protocol.min_reader_version, protocol.reader_features, table=table)
+    if mapping == "none":
+        schema = without_mapping(schema)
+    return TableShape(metadata.id, schema, metadata.partition_columns, mapping)
+
+
+def shape_in_log(protocol: LogProtocol, metadata: LogMetadata, table: str) -> TableShape:
+    """The shape of a table by its log, whose protocol has passed the gate.
+
+    Raises:
+        LogError, UnsupportedFeatureError: A schema that is malformed, or of types that this reader does not know.
+    """
+    schema, mapping = metadata.schema(table), metadata.mapping(protocol, table)
     if mapping == "none":
         schema = without_mapping(schema)
     return TableShape(metadata.id, schema, metadata.partition_columns, mapping)
@@ -172,11 +194,13 @@ def _negotiated(rest: SharingRest, table: TableName, options: ReadOptions) -> tu
             table, version=options.version_as_of, timestamp=iso(options.timestamp_as_of), formats=formats_of(options)
         )
     except RequestRefusedError as refusal:
-        head = _listed(rest, table, refusal)
-        return head, _decide(head, table, options, url_refusal=str(refusal))
-    asked = options.version_as_of
-    if asked is not None and head.version is not None and head.version != asked:
-        head = _queried_head(rest, table, options, asked)
+        cause: VersionError | RequestRefusedError = refusal
+        if options.version_as_of is not None or options.timestamp_as_of is not None:
+            cause = refused_travel(rest, table, options, refusal)
+            if isinstance(cause, VersionError) and options.access_mode == "url":
+                raise cause from refusal
+        head = _listed(rest, table, cause)
+        return head, _decide(head, table, options, url_refusal=str(cause))
     return head, _decide(head, table, options)
 
 
@@ -194,24 +218,12 @@ def _decide(
     )
 
 
-def _queried_head(rest: SharingRest, table: TableName, options: ReadOptions, version: int) -> TableSnapshotHead:
-    """The head at a version, from a server whose metadata endpoint knows only the newest."""
-    from delta_sharing_spark.sharing.query import Query
-
-    response = rest.query(table, Query(version=version, max_files=1), formats=formats_of(options))
-    if response.head.version is not None and response.head.version != version:
-        raise VersionError(
-            f"version {version} of {table} was asked for and the server answers with {response.head.version}; "
-            f"leave versionAsOf out, or ask the provider to share the table's history"
-        )
-    return response.head
-
-
-def _listed(rest: SharingRest, table: TableName, refusal: RequestRefusedError) -> TableSnapshotHead:
-    """What the listing says of a table whose metadata the server refuses (its features): enough for directory mode.
+def _listed(rest: SharingRest, table: TableName, refusal: VersionError | RequestRefusedError) -> TableSnapshotHead:
+    """What the listing says of a table whose metadata the server refuses (its features, its history): enough for
+    directory mode.
 
     Raises:
-        RequestRefusedError: The refusal, where directory mode is not on offer.
+        VersionError, RequestRefusedError: The refusal, where directory mode is not on offer.
     """
     try:
         entry: Table | None = next(
@@ -246,9 +258,42 @@ def _by_directory(
         profile, settings, table, head, settings=storage_of(options), carry_profile=options.carry_profile
     )
     snapshot = directory.snapshot(version=options.version_as_of, timestamp_ms=millis(options.timestamp_as_of))
-    schema = snapshot.schema if snapshot.mapping != "none" else without_mapping(snapshot.schema)
-    shape = TableShape(snapshot.metadata.id, schema, snapshot.partition_columns, snapshot.mapping)
+    shape = shape_in_log(snapshot.protocol, snapshot.metadata, str(table))
+    if options.read_change_feed and shape.mapping != "none":
+        shape = _shape_at_end_of_log(directory.store, options, snapshot.version, shape, str(table))
     return _finished(options, profile, settings, table, head, decision, shape, snapshot.version)
+
+
+def _shape_at_end(
+    rest: SharingRest, table: TableName, options: ReadOptions, newest: TableSnapshotHead, shape: TableShape
+) -> TableShape:
+    """The shape of a change feed of mapped columns: that of its range's last version, as in Delta Lake.
+
+    Without column mapping a feed has the newest schema, as there.
+    """
+    end = last_version(rest, table, options, newest.version)
+    if end is None or end == newest.version:
+        return shape
+    asked = replace(options, version_as_of=end)
+    try:
+        head = rest.metadata(table, version=end, formats=formats_of(options))
+    except RequestRefusedError as refusal:
+        raise refused_travel(rest, table, asked, refusal) from refusal
+    head = head_as_of(rest, table, asked, head)
+    return shape_of(head.protocol, head.metadata, str(table))
+
+
+def _shape_at_end_of_log(
+    store: LogStore, options: ReadOptions, newest: int, shape: TableShape, table: str
+) -> TableShape:
+    """The same by the log."""
+    from delta_sharing_spark.deltalog.replay import load_head
+
+    end = last_in_log(store, options, newest, table)
+    if end == newest:
+        return shape
+    head = load_head(store, version=end, table=table)
+    return shape_in_log(head.protocol, head.metadata, table)
 
 
 def _finished(

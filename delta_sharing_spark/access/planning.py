@@ -6,14 +6,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from delta_sharing_spark.access.listing import (
-    Listed,
-    PlanReport,
-    changes_by_directory,
-    changes_by_url,
-    snapshot_by_directory,
-    snapshot_by_url,
-)
+from delta_sharing_spark.access.changes import changes_by_directory, changes_by_url
+from delta_sharing_spark.access.listing import Listed, PlanReport, snapshot_by_directory, snapshot_by_url
 from delta_sharing_spark.access.load import Load
 from delta_sharing_spark.access.negotiate import with_fallback
 from delta_sharing_spark.access.task_columns import TaskColumns, pack_columns

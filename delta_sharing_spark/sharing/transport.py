@@ -318,7 +318,7 @@ def _mapped(
     else:
         advice = "check the options of the load, and ask the provider if they are right"
     kind = _BY_STATUS.get(status) or (UnavailableError if busy else RequestRefusedError)
-    return kind(f"{cause}; {advice}", status=status, error_code=code)
+    return kind(f"{cause}; {advice}", status=status, error_code=code, said=redact(message) if message else None)
 
 
 def _redirected(response: requests.Response) -> str:

@@ -135,5 +135,8 @@ class LineWriter:
         return {**descriptor, "storageType": "p", "pathOrInlineDv": url}
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def encode_line(line: Mapping[str, Any]) -> bytes:
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape")
+    return _encode(line).encode("utf-8", "surrogateescape")

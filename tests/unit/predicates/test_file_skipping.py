@@ -16,6 +16,7 @@ from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
 from delta_sharing_spark.predicates.skipping import BY_PARTITION, BY_STATISTICS, KEEP, FileSkipping, may_match
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Decimal, Field, Primitive, Struct
+from delta_sharing_spark.testing.parsed_stats import parsed_stats
 
 P = Primitive
 TABLE = Struct(
@@ -287,3 +288,27 @@ def test_statistics_in_columns_skip_what_they_skip_one_by_one(text: str, texts: 
     skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
     one_by_one = [skipping.reason({}, t) for t in texts]
     assert skipping.reasons(len(texts), {}, lambda at: [texts[i] for i in at]).tolist() == one_by_one
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [("a = 3", [1]), ("a > 5 AND a2 < 9", [2]), ("d = '1969-12-31'", [0]), ("d < '1970-01-02' AND a <= 2", [0]), ("a = 9 OR a = 10", [])],
+)  # fmt: skip
+def test_parsed_statistics_leave_files_out_before_their_json_is_made(text: str, left: list[int]) -> None:
+    texts = [stats_of(a=[0, 2], a2=[0, 0], d=["1969-12-01", "1970-01-01"]), stats_of(a=[3, 5], a2=[0, 0], d=["1970-01-02", "1970-01-03"]),
+             stats_of(a=[6, 8], a2=[5, 9], d=["2020-01-01", "2020-01-02"])]  # fmt: skip
+    asked: list[int] = []
+
+    def made(places: list[int]) -> list[str]:
+        asked.extend(places)
+        return [texts[i] for i in places]
+
+    skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
+    reasons = skipping.reasons(3, {}, made, parsed_stats(texts, TABLE)).tolist()
+    assert reasons == [KEEP if i in left else BY_STATISTICS for i in range(3)]
+    assert asked == (left or [0, 1, 2])
+
+
+def stats_of(**bounds: list[Any]) -> str:
+    low, high = ({name: ends[i] for name, ends in bounds.items()} for i in (0, 1))
+    return json.dumps({"numRecords": 10, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(bounds, 0)})

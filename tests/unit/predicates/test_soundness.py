@@ -19,6 +19,7 @@ from delta_sharing_spark.predicates.row_groups import RowGroupSkipping, leaf_of
 from delta_sharing_spark.predicates.skipping import BY_PARTITION, KEEP, FileSkipping
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.matching import Context, Sources, find_source, leaf_count
+from delta_sharing_spark.testing.parsed_stats import parsed_stats
 
 PARTITIONS = ("flag", "i8", "i32", "i64", "f64", "dec", "s", "d", "ts", "ntz")
 COMMON = settings(
@@ -73,7 +74,11 @@ def test_statistics_never_skip_a_row_that_passes(
     skipping = FileSkipping(expression, SCHEMA, ())
     for extra in ([], deleted):  # with deleted rows the bounds are wide
         stats = {k: v for k, v in statistics(rows + extra, SCHEMA, nan=nan, prefix=prefix).items() if k not in dropped}
-        if not skipping.may_match({}, to_json({**stats, "tightBounds": not extra})):
+        text = to_json({**stats, "tightBounds": not extra})
+        in_columns = skipping.reasons(
+            1, {}, lambda places, text=text: [text] * len(places), parsed_stats([text], SCHEMA)
+        )
+        if not skipping.may_match({}, text) or in_columns[0]:
             assert not any(answer(expression, row) for row in rows)
 
 

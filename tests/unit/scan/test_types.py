@@ -227,7 +227,7 @@ BYTES = [b"", b"\x00\xff", None]
         (pa.array([65535], pa.uint16()), P("integer"), [65535]),
         (pa.array([(1 << 32) - 1], pa.uint32()), P("long"), [(1 << 32) - 1]),
         (pa.array([(1 << 64) - 1], pa.uint64()), Decimal(20, 0), [D((1 << 64) - 1)]),
-        (pa.array([1.5], pa.float16()), P("float"), [1.5]),
+        (pa.array(np.array([1.5], np.float16)), P("float"), [1.5]),
         (pa.array([True, None, False]), P("boolean"), [True, None, False]),
         (pa.nulls(2), P("void"), [None, None]),
         (pa.nulls(2), P("long"), [None, None]),

@@ -16,7 +16,6 @@ from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
     FileGoneError,
-    LogError,
     NetworkError,
     TableChangedError,
 )
@@ -65,14 +64,7 @@ class DirectoryTable:
         """
         from delta_sharing_spark.deltalog.replay import load_snapshot
 
-        try:
-            snapshot = load_snapshot(self.store, version=version, timestamp_ms=timestamp_ms, table=self.table)
-        except (LogError, CredentialError):
-            said = self.head.version
-            if version is not None or timestamp_ms is not None or not self.store.listing_refused or said is None:
-                raise
-            # Without a listing and a hint nothing tells where the log begins, but for the server's word.
-            snapshot = load_snapshot(self.store, version=said, table=self.table)
+        snapshot = load_snapshot(self.store, version=version, timestamp_ms=timestamp_ms, table=self.table)
         self._check(snapshot, latest=version is None and timestamp_ms is None)
         return snapshot
 
@@ -191,7 +183,7 @@ def open_directory(
     tokens = _together(connect, (root, *others), seconds, name)
     carried = DirectoryAccess(name, tokens, asking if carry_profile else None, settings, at if known else None)
     driver = replace(carried, issuer=asking)
-    return DirectoryTable(name, head, carried, StorageLogStore(driver.lease, root, known))
+    return DirectoryTable(name, head, carried, StorageLogStore(driver.lease, root, head.version))
 
 
 def _hurried(transport: TransportSettings, seconds: float) -> TransportSettings:

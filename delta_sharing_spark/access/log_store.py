@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import BinaryIO, TypeVar, cast
 
-from delta_sharing_spark.deltalog.paths import LogEntry, join
+from delta_sharing_spark.deltalog.paths import LogEntry, commit_name, in_log, join
 from delta_sharing_spark.errors import FileGoneError
 from delta_sharing_spark.storage.filesystems import Storage
 from delta_sharing_spark.storage.locations import Location, parse_location
@@ -30,14 +30,15 @@ class StorageLogStore:
     Args:
         lease_for: A location's lease.
         root: The table's location.
-        known: A path relative to the root that the sharing server's word says exists, or None.
+        version: A version that exists by the sharing server's word, or None.
     """
 
-    def __init__(self, lease_for: Callable[[Location], StorageLease], root: Location, known: str | None) -> None:
+    def __init__(self, lease_for: Callable[[Location], StorageLease], root: Location, version: int | None) -> None:
         self._root = root
         self.root = str(root)
         self._lease_for = lease_for
-        self._known = known
+        self.known_version = version
+        self._known = None if version is None else in_log(commit_name(version))
         self._seen_at = float("-inf")
         self._lock = threading.Lock()
         #: Whether a listing was refused so far.

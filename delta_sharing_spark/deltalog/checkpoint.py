@@ -14,7 +14,7 @@ from delta_sharing_spark.deltalog.adds import AddBatch, from_struct
 from delta_sharing_spark.deltalog.columns import release_unused
 from delta_sharing_spark.deltalog.commits import find_actions, parse_file_actions
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
-from delta_sharing_spark.deltalog.segment import CheckpointFiles
+from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
 from delta_sharing_spark.errors import DeltaSharingError, LogError
 
 _BATCH_ROWS = 1 << 13
@@ -134,6 +134,8 @@ class Checkpoint:
             return self._store.read(path)
         except FileNotFoundError:
             raise self._corrupt(path, "it is missing") from None
+        except PermissionError:
+            raise refused(self._table, path) from None
 
     @contextmanager
     def _open(self, path: str) -> Iterator[pq.ParquetFile]:
@@ -151,8 +153,10 @@ class Checkpoint:
             ):
                 self._footers[path] = file.metadata
                 yield file
-        except (DeltaSharingError, PermissionError):
+        except DeltaSharingError:
             raise
+        except PermissionError:
+            raise refused(self._table, path) from None
         except FileNotFoundError:
             raise self._corrupt(path, "it is missing") from None
         except _PARQUET_ERRORS as error:

@@ -38,6 +38,10 @@ class LogStore(Protocol):
     @property
     def root(self) -> str: ...
 
+    @property
+    def known_version(self) -> int | None:
+        """A version that is said to exist, None without: where the log is looked for if nothing can be listed."""
+
     def read(self, path: str) -> bytes:
         """A whole file.
 
@@ -64,6 +68,8 @@ class LogStore(Protocol):
 
 class LocalLogStore:
     """A table on the local file system: ``file:`` URIs and plain paths."""
+
+    known_version: int | None = None
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         text = os.fspath(root)
@@ -106,8 +112,15 @@ class LocalLogStore:
 class MemoryLogStore:
     """A log held in memory, for tests and tools: relative path to bytes. ``listing=False`` plays GET-only storage."""
 
-    def __init__(self, files: dict[str, bytes], root: str = "s3://bucket/table", *, listing: bool = True) -> None:
-        self.files, self.root, self.listing = files, root, listing
+    def __init__(
+        self,
+        files: dict[str, bytes],
+        root: str = "s3://bucket/table",
+        *,
+        listing: bool = True,
+        known_version: int | None = None,
+    ) -> None:
+        self.files, self.root, self.listing, self.known_version = files, root, listing, known_version
 
     def read(self, path: str) -> bytes:
         try:

@@ -16,8 +16,9 @@ from delta_sharing_spark.deltalog.adds import AddBatch
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
 from delta_sharing_spark.deltalog.commits import find_actions, split_lines
+from delta_sharing_spark.deltalog.find import find_segment
 from delta_sharing_spark.deltalog.paths import LogStore
-from delta_sharing_spark.deltalog.segment import Segment, find_segment, read_all
+from delta_sharing_spark.deltalog.segment import Segment, read_all, refused
 from delta_sharing_spark.deltalog.tail import CommitTail
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.scan.plan import FileTask
@@ -233,7 +234,7 @@ def _load(store: LogStore, segment: Segment, table: str, gate: bool) -> Snapshot
     checkpoint = None if segment.checkpoint is None else Checkpoint(store, segment.checkpoint, table)
     state = _State(checkpoint, table)
     tail = CommitTail(store.root, suppresses=checkpoint is not None)
-    for group in _groups(store, segment):
+    for group in _groups(store, segment, table):
         for path, data in group:
             state.take(path, data)
         tail.append(group, state.partitions)
@@ -244,7 +245,7 @@ def _load(store: LogStore, segment: Segment, table: str, gate: bool) -> Snapshot
 
 def _load_head(store: LogStore, segment: Segment, table: str, gate: bool) -> Head:
     state = _State(None if segment.checkpoint is None else Checkpoint(store, segment.checkpoint, table), table)
-    for group in _groups(store, segment):
+    for group in _groups(store, segment, table):
         for path, data in group:
             state.take(path, data)
     return state.head(segment.version, gate)
@@ -258,11 +259,11 @@ def _physical(metadata: Metadata, table: str) -> Collection[str]:
     return () if mode == "none" else metadata.physical_partition_columns("name", table).values()
 
 
-def _groups(store: LogStore, segment: Segment) -> Iterator[list[tuple[str, bytes]]]:
+def _groups(store: LogStore, segment: Segment, table: str) -> Iterator[list[tuple[str, bytes]]]:
     """The segment's commits, oldest first, in groups of a bounded number of bytes; a long commit in several."""
     group: list[tuple[str, bytes]] = []
     size = 0
-    for path, data in _contents(store, segment):
+    for path, data in _contents(store, segment, table):
         for piece in split_lines(data, _GROUP_BYTES):
             if group and size + len(piece) > _GROUP_BYTES:
                 yield group
@@ -273,7 +274,7 @@ def _groups(store: LogStore, segment: Segment) -> Iterator[list[tuple[str, bytes
         yield group
 
 
-def _contents(store: LogStore, segment: Segment) -> Iterator[tuple[str, bytes]]:
+def _contents(store: LogStore, segment: Segment, table: str) -> Iterator[tuple[str, bytes]]:
     held: dict[str, bytes] = {c.path: c.data for c in segment.commits if c.data is not None}
 
     def read(path: str) -> bytes:
@@ -283,6 +284,8 @@ def _contents(store: LogStore, segment: Segment) -> Iterator[tuple[str, bytes]]:
             return store.read(path)
         except FileNotFoundError:
             raise _Vanished(path) from None
+        except PermissionError:
+            raise refused(table, path) from None
 
     paths = [commit.path for commit in segment.commits]
     yield from zip(paths, read_all(read, paths), strict=True)

@@ -328,6 +328,18 @@ def test_a_refused_root_is_a_credential_error(
     assert len(issuer.asked) <= 3
 
 
+@pytest.mark.parametrize("suffix", ["json", "checkpoint.parquet"])
+def test_a_refused_file_of_the_log_is_named(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer, suffix: str
+) -> None:
+    table.checkpoint().append(_data(15, 1))
+    server.files.update(upload(table.path, "bucket/table"))
+    name = f"_delta_log/{table.version - (suffix != 'json'):020d}.{suffix}"
+    server.refused_prefixes = (f"bucket/table/{name}",)
+    with pytest.raises(CredentialError, match=name):
+        opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer).snapshot()
+
+
 # Falling back within ten seconds
 
 

@@ -112,8 +112,15 @@ def lines(actions: list[dict[str, Any]]) -> bytes:
 class TimedStore(MemoryLogStore):
     """A log in memory whose files have times, and whose absent keys may be refused instead."""
 
-    def __init__(self, files: dict[str, bytes], *, listing: bool = True, refuses: bool = False) -> None:
-        super().__init__(files, ROOT, listing=listing)
+    def __init__(
+        self,
+        files: dict[str, bytes],
+        *,
+        listing: bool = True,
+        refuses: bool = False,
+        known_version: int | None = None,
+    ) -> None:
+        super().__init__(files, ROOT, listing=listing, known_version=known_version)
         self.times: dict[str, int] = {}
         self.refuses, self.reads = refuses, []  # type: ignore[var-annotated]
 
@@ -135,7 +142,7 @@ class TimedStore(MemoryLogStore):
         return self.times.get(path.rpartition("/")[2], 0)
 
 
-def log(*commits: list[dict[str, Any]], **options: bool) -> TimedStore:
+def log(*commits: list[dict[str, Any]], **options: Any) -> TimedStore:
     """A table of these commits; protocol and metadata are put before the first unless it brings them."""
     first = list(commits[0]) if commits else []
     if not any("protocol" in action for action in first):

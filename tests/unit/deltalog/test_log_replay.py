@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from logbuilder import ROOT, TimedStore, add, lines, log, metadata, parquet, protocol, remove, write_checkpoint
 
 from delta_sharing_spark.deltalog import replay
+from delta_sharing_spark.deltalog.find import find_segment
 from delta_sharing_spark.deltalog.paths import LocalLogStore, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
 from delta_sharing_spark.errors import CredentialError, LogError, UnsupportedFeatureError, VersionError
@@ -158,11 +159,85 @@ def test_compactions_stand_for_their_commits_where_they_can_be_listed(listing):
     assert [t.id for t in load_snapshot(store, version=1).tasks()] == ["a", "b"]
 
 
-def test_long_logs_are_probed_in_windows_without_listing():
-    store = log(*[[add(f"f{i}")] for i in range(40)], listing=False, refuses=True)
-    snapshot = load_snapshot(store)
-    assert (snapshot.version, len(list(snapshot.tasks()))) == (39, 40)
-    assert len(store.reads) < 60
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.integers(1, 70), st.booleans())
+def test_a_log_that_cannot_be_listed_is_found_by_names_or_not_at_all(data, count, refuses):
+    store = log(*[[add(f"f{i}")] for i in range(count)], listing=False, refuses=refuses)
+    versions = st.integers(0, count - 1)
+    kinds = data.draw(st.dictionaries(versions, st.sampled_from(["classic", "multipart"]), max_size=3))
+    # As a clean-up leaves it: nothing below one of the checkpoints, whose own commit may be gone as well.
+    oldest = data.draw(st.sampled_from([0, *kinds]))
+    first = min(oldest + data.draw(st.integers(0, 1 if oldest else 0)), count - 1)
+    kinds = {version: kind for version, kind in kinds.items() if version >= oldest}
+    for version, kind in kinds.items():
+        write_checkpoint(store, version, [protocol(), metadata(), *[add(f"f{i}") for i in range(version + 1)]], kind)
+    for version in range(first):
+        del store.files[in_log(commit_name(version))]
+    hint = data.draw(st.none() | st.sampled_from(sorted(kinds) or [None]) | versions)
+    if hint is not None:
+        tree = {"version": hint, "parts": 2 if kinds.get(hint) == "multipart" else None}
+        store.files["_delta_log/_last_checkpoint"] = json.dumps(tree).encode()
+    store.known_version = known = data.draw(st.none() | st.integers(first, count - 1))
+    wanted = data.draw(st.none() | versions)
+
+    target = count - 1 if wanted is None else wanted
+    hinted = kinds.keys() & {hint} if hint is not None and hint <= target else set()
+    guessed = {v for v, kind in kinds.items() if kind == "classic" and v <= target} | hinted
+    readable = first == 0 or any(first <= v + 1 or v == target for v in guessed)
+    found = wanted is not None or hinted or {known, hint, 0} & set(range(first, count))
+    if readable and found:
+        snapshot = load_snapshot(store, version=wanted)
+        assert snapshot.version == target
+        assert sorted(t.id for t in snapshot.tasks()) == sorted(f"f{i}" for i in range(target + 1))
+    else:
+        with pytest.raises((LogError, VersionError, CredentialError)):
+            load_snapshot(store, version=wanted)
+
+
+def test_what_is_asked_for_in_vain_is_bounded_by_the_commits_to_read():
+    store = log(*[[add(f"f{i}")] for i in range(3000)], listing=False, refuses=True)
+    write_checkpoint(store, 2900, [protocol(), metadata(), *[add(f"f{i}") for i in range(2901)]], "classic")
+    for known, bound in ((2999, 270), (2950, 270), (None, 370)):
+        store.known_version = known
+        store.reads.clear()
+        snapshot = load_snapshot(store)
+        assert (snapshot.version, sum(1 for _ in snapshot.tasks())) == (2999, 3000)
+        assert len(store.reads) <= bound
+
+
+def test_a_checkpoint_whose_name_cannot_be_guessed_is_an_error_that_says_so():
+    store = log(*[[add(f"f{i}")] for i in range(40)], listing=False, refuses=True, known_version=39)
+    write_checkpoint(store, 30, [protocol(), metadata(), add("a")], "v2json")
+    for version in range(30):
+        del store.files[in_log(commit_name(version))]
+    for hint, said in ((None, "missing or corrupt"), (20, "names version 20, which is not there")):
+        if hint is not None:
+            store.files["_delta_log/_last_checkpoint"] = json.dumps({"version": hint}).encode()
+        with pytest.raises(LogError, match=f"begin with version 30.*{said}.*list _delta_log") as raised:
+            load_snapshot(store)
+        assert raised.value.file == in_log(commit_name(29))
+    store.files["_delta_log/_last_checkpoint"] = json.dumps({"version": 38}).encode()
+    with pytest.raises(LogError, match="names version 38, which is later"):
+        load_snapshot(store, version=35)
+    with pytest.raises(VersionError, match="neither its commit nor a checkpoint"):
+        load_snapshot(store, version=12)
+
+
+@pytest.mark.parametrize("missing", [1, 15, 16, 17, 31, 32, 33])
+@pytest.mark.parametrize("known", [None, 0, 20, 39])
+def test_a_hole_is_never_taken_for_the_end(missing, known):
+    store = log(*[[add(f"f{i}")] for i in range(40)], listing=False, known_version=known)
+    del store.files[in_log(commit_name(missing))]
+    with pytest.raises(LogError, match="hole"):
+        load_snapshot(store)
+
+
+def test_many_bytes_of_commits_are_not_held(monkeypatch):
+    store = log(*[[add(f"f{i}")] for i in range(60)], listing=False, known_version=59)
+    monkeypatch.setattr("delta_sharing_spark.deltalog.probing._KEPT_BYTES", 1000)
+    held = [commit for commit in find_segment(store, None, "t").commits if commit.data]
+    assert len(held) == 16
+    assert sum(1 for _ in load_snapshot(store).tasks()) == 60
 
 
 def test_a_credential_that_reads_nothing_is_named_as_the_cause():

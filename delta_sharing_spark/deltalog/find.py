@@ -1,0 +1,62 @@
+"""Finding the files of a version. A listing is a short cut; ``_last_checkpoint`` is a hint and never trusted beyond that."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from delta_sharing_spark.deltalog.listing import Listing
+from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogStore, parse_name
+from delta_sharing_spark.deltalog.probing import Probe
+from delta_sharing_spark.deltalog.segment import Hint, Segment
+
+logger = logging.getLogger(__name__)
+
+
+def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
+    """The files of a version.
+
+    Args:
+        store: Where the table lies.
+        version: None for the newest.
+        table: How errors name the table.
+
+    Raises:
+        LogError: There is no log, or it has a hole.
+        VersionError: The version is not there yet, or no longer.
+        CredentialError: The storage refuses to read the log.
+    """
+    hint, refused = _read_hint(store)
+    usable = hint if hint is not None and (version is None or version >= hint.version) else None
+    entries = store.list_from("_delta_log", f"{usable.version if usable else 0:020d}.")
+    if entries is None:
+        return Probe(store, table, refused).segment(hint, version)
+    found = Listing(entries)
+    if usable is not None and not found.has_checkpoint(version):
+        logger.info(
+            "_last_checkpoint of %s names version %d, which is not there; listing the log", table, usable.version
+        )
+        found = Listing(store.list_from("_delta_log", f"{0:020d}.") or [])
+    return found.segment(version, table)
+
+
+def _read_hint(store: LogStore) -> tuple[Hint | None, bool]:
+    """The hint, None if missing or unreadable as such; and whether the storage refused it."""
+    try:
+        data = store.read(LAST_CHECKPOINT)
+    except FileNotFoundError:
+        return None, False
+    except PermissionError:  # a credential that cannot list is refused what does not exist
+        return None, True
+    try:
+        tree = json.loads(data)
+        version, parts = tree["version"], tree.get("parts") or 0
+        v2 = tree.get("v2Checkpoint") or {}
+        name = v2.get("path")
+        if type(version) is not int or type(parts) is not int or version < 0 or not 0 <= parts < 1 << 20:
+            raise ValueError("version and parts are not counts")
+        named = parse_name(name) if isinstance(name, str) else None
+        return Hint(version, parts, name if named and named.kind in {"v2", "classic"} else None), False
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        logger.warning("_last_checkpoint of %s is corrupt (%s); reading the log without it", store.root, error)
+        return None, False

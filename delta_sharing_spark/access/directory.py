@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Seconds within which the driver knows whether a table's locations can be read.
 DECISION_SECONDS = 10.0
+#: The share of them that a request of the log may stay unanswered, where another access mode is at hand.
+_SILENCE = 0.3
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -46,12 +48,14 @@ class DirectoryTable:
         table: How errors name the table.
         head: What the sharing server said of it.
         access: For executors.
+        driver: The same for the driver, which may always ask for credentials.
         store: The log's.
     """
 
     table: str
     head: TableSnapshotHead = field(repr=False)
     access: DirectoryAccess
+    driver: DirectoryAccess = field(repr=False)
     store: StorageLogStore = field(repr=False)
 
     def snapshot(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Snapshot:
@@ -123,7 +127,7 @@ class DirectoryTable:
     def _touch(self, at: Location, path: str) -> None:
         """Read one byte of a file in an auxiliary location."""
         try:
-            read_leased(self.access.lease(at), at, 0, 1, name=path)
+            read_leased(self.driver.lease(at), at, 0, 1, name=path)
         except FileGoneError:
             return  # its own reader says so, if it is needed at all
 
@@ -137,9 +141,14 @@ def open_directory(
     settings: StorageSettings | None = None,
     carry_profile: bool = True,
     seconds: float = DECISION_SECONDS,
+    replaceable: bool = False,
     issuer: Issuer | None = None,
 ) -> DirectoryTable:
     """Obtain a credential for every location of a table and find out, within ``seconds``, whether all can be read.
+
+    A storage that stops to answer later, while the log is read, is given up soon if the table can be read in another
+    way: within the same ``seconds``, or after three tenths of them if it has answered longer than that. Else it is
+    given the time that the settings say.
 
     Args:
         profile, transport, table: How to ask the sharing server.
@@ -147,6 +156,7 @@ def open_directory(
         settings: Region, endpoint, time-outs.
         carry_profile: Whether executors may ask for credentials.
         seconds: The bound of the decision.
+        replaceable: Whether another access mode can be taken instead.
         issuer: Instead of the sharing server, for tests.
 
     Raises:
@@ -165,7 +175,8 @@ def open_directory(
     hurried: Issuer = issuer or SharingIssuer(profile, _hurried(transport, seconds), table, root)
     known = None if head.version is None else f"_delta_log/{head.version:020d}.json"
     at = parse_location(f"{root}/{known or '_delta_log/_last_checkpoint'}")
-    quick = replace(settings, retry_seconds=min(settings.retry_seconds, 4.0))
+    driving = settings if not replaceable else _hasty(settings, seconds * _SILENCE)
+    quick = replace(driving, retry_seconds=min(driving.retry_seconds, seconds * 0.4))
 
     def connect(location: Location) -> StorageToken:
         token = TOKENS.get(hurried, location)
@@ -180,10 +191,20 @@ def open_directory(
             token = TOKENS.get(hurried, location, refused=token)
         return token
 
-    tokens = _together(connect, (root, *others), seconds, name)
+    opening = seconds * (1 - _SILENCE) if replaceable else seconds
+    tokens = _together(connect, (root, *others), opening, name)
     carried = DirectoryAccess(name, tokens, asking if carry_profile else None, settings, at if known else None)
-    driver = replace(carried, issuer=asking)
-    return DirectoryTable(name, head, carried, StorageLogStore(driver.lease, root, head.version))
+    driver = replace(carried, issuer=asking, settings=driving)
+    return DirectoryTable(name, head, carried, driver, StorageLogStore(driver.lease, root, head.version))
+
+
+def _hasty(settings: StorageSettings, seconds: float) -> StorageSettings:
+    return replace(
+        settings,
+        connect_timeout=min(settings.connect_timeout, seconds),
+        read_timeout=min(settings.read_timeout, seconds),
+        retry_seconds=min(settings.retry_seconds, seconds),
+    )
 
 
 def _hurried(transport: TransportSettings, seconds: float) -> TransportSettings:

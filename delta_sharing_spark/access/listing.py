@@ -244,4 +244,5 @@ def directory_of(load: Load) -> DirectoryTable:
         load.head,
         settings=storage_of(load.options),
         carry_profile=load.options.carry_profile,
+        replaceable=load.decision.fallback is not None,
     )

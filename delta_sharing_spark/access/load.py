@@ -255,7 +255,13 @@ def _by_directory(
     from delta_sharing_spark.access.directory import open_directory
 
     directory = open_directory(
-        profile, settings, table, head, settings=storage_of(options), carry_profile=options.carry_profile
+        profile,
+        settings,
+        table,
+        head,
+        settings=storage_of(options),
+        carry_profile=options.carry_profile,
+        replaceable=decision.fallback is not None,
     )
     snapshot = directory.snapshot(version=options.version_as_of, timestamp_ms=millis(options.timestamp_as_of))
     shape = shape_in_log(snapshot.protocol, snapshot.metadata, str(table))

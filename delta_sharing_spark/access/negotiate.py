@@ -144,8 +144,8 @@ def _listed(offered: Sequence[str] | None) -> str:
 def with_fallback(decision: Decision, by_directory: Callable[[], T], by_url: Callable[[], T], *, table: str) -> T:
     """Run what the decision chose; where its location cannot be read and the decision allows it, the url way instead.
 
-    ``by_directory`` is expected to bound its own time (``open_directory`` does: 10 s). The way taken is logged with its
-    reason.
+    ``by_directory`` is expected to bound its own time (``open_directory`` does, where told that it is replaceable). The
+    way taken is logged with its reason.
 
     Raises:
         DeltaSharingError: From whichever way was taken last.

@@ -21,13 +21,18 @@ class Seen:
 
 @dataclass
 class ObjectServer:
-    """``files`` maps ``bucket/key`` to bytes. ``listing=False`` plays a policy of GetObject alone."""
+    """``files`` maps ``bucket/key`` to bytes. ``listing=False`` plays a policy of GetObject alone.
+
+    Requests with ``hangs`` in their path or query are never answered.
+    """
 
     files: dict[str, bytes] = field(default_factory=dict)
     accepted: set[str] | None = None
     refused_prefixes: tuple[str, ...] = ()
     listing: bool = True
     failures: list[int] = field(default_factory=list)
+    hangs: str | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
     seen: list[Seen] = field(default_factory=list)
     url: str = ""
 
@@ -80,6 +85,9 @@ def serving(server: ObjectServer) -> Iterator[ObjectServer]:
         def do_GET(self) -> None:
             request = Seen(self.command, self.path, {k.lower(): v for k, v in self.headers.items()})
             server.seen.append(request)
+            if server.hangs is not None and server.hangs in self.path:
+                self.close_connection = server.ended.wait()
+                return
             status, headers, body = server.answer(request)
             self.send_response(status)
             for name, value in headers.items():
@@ -104,6 +112,7 @@ def serving(server: ObjectServer) -> Iterator[ObjectServer]:
     try:
         yield server
     finally:
+        server.ended.set()
         httpd.shutdown()
         httpd.server_close()
         thread.join()

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pytest
 from issuing import CountingIssuer
 from object_server import ObjectServer, serving
-from shared_tables import PROFILE, head_of, opened, rows, split_of, upload
+from shared_tables import NAME, PROFILE, head_of, opened, rows, split_of, upload
 
 from delta_sharing_spark.access.credentials import StorageToken
+from delta_sharing_spark.access.directory import open_directory
 from delta_sharing_spark.access.negotiate import negotiate, with_fallback
 from delta_sharing_spark.errors import (
     AccessModeError,
@@ -31,6 +32,8 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.scan.read import read_split
 from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.sharing.transport import TransportSettings
+from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 LOCATION = "s3://bucket/table"
@@ -383,6 +386,31 @@ def test_an_unreachable_storage_is_decided_within_ten_seconds(
     assert chosen == "by url"
     assert time.monotonic() - start < 10
     assert "falling back" in caplog.text
+
+
+@pytest.mark.parametrize("hangs", ["_last_checkpoint", "list-type", f"{4:020d}.json", "checkpoint.parquet", "other/"])
+def test_a_storage_that_falls_silent_while_the_log_is_read_is_given_up_for_url(
+    spread: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer, hangs: str
+) -> None:
+    if hangs != "other/":
+        spread.checkpoint().append(_data(20, 1)).append(_data(21, 1))
+        server.files.update(upload(spread.path, "bucket/table"))
+    server.hangs = hangs
+    head = head_of(spread, LOCATION, auxiliary=("s3://other/aux",))
+    decision = negotiate(["url", "dir"], table="s.d.t", num_files=2000, location=LOCATION)
+    settings = StorageSettings(endpoint=server.url)  # a minute for each answer, two for retries
+
+    def by_directory() -> str:
+        found = open_directory(
+            PROFILE, TransportSettings(), NAME, head, settings=settings, seconds=2, replaceable=True, issuer=issuer
+        )
+        return str(len(list(found.tasks(found.snapshot()))))
+
+    start = time.monotonic()
+    assert with_fallback(decision, by_directory, lambda: "by url", table="s.d.t") == "by url"
+    assert time.monotonic() - start < 10
+    server.hangs = None
+    assert with_fallback(decision, by_directory, lambda: "by url", table="s.d.t") != "by url"
 
 
 def test_a_server_that_does_not_answer_is_given_up(table: DeltaTableBuilder) -> None:

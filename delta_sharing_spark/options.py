@@ -15,13 +15,15 @@ from delta_sharing_spark import option_values as values
 from delta_sharing_spark.errors import OptionError, redact
 from delta_sharing_spark.option_table import INLINE, OPTIONS, Option, ReadOptions
 
-__all__ = ["OPTIONS", "Option", "ReadOptions", "options_page", "parse_options", "redacted_options"]
+__all__ = ["OPTIONS", "Option", "ReadOptions", "check_batch", "options_page", "parse_options", "redacted_options"]
 
 _log = logging.getLogger(__name__)
 
 _BY_NAME: Mapping[str, Option] = MappingProxyType(
     {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
 )
+
+_DEFAULTS: Mapping[str, Any] = MappingProxyType({option.attribute: option.default for option in OPTIONS})
 
 #: Options of the JVM connector that have no meaning here, and what to do instead.
 _JVM_ONLY = {
@@ -118,6 +120,16 @@ def _check_versions(parsed: Mapping[str, Any]) -> None:
             "startingTimestamp is later than endingTimestamp; give a range that goes forward",
             option="startingTimestamp",
         )
+
+
+def check_batch(options: ReadOptions) -> None:
+    """What ``parse_options`` leaves out with ``streaming=None``, once it is known that the load is a batch.
+
+    Raises:
+        OptionError: As ``parse_options``.
+    """
+    given = {o.attribute: getattr(options, o.attribute) for o in OPTIONS}
+    _check_scope({name: value for name, value in given.items() if value != _DEFAULTS[name]}, False)
 
 
 def _check_scope(parsed: Mapping[str, Any], streaming: bool) -> None:

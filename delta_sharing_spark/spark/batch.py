@@ -77,7 +77,15 @@ class FilteringReader(DeltaSharingReader):
 
 
 def make_reader(options: dict[str, str], load: Load | None, schema: StructType) -> DataSourceReader:
-    """The reader for these options."""
+    """The reader for these options.
+
+    Raises:
+        OptionError: The load was resolved when it was not known to be a batch, and its options are a stream's.
+    """
+    from delta_sharing_spark.options import check_batch
+
+    if load is not None:
+        check_batch(load.options)
     pushdown = next((v for k, v in options.items() if k.lower() == "pushdown"), "off")
     reader = FilteringReader if pushdown.strip().lower() == "query" else DeltaSharingReader
     return reader(options, load, schema)

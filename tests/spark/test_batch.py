@@ -278,6 +278,9 @@ BAD: list[tuple[str, dict[str, str], str]] = [
     ("{table}", {"accessMode": "ftp"}, "auto"),
     ("{table}", {"versionAsOf": "1", "timestampAsOf": "2024-01-01"}, "either provide 'versionAsOf' or 'timestampAsOf'"),
     ("{table}", {"versionAsOf": "99"}, "99"),
+    ("{table}", {"readChangeFeed": "true"}, "No startingVersion or startingTimestamp provided"),
+    ("{table}", {"readChangeFeed": "true", "startingVersion": "latest"}, "'latest' is for streams"),
+    ("{table}", {"startingVersion": "1"}, "'startingVersion' needs readChangeFeed=true"),
     ("{table}", {"accessMode": "dir"}, "accessMode=dir was asked for"),
 ]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from delta_sharing_spark.access.settings import iso, millis
 from delta_sharing_spark.errors import DeltaSharingError, OptionError
 from delta_sharing_spark.option_values import EPOCH_SECONDS_DIGITS, to_timestamp
-from delta_sharing_spark.options import OPTIONS, ReadOptions, parse_options, redacted_options
+from delta_sharing_spark.options import OPTIONS, ReadOptions, check_batch, parse_options, redacted_options
 
 PATH = {"path": "p.share#a.b.c"}
 
@@ -184,6 +184,10 @@ def test_refused(streaming: bool, options: dict[str, str], message: str) -> None
         parsed(streaming, **options)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+    if not streaming:
+        with pytest.raises(OptionError) as later:
+            check_batch(parsed(None, **options))
+        assert str(later.value) == str(refused.value)
 
 
 def test_a_refused_secret_is_not_repeated() -> None:

@@ -89,7 +89,7 @@ def _readable_tasks(commit: CommitChanges, load: Load, start: int) -> list[FileT
 def shapes_of(response: QueryResponse, table: str) -> Iterator[tuple[int | None, TableShape]]:
     """A table's shape where an answer begins, and at each version that changed it; every protocol passes the gate.
 
-    The version of the first is None where the server does not tell history: it is then the newest.
+    The first is the newest, whatever its version, where the server tells no history.
 
     Args:
         response: Read to its end.

@@ -36,7 +36,8 @@ def head_as_of(rest: SharingRest, table: TableName, options: ReadOptions, head: 
     version, moment = options.version_as_of, iso(options.timestamp_as_of)
     if version is not None and head.version is not None and head.version != version:
         query = Query(version=version, max_files=1)
-    elif moment is not None and head.metadata.version is None:
+    elif moment is not None and head.version in (None, rest.table_version(table)):
+        # It is the newest: of that moment, or of a server that does not look at the moment.
         query = Query(timestamp=moment, max_files=1)
     else:
         return head

@@ -43,7 +43,7 @@ class TableQueries:
 
     def metadata(self, ask: Ask) -> Response:
         """Protocol and metadata of the newest version, of one, or of a time."""
-        version = self._asked_version(ask.table, ask.parameters)
+        version = self._asked_version(ask.table, ask.parameters) if self._settings.metadata_at_version else None
         snapshot = self._logs.snapshot(ask.table, version)
         chosen = self._format(ask, snapshot)
         lines = self._head(ask.table, snapshot, chosen, with_version=version is not None)

@@ -30,6 +30,7 @@ class ServerSettings:
         max_results: Largest ``maxResults`` that is accepted.
         missing_items: Empty listings have no ``items`` field.
         all_tables: Whether the endpoint that lists all tables exists.
+        metadata_at_version: Whether metadata is told of the version or time that is asked for; False: always the newest.
         version_by_get: Whether the version is told by GET; False: only by the deprecated HEAD.
         refresh_tokens: Whether ``includeRefreshToken`` is honoured.
         refresh_token_ttl, page_token_ttl: Seconds.
@@ -59,6 +60,7 @@ class ServerSettings:
     max_results: int = 500
     missing_items: bool = False
     all_tables: bool = True
+    metadata_at_version: bool = True
     version_by_get: bool = True
     refresh_tokens: bool = True
     refresh_token_ttl: float = 3600.0

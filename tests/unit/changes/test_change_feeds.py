@@ -1,0 +1,320 @@
+"""The change data feed in batch: in every mode and format the rows, names and types that the table's builder knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from feed_tables import FEEDS, NAME, T0, VECTORS, WAYS, doubled, ids, moment, rows, struct_of, table, texts, ways
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.errors import SchemaError, UnsupportedFeatureError
+from delta_sharing_spark.schema.arrow import arrow_schema
+from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.table import SharedTable
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+CHANGE_COLUMNS = ["_change_type", "_commit_version", "_commit_timestamp"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SharingServer]:
+    with SharingServer() as running:
+        yield running
+        assert not running.failures
+
+
+@pytest.fixture(scope="module")
+def share(server: SharingServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], DeltaTableBuilder]:
+    """Builds and shares a table of ``FEEDS``, once."""
+    made: dict[str, DeltaTableBuilder] = {}
+
+    def get(case: str) -> DeltaTableBuilder:
+        if case not in made:
+            made[case] = FEEDS[case](tmp_path_factory.mktemp("feed") / "table")
+            server.add_table(shared_name(case), made[case].path, access_modes=("url", "dir"))
+        return made[case]
+
+    return get
+
+
+def shared_name(case: str) -> str:
+    return f"s.d.{case.replace(' ', '_')}"
+
+
+def shared(server: SharingServer, case: str, way: str, **options: str) -> SharedTable:
+    return SharingClient(server.profile(), **WAYS[way], **options).table(shared_name(case))
+
+
+@pytest.mark.parametrize("case", FEEDS)
+def test_feeds(server: SharingServer, share: Callable[[str], DeltaTableBuilder], case: str) -> None:
+    built = share(case)
+    newest = built.version
+    for start, end in [(0, None), (2, 2), (1, newest - 1), (newest - 1, newest + 7)]:
+        expected = built.expected_changes(start, None if end is None else min(end, newest))
+        for way in ways(built):
+            scan = shared(server, case, way).changes(start, end)
+            found = scan.to_arrow()
+            assert (texts(found), struct_of(found.schema)) == (texts(expected), struct_of(expected.schema)), (
+                way,
+                start,
+            )
+            assert end is not None or scan.count() == expected.num_rows
+
+
+def test_the_cases_cover_every_kind_of_change(share: Callable[[str], DeltaTableBuilder]) -> None:
+    """A builder that tells of no change would agree with a reader that finds none."""
+    kinds = {case: set(share(case).expected_changes()["_change_type"].to_pylist()) for case in FEEDS}
+    assert kinds["change files"] == {"insert", "delete", "update_preimage", "update_postimage"}
+    assert kinds["inferred"] == kinds["vectors"] == {"insert", "delete"}
+    assert share("compacted").expected_changes(3, 4).num_rows == 0
+    assert all(kinds.values())
+
+
+def of(row: dict[str, Any], kind: str) -> bool:
+    return bool(row["_change_type"] == kind)
+
+
+NARROWED: list[tuple[list[str] | None, str | None, Callable[[dict[str, Any]], bool]]] = [
+    (["_change_type", "id"], None, lambda r: True),
+    (["_commit_version"], None, lambda r: True),
+    (["_commit_timestamp", "s.x"], "id < 4", lambda r: r["id"] < 4),
+    (["id"], "_change_type = 'delete'", lambda r: of(r, "delete")),
+    (
+        ["id"],
+        "_change_type like 'update%' and n is not null",
+        lambda r: "update" in r["_change_type"] and r["n"] is not None,
+    ),
+    (None, "_commit_version between 2 and 3", lambda r: 2 <= r["_commit_version"] <= 3),
+    (["n"], "_commit_timestamp > timestamp'2023-11-14 22:13:22'", lambda r: r["_commit_timestamp"] > moment(2)),
+    (None, "part = 'a' or _change_type = 'insert'", lambda r: r["part"] == "a" or of(r, "insert")),
+    (["id", "_change_type"], "part is null", lambda r: r["part"] is None),
+    (None, "not (_commit_version = 1) and id >= 0", lambda r: r["_commit_version"] != 1),
+    (None, "_commit_version > 99", lambda r: False),
+]
+
+
+@pytest.mark.parametrize("case", ["partitioned", "vectors in partitions"])
+@pytest.mark.parametrize(("columns", "where", "keeps"), NARROWED)
+def test_columns_and_where(
+    server: SharingServer,
+    share: Callable[[str], DeltaTableBuilder],
+    case: str,
+    columns: list[str] | None,
+    where: str | None,
+    keeps: Callable[[dict[str, Any]], bool],
+) -> None:
+    built = share(case)
+    names = [name.partition(".")[0] for name in columns or [*built.schema.names, *CHANGE_COLUMNS]]
+    wanted = [{n: r[n] for n in names} for r in built.expected_changes().to_pylist() if keeps(r)]
+    if columns and "s.x" in columns:
+        wanted = [r | {"s": r["s"] and {"x": r["s"]["x"]}} for r in wanted]
+    for way in ways(built):
+        found = shared(server, case, way).changes(0, columns=columns, where=where).to_arrow()
+        assert found.column_names == names
+        assert texts(found) == sorted(map(repr, wanted)), way
+
+
+@pytest.mark.parametrize("case", ["vectors", "change files"])
+@pytest.mark.parametrize("where", [None, "_change_type = 'delete'"])
+def test_limit(server: SharingServer, share: Callable[[str], DeltaTableBuilder], case: str, where: str | None) -> None:
+    built = share(case)
+    for way in ways(built):
+        changes = shared(server, case, way).changes
+        every = changes(0, where=where).to_arrow()
+        for limit in (1, every.num_rows - 1, every.num_rows + 5):
+            scan = changes(0, where=where, limit=limit)
+            found = scan.to_arrow()
+            assert scan.count() == found.num_rows == min(limit, every.num_rows)
+            assert set(texts(found)) <= set(texts(every))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_commit_times_as_milliseconds(
+    server: SharingServer, share: Callable[[str], DeltaTableBuilder], way: str
+) -> None:
+    built = share("change files")
+    feed = shared(server, "change files", way, commitTimestampType="long")
+    found = feed.changes(0, where=f"_commit_timestamp >= {T0 + 2000}").to_arrow()
+    assert found.schema.field("_commit_timestamp").type == pa.int64()
+    versions = {row["_commit_version"]: row["_commit_timestamp"] for row in found.to_pylist()}
+    assert versions == {v: T0 + 1000 * v for v in range(2, built.version + 1)}
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        {"starting_version": 5},
+        {"starting_version": 5, "ending_version": 8},
+        {"starting_version": 0, "ending_version": 0},
+        {"starting_timestamp": moment(1.2), "ending_timestamp": moment(1.8)},
+        {"starting_version": 1, "where": "id > 1000"},
+        {"starting_version": 1, "limit": 0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("columns", [None, ["_commit_version", "s.t"]])
+def test_an_empty_range_has_the_schema(
+    server: SharingServer, share: Callable[[str], DeltaTableBuilder], between: dict[str, Any], columns: list[str] | None
+) -> None:
+    built = share("change files")
+    assert built.version == 4
+    for way in WAYS:
+        scan = shared(server, "change files", way).changes(**between, columns=columns)
+        found = scan.to_arrow()
+        assert found.num_rows == 0
+        expected = built.expected_changes().schema
+        if columns is None:
+            assert struct_of(found.schema) == struct_of(expected)
+        else:
+            assert struct_of(found.schema) == [("_commit_version", "int64"), ("s", "struct<t: string>")]
+        assert found.schema == arrow_schema(scan.schema)
+
+
+def test_a_feed_is_of_the_versions_that_were_there_when_it_was_loaded(server: SharingServer, tmp_path: Path) -> None:
+    """Its columns are of then, and an action that is repeated gives the same rows."""
+    built = table(tmp_path / "t", NAME)
+    server.add_table("s.d.moving", built.path, access_modes=("url", "dir"))
+    scans = [SharingClient(server.profile(), **WAYS[way]).table("s.d.moving").changes(0) for way in ways(built)]
+    expected = built.expected_changes()
+    for scan in scans:
+        assert texts(scan.to_arrow()) == texts(expected)
+    built.rename_column("n", "later").append([{"id": 50, "part": "a", "later": 1}])
+    for scan in scans:
+        assert texts(scan.to_arrow()) == texts(expected)
+
+
+def partitioned_otherwise(built: DeltaTableBuilder) -> DeltaTableBuilder:
+    """As an overwrite with another partitioning does."""
+    built.partition_by = ()
+    return built.commit([*(f.remove(T0) for f in built.files), built.metadata_action()])
+
+
+def unmapped(built: DeltaTableBuilder) -> DeltaTableBuilder:
+    """As dropping the feature columnMapping does, which writes all files anew under their columns' names."""
+    built.properties.pop("delta.columnMapping.mode")
+    return built.commit([*(f.remove(T0, data_change=False) for f in built.files), built.metadata_action()])
+
+
+def replaced(built: DeltaTableBuilder) -> DeltaTableBuilder:
+    """Another type, as an overwrite with ``overwriteSchema`` does."""
+    built.schema = Struct(tuple(field for field in built.schema.fields if field.name != "n"))
+    return built.add_column(Field("n", Primitive("date")))
+
+
+@pytest.mark.parametrize(
+    ("properties", "change", "match"),
+    [
+        (VECTORS, partitioned_otherwise, r"version \d of s.d.changed has column 'part' otherwise.*partition column"),
+        (NAME, unmapped, r"version \d of s.d.changed has column '\w+' otherwise.*column mapping differs"),
+        (VECTORS, replaced, r"column 'n' is stored as int32, which cannot become date"),
+    ],
+)
+def test_versions_that_cannot_be_read_as_the_feed_are_refused(
+    server: SharingServer, tmp_path: Path, properties: dict[str, str], change: Callable[[Any], Any], match: str
+) -> None:
+    built = change(table(tmp_path / "t", properties, partition_by=["part"] if change is partitioned_otherwise else []))
+    server.add_table("s.d.changed", built.path, access_modes=("url", "dir"))
+    for way in ("url-delta", "dir"):
+        feed = SharingClient(server.profile(), **WAYS[way]).table("s.d.changed")
+        with pytest.raises(SchemaError, match=match):
+            feed.changes(0).to_arrow()
+        assert feed.changes(built.version).to_arrow().num_rows == 0 or change is partitioned_otherwise
+
+
+def test_a_feature_that_came_and_went_within_the_range_is_refused(server: SharingServer, tmp_path: Path) -> None:
+    """The newest protocol does not name it; the files between were written under it."""
+    built = table(tmp_path / "t", VECTORS)
+    plain = built.protocol.action()
+    strange = {"protocol": {**plain["protocol"], "readerFeatures": ["deletionVectors", "shiny"]}}
+    strange["protocol"]["writerFeatures"] = [*plain["protocol"]["writerFeatures"], "shiny"]
+    built.commit([strange]).append(rows(20, 1)).commit([plain])
+    server.add_table("s.d.shiny", built.path, access_modes=("url", "dir"))
+    for way in ("url-delta", "dir"):
+        feed = SharingClient(server.profile(), **WAYS[way]).table("s.d.shiny")
+        with pytest.raises(Exception, match="shiny"):
+            feed.changes(0).to_arrow()
+        assert feed.changes(0, 1).count() == 10
+    # A server that does not look at the features of each version leaves it to the reader.
+    server.settings.rewrite = lambda line: tell_feature(line) if "protocol" in line else line
+    try:
+        server.add_table("s.d.told", share_plain(tmp_path / "p"), access_modes=("url",))
+        feed = SharingClient(server.profile(), **WAYS["url-delta"]).table("s.d.told")
+        with pytest.raises(UnsupportedFeatureError, match="shiny"):
+            feed.changes(0).to_arrow()
+    finally:
+        server.settings.rewrite = None
+
+
+def share_plain(path: Path) -> Path:
+    built = table(path, VECTORS)
+    return built.commit([built.protocol.action()]).append(rows(20, 1)).path
+
+
+def tell_feature(line: dict[str, Any]) -> dict[str, Any]:
+    body = line["protocol"]
+    if body.get("version") == 2:
+        body["deltaProtocol"]["readerFeatures"] = ["deletionVectors", "shiny"]
+    return line
+
+
+STEPS: dict[str, Callable[[DeltaTableBuilder, tuple[int, ...], int], Any]] = {
+    "append": lambda t, _, at: t.append([{"id": at + i, "part": "ab"[i % 2]} for i in range(3)]),
+    "delete": lambda t, chosen, _: t.delete(ids(*chosen)),
+    "delete, inferred": lambda t, chosen, _: t.delete(ids(*chosen), change_files=False),
+    "delete by vectors": lambda t, chosen, _: t.delete(ids(*chosen), deletion_vectors=True),
+    "update": lambda t, chosen, _: t.update(ids(*chosen), doubled("id")),
+    "update by vectors": lambda t, chosen, _: t.update(ids(*chosen), doubled("id"), deletion_vectors=True),
+    "update by vectors, inferred": lambda t, chosen, _: t.update(
+        ids(*chosen), doubled("id"), deletion_vectors=True, change_files=False
+    ),
+    "undelete": lambda t, _, __: t.undelete(),
+    "optimize": lambda t, _, __: t.optimize(),
+    "rename": lambda t, _, at: t.rename_column(t.schema.names[2], f"c{at}"),
+    "rename partition": lambda t, _, at: t.rename_column(t.schema.names[1], "part") if at else t,
+    "drop and add": lambda t, _, at: t.drop_column("s") if "s" in t.schema.names else t,
+    "overwrite": lambda t, _, at: t.overwrite([{"id": at, "part": "b"}]),
+    "checkpoint": lambda t, _, __: t.checkpoint(),
+}
+STEP = st.tuples(st.sampled_from(sorted(STEPS)), st.lists(st.integers(0, 40), max_size=6).map(tuple))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    steps=st.lists(STEP, min_size=1, max_size=7),
+    partitioned=st.booleans(),
+    mapped=st.booleans(),
+    span=st.tuples(st.integers(0, 8), st.integers(0, 8)),
+    least=st.none() | st.integers(0, 40),
+)
+def test_drawn_histories(
+    server: SharingServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[str, tuple[int, ...]]],
+    partitioned: bool,
+    mapped: bool,
+    span: tuple[int, int],
+    least: int | None,
+) -> None:
+    properties = VECTORS | (NAME if mapped else {})
+    built = table(tmp_path_factory.mktemp("drawn"), properties, partition_by=["part"] if partitioned else [])
+    for number, (step, chosen) in enumerate(steps):
+        if mapped or step not in ("rename", "drop and add"):
+            STEPS[step](built, chosen, 100 * (number + 1))
+    server.add_table("s.d.drawn", built.path, access_modes=("url", "dir"))
+    start, end = sorted(min(version, built.version) for version in span)
+    expected = built.expected_changes(start, end)
+    where = None if least is None else f"id >= {least}"
+    kept = [row for row in expected.to_pylist() if least is None or row["id"] >= least]
+    for way in ("url-delta", "dir"):
+        found = (
+            SharingClient(server.profile(), **WAYS[way]).table("s.d.drawn").changes(start, end, where=where).to_arrow()
+        )
+        assert struct_of(found.schema) == struct_of(expected.schema)
+        assert texts(found) == sorted(map(repr, kept))

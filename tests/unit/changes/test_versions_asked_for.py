@@ -1,0 +1,296 @@
+"""Time travel and ranges of a feed: which versions are read, and one clear error where there are none, in every mode."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from feed_tables import FEED, NAME, T0, WAYS, created, ids, moment, rows, struct_of, table, text, texts, ways
+
+from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.errors import DeltaSharingError, OptionError, VersionError
+from delta_sharing_spark.table import Scan, SharedTable, option_text
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+BOTH = ("url", "dir")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DeltaTableBuilder]:
+    """``t`` has versions 0 to 3; the others are told by their names."""
+    at = tmp_path_factory.mktemp("asked")
+    feed = {"delta.enableChangeDataFeed": "true"}
+    return {
+        "t": table(at / "t", FEED).delete(ids(3)).append(rows(10, 3)),
+        "mapped": table(at / "mapped", NAME).rename_column("n", "m").append([{"id": 50, "m": 1}]),
+        "grown": table(at / "grown", FEED).add_column(text("more")).append([{"id": 50, "more": "x"}]),
+        "never": table(at / "never", {}),
+        "switched_on": table(at / "on", {}).set_properties(**feed).append(rows(20, 2)),
+        "switched_off": table(at / "off", FEED).set_properties(**{"delta.enableChangeDataFeed": "false"}),
+        "cleaned": table(at / "cleaned", FEED).append(rows(20, 2)).checkpoint().expire_log(2).append(rows(30, 1)),
+    }
+
+
+@pytest.fixture(scope="module")
+def server(built: dict[str, DeltaTableBuilder]) -> Iterator[SharingServer]:
+    with SharingServer() as running:
+        for name, one in built.items():
+            running.add_table(f"s.d.{name}", one.path, access_modes=BOTH)
+        running.add_table("s.d.no_history", built["t"].path, history=False)
+        running.add_table("s.d.from_one", built["t"].path, start_version=1)
+        running.add_table("s.d.only_dir", built["mapped"].path, access_modes=("dir",))
+        yield running
+        assert not running.failures
+
+
+def scan(server: SharingServer, name: str, way: str, options: dict[str, Any]) -> Scan:
+    shared = SharedTable(SharingClient(server.profile()), SharingClient(server.profile()).table(f"s.d.{name}").name)
+    return Scan(shared, {**{key: option_text(value) for key, value in options.items()}, **WAYS[way]})
+
+
+def feed(**between: Any) -> dict[str, Any]:
+    return {"readChangeFeed": True, **between}
+
+
+#: Options of a feed of ``t`` and the versions whose changes it tells; version 0 has none.
+RANGES: list[tuple[dict[str, Any], list[int]]] = [
+    ({"startingVersion": 0}, [1, 2, 3]),
+    ({"startingVersion": 2, "endingVersion": 2}, [2]),
+    ({"startingVersion": 2, "endingVersion": 99}, [2, 3]),
+    ({"startingVersion": 4}, []),
+    ({"startingVersion": 4, "endingVersion": 9}, []),
+    ({"startingTimestamp": moment(-9000)}, [1, 2, 3]),
+    ({"startingTimestamp": moment(1)}, [1, 2, 3]),
+    ({"startingTimestamp": moment(1.000001)}, [2, 3]),
+    ({"startingTimestamp": moment(1.5), "endingTimestamp": moment(2.9)}, [2]),
+    ({"startingTimestamp": moment(1.5), "endingTimestamp": moment(9000)}, [2, 3]),
+    ({"startingTimestamp": moment(2), "endingTimestamp": moment(2)}, [2]),
+    ({"startingTimestamp": moment(1.2), "endingTimestamp": moment(1.8)}, []),
+    ({"startingTimestamp": moment(2.5), "endingVersion": 3}, [3]),
+    ({"startingVersion": 2, "endingTimestamp": moment(2.5)}, [2]),
+    ({"startingTimestamp": str((T0 + 2000) // 1000)}, [2, 3]),
+    ({"startingTimestamp": "2023-11-14 22:13:22"}, [2, 3]),
+    ({"startingTimestamp": "2023-11-14 23:13:22", "timeZone": "Europe/Berlin"}, [2, 3]),
+    ({"startingTimestamp": "2023-11-14T17:13:22-05:00", "timeZone": "Europe/Berlin"}, [2, 3]),
+    ({"startingTimestamp": "2023-11-14"}, [1, 2, 3]),
+]
+
+
+@pytest.mark.parametrize(("between", "versions"), RANGES, ids=str)
+@pytest.mark.parametrize("way", WAYS)
+def test_ranges(
+    server: SharingServer, built: dict[str, DeltaTableBuilder], way: str, between: dict[str, Any], versions: list[int]
+) -> None:
+    found = scan(server, "t", way, feed(**between)).to_arrow()
+    expected = built["t"].expected_changes()
+    wanted = expected.filter(pc.is_in(expected["_commit_version"], value_set=pc.cast(versions, "int64")))
+    assert texts(found) == texts(wanted)
+    assert struct_of(found.schema) == struct_of(expected.schema)
+
+
+def test_the_old_name_of_the_option(server: SharingServer) -> None:
+    found = scan(server, "t", "dir", {"readChangeData": "true", "startingVersion": 3}).to_arrow()
+    assert found["_commit_version"].to_pylist() == [3, 3, 3]
+
+
+#: What is asked of which table, the kind of error, and words of it in url and in dir mode (one text where both say the same).
+REFUSED: list[tuple[str, dict[str, Any], type[DeltaSharingError], str | tuple[str, str]]] = [
+    ("t", feed(), OptionError, "No startingVersion or startingTimestamp provided for CDF read"),
+    ("t", feed(startingVersion="latest"), OptionError, "'latest' is for streams"),
+    ("t", feed(startingVersion=-1), OptionError, "must be greater than or equal to zero"),
+    ("t", feed(startingVersion=2, endingVersion=1), OptionError, "startingVersion 2 is greater than endingVersion 1"),
+    ("t", feed(startingVersion=1, startingTimestamp=moment(1)), OptionError, "either provide 'startingVersion' or"),
+    ("t", feed(startingTimestamp=moment(2), endingTimestamp=moment(1)), OptionError, "a range that goes forward"),
+    ("t", feed(startingVersion=1, versionAsOf=1), OptionError, "reads a range of versions"),
+    (
+        "t",
+        feed(startingVersion=5),
+        VersionError,
+        "version 5 of s.d.t does not exist: the newest is 3; start at 4 or before",
+    ),
+    (
+        "t",
+        feed(startingVersion=3, endingTimestamp=moment(1.5)),
+        VersionError,
+        (
+            "from version 3 to 2023-11-14T22:13:21.500Z cannot be read: .*End cannot be before",
+            "start at version 3 and end",
+        ),
+    ),
+    (
+        "t",
+        feed(startingVersion=2, endingTimestamp=moment(1.5)),
+        VersionError,
+        (
+            "End cannot be before start; choose",
+            "would start at version 2 and end at version 1; give an end that is not",
+        ),
+    ),
+    (
+        "t",
+        feed(startingTimestamp=moment(2.5), endingVersion=1),
+        VersionError,
+        ("from 2023-11-14T22:13:22.500Z to version 1 cannot be read", "start at version 3 and end at version 1"),
+    ),
+    ("t", feed(startingTimestamp=moment(9000)), VersionError, "after the newest version of s.d.t: version 3 of 2023-"),
+    (
+        "t",
+        feed(startingVersion=0, endingTimestamp=moment(-9000)),
+        VersionError,
+        "is before the earliest version of s.d.t that is available: version 0 of 2023-",
+    ),
+    (
+        "never",
+        feed(startingVersion=0),
+        VersionError,
+        (
+            "cdf is not enabled on table s.d.never; .*record and share",
+            "no change data was recorded for version 0 of s.d.never",
+        ),
+    ),
+    (
+        "switched_on",
+        feed(startingVersion=0),
+        VersionError,
+        ("change data was not recorded for version", "no change data was recorded for version 0 of s.d.switched_on"),
+    ),
+    (
+        "switched_off",
+        feed(startingVersion=1),
+        VersionError,
+        ("cdf is not enabled on table", "no change data was recorded for version 2 of s.d.switched_off"),
+    ),
+    (
+        "cleaned",
+        feed(startingVersion=0),
+        VersionError,
+        "version 0 of s.d.cleaned is no longer in its log.*version 2 or later",
+    ),
+    (
+        "t",
+        {"versionAsOf": 1, "timestampAsOf": moment(1)},
+        OptionError,
+        "either provide 'versionAsOf' or 'timestampAsOf'",
+    ),
+    ("t", {"versionAsOf": -1}, OptionError, "must be an integer greater than or equal to zero"),
+    (
+        "t",
+        {"versionAsOf": 99},
+        VersionError,
+        "version 99 of s.d.t does not exist: the newest is 3; ask for a version up to 3",
+    ),
+    ("cleaned", {"versionAsOf": 0}, VersionError, "version 0 of s.d.cleaned is no longer in its log"),
+    ("t", {"timestampAsOf": moment(-9000)}, VersionError, "before the earliest version of s.d.t"),
+    ("t", {"timestampAsOf": moment(9000)}, VersionError, "after the newest version of s.d.t"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "kind", "words"), REFUSED, ids=str)
+@pytest.mark.parametrize("way", WAYS)
+def test_versions_that_are_not_there(
+    server: SharingServer,
+    way: str,
+    name: str,
+    options: dict[str, Any],
+    kind: type[DeltaSharingError],
+    words: str | tuple[str, str],
+) -> None:
+    match = words if isinstance(words, str) else words[way == "dir"]
+    with pytest.raises(kind, match=match) as refused:
+        scan(server, name, way, options).to_arrow()
+    assert type(refused.value) is kind
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        (
+            "no_history",
+            {"versionAsOf": 1},
+            "version 1 of s.d.no_history cannot be read: .*history sharing is not enabled",
+        ),
+        (
+            "no_history",
+            {"timestampAsOf": moment(1)},
+            "as of 2023-11-14T22:13:21Z cannot be read: .*share the table's hist",
+        ),
+        ("no_history", feed(startingVersion=1), "from version 1 to the newest version cannot be read: .*not enabled"),
+        ("from_one", {"versionAsOf": 0}, r"only query table data since version 1; ask .*\(the newest is 3\)"),
+        ("from_one", feed(startingVersion=0), "only query table data since version 1; choose a range"),
+    ],
+)
+@pytest.mark.parametrize("old", [False, True], ids=["", "old server"])
+def test_versions_that_are_not_shared(
+    server: SharingServer, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any], words: str, old: bool
+) -> None:
+    monkeypatch.setattr(server.settings, "metadata_at_version", not old)
+    for way in ("url-parquet", "url-delta"):
+        with pytest.raises(VersionError, match=words):
+            scan(server, name, way, options).to_arrow()
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["", "old server"])
+@pytest.mark.parametrize("name", ["t", "grown", "mapped", "only_dir"])
+def test_time_travel(
+    server: SharingServer,
+    built: dict[str, DeltaTableBuilder],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    old: bool,
+) -> None:
+    """Also from a server whose metadata is always the newest."""
+    monkeypatch.setattr(server.settings, "metadata_at_version", not old)
+    one = built["mapped" if name == "only_dir" else name]
+    for way in ["dir"] if name == "only_dir" else ways(one):
+        for version in range(one.version + 1):
+            expected = one.expected(version)
+            asked = ({"versionAsOf": version}, {"timestampAsOf": moment(version)})
+            for options in asked if version == one.version else (*asked, {"timestampAsOf": moment(version + 0.999)}):
+                found = scan(server, name, way, options).to_arrow()
+                assert (texts(found), struct_of(found.schema)) == (texts(expected), struct_of(expected.schema)), options
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["", "old server"])
+@pytest.mark.parametrize("end", [{"endingVersion": 1}, {"endingTimestamp": moment(1.5)}])
+def test_a_mapped_feed_has_the_names_of_its_end(
+    server: SharingServer, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any], old: bool
+) -> None:
+    """As Delta Lake, which reads other tables' feeds in their newest schema."""
+    monkeypatch.setattr(server.settings, "metadata_at_version", not old)
+    for way in ("url-delta", "dir"):
+        mapped = scan(server, "mapped", way, feed(startingVersion=0, **end))
+        assert "n" in mapped.schema.names
+        assert "m" not in mapped.schema.names
+        assert mapped.to_arrow()["n"].null_count == 2
+        assert "more" in scan(server, "grown", way, feed(startingVersion=0, **end)).schema.names
+
+
+def test_the_zone_of_a_moment_is_logged_once_for_a_load(
+    server: SharingServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "delta_sharing_spark"):
+        loaded = scan(
+            server, "t", "dir", feed(startingTimestamp="2023-11-14 22:13:22", endingTimestamp="2030-01-01T00:00Z")
+        )
+        assert loaded.to_arrow().num_rows == loaded.to_arrow().num_rows == 4
+    (line,) = (record for record in caplog.records if "time zone" in record.getMessage())
+    assert line.levelno == logging.INFO
+    assert line.getMessage() == (
+        "option 'startingTimestamp': '2023-11-14 22:13:22' names no time zone and is read in UTC, as "
+        "2023-11-14T22:13:22Z; the option 'timeZone' sets another zone"
+    )
+
+
+def test_a_table_without_commits_after_the_first(server: SharingServer, tmp_path: Path) -> None:
+    empty = created(tmp_path / "empty", FEED)
+    server.add_table("s.d.empty", empty.path, access_modes=BOTH)
+    for way in WAYS:
+        assert scan(server, "empty", way, feed(startingVersion=0)).to_arrow().num_rows == 0
+        assert scan(server, "empty", way, feed(startingVersion=1)).to_arrow().num_rows == 0
+        assert scan(server, "empty", way, {"versionAsOf": 0}).count() == 0

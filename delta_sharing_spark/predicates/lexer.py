@@ -37,6 +37,10 @@ class Token:
     start: int
     value: str
 
+    def one_of(self, *values: str) -> bool:
+        """Whether it is a word or an operator, and one of these."""
+        return self.kind in ("word", "operator") and self.value in values
+
 
 class Source:
     """The text of a ``where``, or of a whole query, to build errors that show a position in it."""

@@ -19,7 +19,16 @@ from typing import Literal
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.lexer import Source, Token
-from delta_sharing_spark.predicates.query_tokens import Group, Item, conjuncts_of, disjuncts_of, flat, is_word, name_of
+from delta_sharing_spark.predicates.query_tokens import (
+    NAMES,
+    Group,
+    Item,
+    conjuncts_of,
+    disjuncts_of,
+    flat,
+    is_word,
+    name_of,
+)
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import Expression, columns
 from delta_sharing_spark.schema.types import Struct
@@ -167,7 +176,7 @@ class Conditions:
         known = {f.name.lower() for r in others if r.schema for f in r.schema.fields}
         cuts: list[tuple[int, int]] = []
         for i, token in enumerate(tokens):
-            if token.kind not in ("word", "quoted") or (i and _is_dot(tokens[i - 1])):
+            if token.kind not in NAMES or (i and _is_dot(tokens[i - 1])):
                 continue
             word = name_of(token).lower()
             qualified = i + 2 < len(tokens) and _is_dot(tokens[i + 1])
@@ -225,4 +234,4 @@ def _is_dot(token: Token) -> bool:
 
 
 def _names(tokens: list[Token]) -> Mapping[str, None]:
-    return dict.fromkeys(name_of(t).lower() for t in tokens if t.kind in ("word", "quoted"))
+    return dict.fromkeys(name_of(t).lower() for t in tokens if t.kind in NAMES)

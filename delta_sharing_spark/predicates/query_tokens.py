@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from delta_sharing_spark.predicates.lexer import Source, Token
 
 _MAX_DEPTH = 100
+#: Kinds of tokens that are names.
+NAMES = ("word", "quoted")
 #: Words at the level of a SELECT that end its FROM, or its WHERE.
 CLAUSES = {"WHERE", "GROUP", "HAVING", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT", "OFFSET", "WINDOW", "QUALIFY",
             "UNION", "EXCEPT", "INTERSECT", "MINUS"}  # fmt: skip

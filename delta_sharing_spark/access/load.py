@@ -278,7 +278,7 @@ def _shape_at_end(
     Without column mapping a feed has the newest schema, as there.
     """
     end = last_version(rest, table, options, newest.version)
-    if end is None or end == newest.version:
+    if end is None or end < 0 or end == newest.version:
         return shape
     asked = replace(options, version_as_of=end)
     try:

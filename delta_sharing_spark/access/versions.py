@@ -75,34 +75,51 @@ def refused_travel(
 
 
 def last_version(rest: SharingRest, table: TableName, options: ReadOptions, newest: int | None) -> int | None:
-    """The last version of a change data feed's range by the server; None where nothing tells, which means the newest."""
+    """The last version of a change data feed's range by the server; None where nothing tells, which means the newest.
+
+    -1 is before the first.
+    """
     end = options.ending_version
     if options.ending_timestamp is not None:
         after = _version_after(rest, table, options.ending_timestamp)
         end = None if after is None else after - 1
-    if end is None or end < 0:
-        return newest
-    return end if newest is None else min(end, newest)
+    if end is None or newest is None:
+        return newest if end is None else end
+    return min(end, newest)
 
 
-def refused_range(rest: SharingRest, table: TableName, options: ReadOptions, refusal: RequestRefusedError) -> None:
-    """Find out what it means that the server refuses a change data feed: nothing if the range holds no version.
+def refused_range(
+    rest: SharingRest, table: TableName, options: ReadOptions, newest: int | None, refusal: RequestRefusedError
+) -> range:
+    """What is left to ask of a change data feed that the server refuses by its moments: their versions, maybe none.
+
+    A server may refuse moments that no version lies between, and an end after the newest version.
 
     Raises:
         VersionError: The range is not one, or is not shared.
     """
     first, last = options.starting_timestamp, options.ending_timestamp
-    if first is not None and last is not None:
+    start, end = options.starting_version, last_version(rest, table, options, newest)
+    if first is not None:
         # No endpoint tells the last version before a moment; the first after it follows it.
-        after = _version_after(rest, table, last)
-        if after is not None and after == _version_after(rest, table, first - _TICK):
-            return
-    start = iso(first) or f"version {options.starting_version}"
-    end = iso(last) or ("the newest version" if options.ending_version is None else f"version {options.ending_version}")
-    raise VersionError(
-        f"the change feed of {table} from {start} to {end} cannot be read: "
+        start = _version_after(rest, table, first - _TICK)
+    moments = first is not None or last is not None
+    if moments and newest is not None and isinstance(start, int) and end is not None and end >= 0:
+        between = first is not None and last is not None
+        found = range_of_versions(start, end, newest, str(table), between_moments=between)
+        if not found or (last is not None and end == newest):
+            return found
+    raise refused_feed(table, options, refusal) from refusal
+
+
+def refused_feed(table: TableName, options: ReadOptions, refusal: RequestRefusedError) -> VersionError:
+    """The error of a change data feed that the server refuses."""
+    start = iso(options.starting_timestamp) or f"version {options.starting_version}"
+    last = "the newest version" if options.ending_version is None else f"version {options.ending_version}"
+    return VersionError(
+        f"the change feed of {table} from {start} to {iso(options.ending_timestamp) or last} cannot be read: "
         f"{_words(refusal)}; choose a range that is shared, or ask the provider to record and share the table's changes"
-    ) from refusal
+    )
 
 
 def range_of_versions(start: int, end: int | None, newest: int, table: str, *, between_moments: bool = False) -> range:

@@ -173,7 +173,10 @@ class TableQueries:
         if ending is not None and parameters.get("endingTimestamp") is not None:
             raise bad_request("Multiple ending arguments provided for CDF read")
         if parameters.get("endingTimestamp") is not None:
-            ending = self._logs.times(table).at_or_before(millis(str(parameters["endingTimestamp"])))
+            times, wanted = self._logs.times(table), millis(str(parameters["endingTimestamp"]))
+            ending = times.at_or_before(wanted)
+            if not self._settings.end_after_newest and wanted > times.time(latest.version):
+                raise times.too_late(wanted)
         end = self._end(ask, start, ending)
         if end < start:
             raise bad_request(f"CDF range from start {start} to end {end} was invalid. End cannot be before start.")

@@ -30,6 +30,7 @@ class ServerSettings:
         max_results: Largest ``maxResults`` that is accepted.
         missing_items: Empty listings have no ``items`` field.
         all_tables: Whether the endpoint that lists all tables exists.
+        end_after_newest: Whether a change feed may end after the newest version's time; False: refused, as the reference server does.
         metadata_at_version: Whether metadata is told of the version or time that is asked for; False: always the newest.
         version_by_get: Whether the version is told by GET; False: only by the deprecated HEAD.
         refresh_tokens: Whether ``includeRefreshToken`` is honoured.
@@ -60,6 +61,7 @@ class ServerSettings:
     max_results: int = 500
     missing_items: bool = False
     all_tables: bool = True
+    end_after_newest: bool = True
     metadata_at_version: bool = True
     version_by_get: bool = True
     refresh_tokens: bool = True

@@ -67,7 +67,7 @@ class LiveFile:
     def marked(self, deleted: npt.NDArray[np.bool_], descriptor: dict[str, Any] | None, timestamp: int) -> LiveFile:
         """The same file with another deletion vector (None: without)."""
         add = {k: v for k, v in self.add.items() if k != "deletionVector"}
-        add["modificationTime"] = timestamp
+        add |= {"modificationTime": timestamp, "dataChange": True}
         if descriptor is None:
             return replace(self, add=add, deleted=None)
         add["deletionVector"] = descriptor

@@ -90,6 +90,7 @@ FEEDS: dict[str, tuple[dict[str, str], Callable[[DeltaTableBuilder], Any]]] = {
         lambda t: t.update(pc.field("n") > 50, doubled, deletion_vectors=True, change_files=False),
     ),
     "compacted": (FEED, lambda t: t.append(ten(20)).optimize()),
+    "vectors after compaction": (VECTORS, lambda t: t.optimize().delete(pc.field("id") == 3, deletion_vectors=True)),
 }
 
 

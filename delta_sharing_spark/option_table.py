@@ -122,7 +122,9 @@ class ReadOptions:
         _WHAT,
         type="SQL",
     )
-    limit: int | None = _option(values.count, None, "At most so many rows, the same ones on a repeat.", _WHAT)
+    limit: int | None = _option(
+        values.count, None, "At most so many rows, the same ones on a repeat.", _WHAT, scope="batch"
+    )
     pushdown: str = _option(
         values.choice("off", "query"),
         "off",

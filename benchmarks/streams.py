@@ -45,17 +45,13 @@ def make(path: Path, versions: int, files: int) -> DeltaTableBuilder:
 def catch_up(profile: str, mode: str, results: multiprocessing.Queue[tuple[str, int, int, int, float, int]]) -> None:
     """Plan every batch of a stream from version 0 on, in a process of its own; ``results`` gets what it cost."""
     from delta_sharing_spark.access.load import resolve
-    from delta_sharing_spark.access.stream import Limits, Position, StreamPlanner
-    from delta_sharing_spark.access.stream_schema import SchemaPolicy, chosen_structs
-    from delta_sharing_spark.access.stream_source import open_source
+    from delta_sharing_spark.access.stream import Limits, Position, open_stream
     from delta_sharing_spark.options import parse_options
 
     options = {"path": f"{profile}#{TABLE}", "startingVersion": "0", "accessMode": mode, "pollInterval": "100ms"}
     load = resolve(parse_options(options, streaming=True))
     base = _peak()
-    chosen = chosen_structs(load.shape.schema, load.shape.schema, chosen=False)
-    policy = SchemaPolicy(load.shape.schema, load.shape.partition_columns, chosen, False)
-    planner = StreamPlanner(load, open_source(load), policy)
+    _, planner = open_stream(load)
     planner.freeze()
     began, at, batches, files = time.perf_counter(), Position(0), 0, 0
     while (end := planner.advance(at, Limits(files=1000))) != at:

@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from delta_sharing_spark.access.load import Load
-from delta_sharing_spark.access.stream_schema import SchemaPolicy
-from delta_sharing_spark.access.stream_source import Identity, StreamSource, UrlSource, VersionFiles
+from delta_sharing_spark.access.planning import spec_of
+from delta_sharing_spark.access.stream_schema import SchemaPolicy, policy_of
+from delta_sharing_spark.access.stream_source import Identity, StreamSource, UrlSource, VersionFiles, open_source
 from delta_sharing_spark.errors import OptionError, StreamError, VersionError
-from delta_sharing_spark.scan.plan import Access, FileTask
+from delta_sharing_spark.scan.plan import Access, FileTask, ReadSpec
+from delta_sharing_spark.schema.types import Struct
 
 _log = logging.getLogger(__name__)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -277,6 +279,22 @@ class StreamPlanner:
         newest = self._latest = self.source.latest()
         self._polled_at = self._clock()
         return newest
+
+
+def open_stream(load: Load, wanted: Struct | None = None, *, given: bool = False) -> tuple[ReadSpec, StreamPlanner]:
+    """A resolved load as a stream: how its files are read, and which they are.
+
+    Args:
+        load: From ``resolve``, with the options of a stream.
+        wanted: The columns that the stream was started with; None for those of the load.
+        given: Whether the user gave them, so that others of the table are left out on purpose.
+
+    Raises:
+        SchemaError: ``wanted`` does not fit the table.
+        OptionError: ``pollInterval`` is too short for the server.
+    """
+    spec = spec_of(load, wanted)
+    return spec, StreamPlanner(load, open_source(load), policy_of(load, spec.schema, given=given))
 
 
 class _Taken:

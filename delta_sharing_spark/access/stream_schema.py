@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from delta_sharing_spark.access.load import TableShape
+from delta_sharing_spark.access.load import Load, TableShape
 from delta_sharing_spark.errors import StreamError
+from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delta_sharing_spark.schema.types import Array, DataType, Field, Map, Struct
 
 _ADVICE = "restart the stream to read with the new schema; if that does not help, start it anew with another checkpoint"
@@ -15,20 +16,23 @@ _ADVICE = "restart the stream to read with the new schema; if that does not help
 class SchemaPolicy:
     """A stream's schema, and what the table may have beside it at a version.
 
-    A column that a version lacks reads as NULL (older versions have fewer columns), and a narrower type is widened. A
-    column that the stream lacks is data that would be left out: an error, unless the stream chose not to read such
-    columns or ``allowAddedColumns`` is set. Another type or physical column, other partition columns, a NOT NULL column
-    that allows NULL now, or a name that differs by case is always an error.
+    Columns are told by their physical names. Up to the version that the stream's schema is of, a column that is not there
+    yet reads as NULL, and one that had another name is read under the stream's; after it, a column that was dropped or
+    renamed is an error. A narrower type is widened. A column that the stream lacks is data that would be left out: an error,
+    unless the stream chose not to read such columns or ``allowAddedColumns`` is set. Another type or physical column, other
+    partition columns and a NOT NULL that was given up are always errors.
 
     Attributes:
         schema: The stream's columns, without change columns, with physical names where columns are mapped.
-        partition_columns: The table's, as the stream reads it.
+        partitions: Physical names of the table's partition columns, as the stream reads it.
+        since: The version that the schema is of; None if unknown, then no version is after it.
         chosen: Paths of structs of which the stream was told which fields to read; ``""`` is the table itself.
         allow_added: The option ``allowAddedColumns``.
     """
 
     schema: Struct
-    partition_columns: tuple[str, ...]
+    partitions: frozenset[str]
+    since: int | None
     chosen: frozenset[str]
     allow_added: bool
 
@@ -38,49 +42,106 @@ class SchemaPolicy:
         Raises:
             StreamError: Names version, column and change, and says what to do.
         """
-        changed = set(self.partition_columns) ^ set(now.partition_columns)
-        if changed:
-            raise _incompatible(version, table, sorted(changed)[0], "the partition columns differ")
-        self._struct(self.schema, now.schema, "", version, table)
+        differing = self.partitions ^ physical_partitions(now)
+        if differing:
+            names = {f.physical_name: f.name for f in now.schema.fields}
+            column = min(names.get(name, name) for name in differing)
+            raise _incompatible(version, table, column, "the partition columns differ")
+        _Comparison(self, version, table).structs(self.schema, now.schema, "")
 
-    def _struct(self, stream: Struct, now: Struct, path: str, version: int, table: str) -> None:
-        mine = {f.name: f for f in stream.fields}
-        folded = {name.lower() for name in mine}
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """The stream's schema beside the table's at one version."""
+
+    policy: SchemaPolicy
+    version: int
+    table: str
+
+    @property
+    def _after(self) -> bool:
+        return self.policy.since is not None and self.version > self.policy.since
+
+    def structs(self, stream: Struct, now: Struct, path: str) -> None:
+        mine = {f.physical_name: f for f in stream.fields}
+        names = {f.name.lower(): f for f in stream.fields}
         for field in now.fields:
-            known = mine.get(field.name)
             column = f"{path}.{field.name}" if path else field.name
+            known = mine.pop(field.physical_name, None)
             if known is not None:
-                self._field(known, field, column, version, table)
-            elif field.name.lower() in folded:
-                raise _incompatible(version, table, column, f"it is spelled {field.name!r}, otherwise in the stream")
-            elif not self.allow_added and path not in self.chosen:
-                raise _incompatible(
-                    version,
-                    table,
-                    column,
-                    "it was added (or dropped since), and the stream does not read it",
-                    "or set allowAddedColumns=true to read on without it",
-                )
+                self._field(known, field, column)
+            elif (namesake := names.get(field.name.lower())) is None:
+                self._beside(path, column)
+            elif namesake.name == field.name:
+                raise self._stop(column, "another column has its name")
+            else:
+                raise self._stop(column, f"it is spelled {field.name!r}, in the stream {namesake.name!r}")
+        for missing in mine.values() if self._after else ():
+            raise self._stop(f"{path}.{missing.name}" if path else missing.name, "it was dropped")
 
-    def _field(self, known: Field, field: Field, column: str, version: int, table: str) -> None:
-        if field.physical_name != known.physical_name:
-            raise _incompatible(version, table, column, "another column has its name")
+    def _beside(self, path: str, column: str) -> None:
+        """A column of the table that the stream does not have."""
+        if self.policy.allow_added or path in self.policy.chosen:
+            return
+        when = "it was added" if self._after else "it was dropped later, or added while the stream started"
+        advice = _ADVICE if self._after else "start the stream anew with another checkpoint"
+        raise _incompatible(
+            self.version,
+            self.table,
+            column,
+            f"{when}, and the stream does not read it",
+            f"{advice}, or set allowAddedColumns=true to read on without it",
+        )
+
+    def _field(self, known: Field, field: Field, column: str) -> None:
+        if self._after and field.name.lower() != known.name.lower():
+            raise self._stop(known.name, f"it was renamed to {field.name!r}")
         if field.nullable and not known.nullable:
-            raise _incompatible(version, table, column, "it allows NULL")
-        self._type(known.type, field.type, column, version, table)
+            raise self._stop(column, "it allows NULL")
+        self._type(known.type, field.type, column)
 
-    def _type(self, known: DataType, now: DataType, column: str, version: int, table: str) -> None:
+    def _type(self, known: DataType, now: DataType, column: str) -> None:
         match known, now:
             case Struct(), Struct():
-                self._struct(known, now, column, version, table)
+                self.structs(known, now, column)
             case Array(), Array():
-                self._type(known.element, now.element, f"{column}.element", version, table)
+                self._nulls(known.contains_null, now.contains_null, f"{column}.element")
+                self._type(known.element, now.element, f"{column}.element")
             case Map(), Map():
-                self._type(known.key, now.key, f"{column}.key", version, table)
-                self._type(known.value, now.value, f"{column}.value", version, table)
+                self._nulls(known.value_contains_null, now.value_contains_null, f"{column}.value")
+                self._type(known.key, now.key, f"{column}.key")
+                self._type(known.value, now.value, f"{column}.value")
             case _:
                 if known != now and not _widens(now, known):
-                    raise _incompatible(version, table, column, f"its type is {now}, the stream reads {known}")
+                    raise self._stop(column, f"its type is {now}, the stream reads {known}")
+
+    def _nulls(self, known: bool, now: bool, column: str) -> None:
+        if now and not known:
+            raise self._stop(column, "it allows NULL")
+
+    def _stop(self, column: str, change: str) -> StreamError:
+        return _incompatible(self.version, self.table, column, change)
+
+
+def policy_of(load: Load, schema: Struct, *, given: bool) -> SchemaPolicy:
+    """The policy of a stream.
+
+    Args:
+        load: The resolved load.
+        schema: The stream's columns, change columns included.
+        given: Whether the user gave them, so that others of the table are left out on purpose.
+    """
+    feed = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP) if load.options.read_change_feed else ()
+    own = Struct(tuple(f for f in schema.fields if f.name not in feed))
+    chosen = chosen_structs(own, load.shape.schema, chosen=given or load.options.columns is not None)
+    since = load.head.version if load.version is None else load.version
+    return SchemaPolicy(own, physical_partitions(load.shape), since, chosen, load.options.allow_added_columns)
+
+
+def physical_partitions(shape: TableShape) -> frozenset[str]:
+    """The partition columns' physical names: those of a renamed column stay."""
+    found = {f.name: f.physical_name for f in shape.schema.fields}
+    return frozenset(found.get(name, name) for name in shape.partition_columns)
 
 
 def chosen_structs(stream: Struct, table: Struct, *, chosen: bool) -> frozenset[str]:
@@ -96,7 +157,7 @@ def chosen_structs(stream: Struct, table: Struct, *, chosen: bool) -> frozenset[
     for field in stream.fields:
         other = table.find(field.name)
         if other is not None:
-            _collect(field.type, other.type, field.name, found)
+            _collect(field.type, other.type, other.name, found)
     return frozenset(found)
 
 
@@ -108,7 +169,7 @@ def _collect(stream: DataType, table: DataType, path: str, found: set[str]) -> N
             for field in stream.fields:
                 other = table.find(field.name)
                 if other is not None:
-                    _collect(field.type, other.type, f"{path}.{field.name}", found)
+                    _collect(field.type, other.type, f"{path}.{other.name}", found)
         case Array(), Array():
             _collect(stream.element, table.element, f"{path}.element", found)
         case Map(), Map():
@@ -127,10 +188,9 @@ def _widens(narrow: DataType, wide: DataType) -> bool:
     return widens(str(narrow), str(wide))
 
 
-def _incompatible(version: int, table: str, column: str, change: str, more: str = "") -> StreamError:
+def _incompatible(version: int, table: str, column: str, change: str, advice: str = _ADVICE) -> StreamError:
     return StreamError(
-        f"version {version} of {table} has column {column!r} otherwise than the stream: {change}; "
-        f"{_ADVICE}{', ' + more if more else ''}",
+        f"version {version} of {table} has column {column!r} otherwise than the stream: {change}; {advice}",
         version=version,
         column=column,
     )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
-from delta_sharing_spark.access.changes import change_tasks
+from delta_sharing_spark.access.changes import change_tasks, shapes_of
 from delta_sharing_spark.access.listing import url_access
-from delta_sharing_spark.access.load import Load, TableShape, shape_of
+from delta_sharing_spark.access.load import Load, TableShape, shape_in_log, shape_of
 from delta_sharing_spark.access.settings import formats_of, iso, millis, storage_of
 from delta_sharing_spark.access.url import SnapshotFiles, task_of
-from delta_sharing_spark.errors import StreamError, VersionError
+from delta_sharing_spark.errors import ResponseError, StreamError, VersionError
 from delta_sharing_spark.scan.plan import Access, FileTask
-from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.sharing.actions import FileRecord
 from delta_sharing_spark.sharing.rest import ChangesQuery, Query, QueryResponse
 
@@ -108,7 +108,7 @@ class UrlSource:
             )
         self._note(response)
         times: dict[str, int | None] = {}
-        found = SnapshotFiles(table, keep_stats=True)
+        found = SnapshotFiles(table, keep_stats=load.prune is not None)
         for record in response.records():
             found.append(record)
             times[record.id] = record.timestamp
@@ -119,63 +119,50 @@ class UrlSource:
         return files, url_access(load, query, response)
 
     def versions(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
-        return self._changes(start, end) if self._load.options.read_change_feed else self._files(start, end)
-
-    def _files(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
         load, table = self._load, str(self._load.table)
-        query = Query(
+        feed = load.options.read_change_feed
+        query = (ChangesQuery if feed else Query)(
             starting_version=start,
             ending_version=end,
             include_historical_metadata=True,
+            include_historical_protocol=True,
             max_files=load.options.max_files_per_request,
             file_id_hash=self._hash,
         )
-        response = load.rest.query(load.table, query, formats=self._formats)
-        self._note(response)
-        found: dict[int, VersionFiles] = {}
-        for record in response.records():
-            version = _version(record, table)
-            if not start <= version <= end or not record.data_change:
-                continue
-            files = found.setdefault(version, VersionFiles(version))
-            if record.kind == "remove":
-                files.removes += 1
-            else:
-                files.tasks.append(task_of(record, table))
-        return self._ordered(found, response, start, end), url_access(load, query, response)
-
-    def _changes(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
-        load, table = self._load, str(self._load.table)
-        query = ChangesQuery(
-            starting_version=start,
-            ending_version=end,
-            include_historical_metadata=True,
-            max_files=load.options.max_files_per_request,
-            file_id_hash=self._hash,
-        )
-        response = load.rest.changes(load.table, query, formats=self._formats)
+        if isinstance(query, ChangesQuery):
+            response = load.rest.changes(load.table, query, formats=self._formats)
+        else:
+            response = load.rest.query(load.table, query, formats=self._formats)
         self._note(response)
         records = (r for r in response.records() if start <= _version(r, table) <= end)
         found: dict[int, VersionFiles] = {}
-        for task in change_tasks(records, table):
-            assert task.commit_version is not None
-            found.setdefault(task.commit_version, VersionFiles(task.commit_version)).tasks.append(task)
+        for version, task in (_changes if feed else _files)(records, table):
+            files = found.setdefault(version, VersionFiles(version))
+            if task is None:
+                files.removes += 1
+            else:
+                files.tasks.append(_kept(task, load))
         return self._ordered(found, response, start, end), url_access(load, query, response)
 
     def _ordered(
         self, found: dict[int, VersionFiles], response: QueryResponse, start: int, end: int
     ) -> list[VersionFiles]:
-        table, head = str(self._load.table), response.head
-        protocols = dict(response.historical_protocols)
-        for version, metadata in response.historical_metadata:
-            if start <= version <= end:
-                files = found.setdefault(version, VersionFiles(version))
-                files.shape = shape_of(protocols.get(version, head.protocol), metadata, table)
-        # The head tells the shape at the range's start; a server that tells the newest stops the stream sooner, never later.
+        table, shapes = str(self._load.table), shapes_of(response, str(self._load.table))
+        # The first is the head's, at the range's start; a server that tells the newest stops the stream sooner, never later.
+        _, begun = next(shapes)
+        for version, shape in shapes:
+            if version is not None and start <= version <= end:
+                found.setdefault(version, VersionFiles(version)).shape = shape
         files = found.setdefault(start, VersionFiles(start))
-        files.shape = files.shape or shape_of(head.protocol, head.metadata, table)
+        files.shape = files.shape or begun
         for files in found.values():
             files.tasks.sort(key=_by_id)
+            for task, following in pairwise(files.tasks):
+                if _by_id(task) == _by_id(following):
+                    raise ResponseError(
+                        f"the server listed file {task.id} twice in version {files.version} of {table}; "
+                        f"ask the provider to check the server"
+                    )
         return [found[version] for version in sorted(found)]
 
     def _note(self, response: QueryResponse) -> None:
@@ -224,16 +211,15 @@ class DirectorySource:
         snapshot = self._directory.snapshot(version=version)
         tasks: list[FileTask] = []
         feed = self._load.options.read_change_feed
-        for task in self._directory.tasks(snapshot, keep_stats=self._load.predicate is not None):
+        for task in self._directory.tasks(snapshot, keep_stats=self._load.prune is not None):
             tasks.append(_as_insert(task, version, snapshot.timestamp_ms) if feed else task)
-        schema = snapshot.schema if snapshot.mapping != "none" else without_mapping(snapshot.schema)
-        shape = TableShape(snapshot.metadata.id, schema, snapshot.partition_columns, snapshot.mapping)
+        shape = shape_in_log(snapshot.protocol, snapshot.metadata, str(self._load.table))
         return VersionFiles(version, sorted(tasks, key=_by_id), shape=shape), self._directory.access
 
     def versions(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
         found = list(self._feed(start, end) if self._load.options.read_change_feed else self._files(start, end))
         for files in found:
-            files.tasks = sorted(self._directory.checked(files.tasks), key=_by_id)
+            files.tasks = sorted((_kept(t, self._load) for t in self._directory.checked(files.tasks)), key=_by_id)
         return found, self._directory.access
 
     def _feed(self, start: int, end: int) -> Iterator[VersionFiles]:
@@ -252,17 +238,13 @@ class DirectorySource:
         table = str(self._load.table)
         if commit.head is None or (commit.metadata is None and commit.protocol is None and commit.version != start):
             return None
-        metadata = commit.head.metadata
-        if metadata.id and self.identity.table_id and metadata.id != self.identity.table_id:
+        shape = shape_in_log(commit.head.protocol, commit.head.metadata, table)
+        if shape.id and self.identity.table_id and shape.id != self.identity.table_id:
             raise StreamError(
                 f"table {table} was replaced by another table at version {commit.version}; "
                 f"start the stream anew with another checkpoint"
             )
-        schema = metadata.schema(table)
-        mapping = metadata.mapping(commit.head.protocol, table)
-        return TableShape(
-            metadata.id, schema if mapping != "none" else without_mapping(schema), metadata.partition_columns, mapping
-        )
+        return shape
 
 
 def open_source(load: Load) -> StreamSource:
@@ -280,6 +262,29 @@ def open_source(load: Load) -> StreamSource:
         carry_profile=load.options.carry_profile,
     )
     return DirectorySource(load, directory)
+
+
+def _files(records: Iterator[FileRecord], table: str) -> Iterator[tuple[int, FileTask | None]]:
+    """What a table stream sees: versions with the files they add, None for each that they remove."""
+    for record in records:
+        if record.kind not in ("add", "remove"):
+            raise ResponseError(
+                f"the server listed a {record.kind!r} line among the files of {table}; ask the provider to check the server"
+            )
+        if record.data_change:
+            yield _version(record, table), None if record.kind == "remove" else task_of(record, table)
+
+
+def _changes(records: Iterator[FileRecord], table: str) -> Iterator[tuple[int, FileTask | None]]:
+    """What a change stream sees: versions with the files of their change feed."""
+    for task in change_tasks(records, table):
+        assert task.commit_version is not None
+        yield task.commit_version, task
+
+
+def _kept(task: FileTask, load: Load) -> FileTask:
+    """A task as it waits for its batch: with statistics only if ``where`` will look at them."""
+    return task if task.stats is None or load.prune is not None else replace(task, stats=None)
 
 
 def _as_insert(task: FileTask, version: int, timestamp: int | None) -> FileTask:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -110,24 +109,14 @@ class _StreamReader(DataSourceStreamReader):
     def _open(self) -> tuple[Load, ReadSpec, StreamPlanner]:
         if self._opened is None:
             from delta_sharing_spark.access.load import resolve
-            from delta_sharing_spark.access.planning import spec_of
-            from delta_sharing_spark.access.stream import StreamPlanner
-            from delta_sharing_spark.access.stream_schema import SchemaPolicy, chosen_structs
-            from delta_sharing_spark.access.stream_source import open_source
+            from delta_sharing_spark.access.stream import open_stream
             from delta_sharing_spark.options import parse_options
-            from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
             from delta_sharing_spark.schema.types import Struct, parse_type
 
             load = resolve(parse_options(self._options, streaming=True))
             wanted = parse_type(self._schema.jsonValue(), str(load.table), "")
             assert isinstance(wanted, Struct)
-            spec = spec_of(load, wanted)
-            added = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP) if load.options.read_change_feed else ()
-            own = Struct(tuple(f for f in spec.schema.fields if f.name not in added))
-            chosen = chosen_structs(own, load.shape.schema, chosen=self._given or load.options.columns is not None)
-            policy = SchemaPolicy(own, load.shape.partition_columns, chosen, load.options.allow_added_columns)
-            planner = StreamPlanner(load, open_source(load), policy)
-            self._opened = (load, replace(spec, limit=None), planner)
+            self._opened = (load, *open_stream(load, wanted, given=self._given))
         return self._opened
 
     def _limits(self) -> Limits:

@@ -64,7 +64,7 @@ def _planner(source: FakeSource, clock: Any = None, **options: str) -> StreamPla
     load: Any = SimpleNamespace(
         options=parsed, table="s.d.t", profile=SimpleNamespace(endpoint="http://127.0.0.1"), decision=None
     )
-    policy = SchemaPolicy(Struct((_ID,)), (), frozenset(), parsed.allow_added_columns)
+    policy = SchemaPolicy(Struct((_ID,)), frozenset(), None, frozenset(), parsed.allow_added_columns)
     return StreamPlanner(load, source, policy, clock=clock or (lambda: 0.0))
 
 

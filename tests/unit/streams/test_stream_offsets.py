@@ -1,0 +1,204 @@
+"""Offsets: a checkpoint of today is read by every later release, and is believed only where it belongs to the stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from spark_loop import Checkpoint, Rows, Run
+
+from delta_sharing_spark.access.stream import Position
+from delta_sharing_spark.access.stream_source import Identity
+from delta_sharing_spark.errors import StreamError
+from delta_sharing_spark.spark.offsets import INITIAL, StreamOffset, check_identity, is_initial, parse_offset
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+SCHEMA = pa.schema([("id", pa.int64())])
+Share = Callable[..., dict[str, str]]
+
+#: As checkpoints hold them: never to be edited, only added to.
+SAMPLES = {
+    "a version read to its end": '{"sourceVersion": 1, "tableId": "7ba6c1f3", "mode": "url", "format": "delta", '
+    '"fileIdHash": "delta", "first": {"version": 3, "index": 0, "snapshot": true}, "version": 8, "index": 0, '
+    '"snapshot": false}',
+    "the middle of a snapshot": '{"sourceVersion": 1, "tableId": "7ba6c1f3", "mode": "url", "format": "delta", '
+    '"fileIdHash": "delta", "first": {"version": 3, "index": 0, "snapshot": true}, "version": 3, "index": 1000, '
+    '"snapshot": true}',
+    "the middle of a version": '{"sourceVersion": 1, "tableId": "7ba6c1f3", "mode": "url", "format": "parquet", '
+    '"fileIdHash": "delta", "first": {"version": 0, "index": 0, "snapshot": false}, "version": 4, "index": 2, '
+    '"snapshot": false}',
+    "a server without fileidhash": '{"sourceVersion": 1, "tableId": "7ba6c1f3", "mode": "url", "format": "parquet", '
+    '"fileIdHash": null, "first": {"version": 0, "index": 0, "snapshot": false}, "version": 4, "index": 2, '
+    '"snapshot": false}',
+    "by directory": '{"sourceVersion": 1, "tableId": "7ba6c1f3", "mode": "dir", "format": "log", "fileIdHash": "path", '
+    '"first": {"version": 5, "index": 0, "snapshot": false}, "version": 5, "index": 7, "snapshot": false}',
+}
+MIDDLE = json.loads(SAMPLES["the middle of a version"])
+
+
+@pytest.mark.parametrize("text", SAMPLES.values(), ids=list(SAMPLES))
+def test_a_sample_is_read_and_written_again_as_it_was(text: str) -> None:
+    assert json.dumps(parse_offset(json.loads(text), "s.d.t").to_json()) == text
+
+
+def test_the_beginning_is_a_constant() -> None:
+    assert json.dumps(INITIAL) == '{"sourceVersion": 1, "initial": true}'
+    assert is_initial(json.loads('{"sourceVersion": 1, "initial": true}'))
+    assert not is_initial(json.loads('{"sourceVersion": 2, "initial": true}'))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sourceVersion": None}, "Cannot find 'sourceVersion' .* s.d.t; .*another checkpoint"),
+        ({"sourceVersion": "foo"}, r"sourceVersion\(foo\) is invalid"),
+        ({"sourceVersion": True}, r"sourceVersion\(True\) is invalid"),
+        ({"sourceVersion": 2}, "sourceVersion 2, this release reads 1; upgrade delta-sharing-spark"),
+        ({"tableId": 7}, "tableId=7; the checkpoint is damaged"),
+        ({"mode": None}, "mode=None; the checkpoint is damaged"),
+        ({"format": None}, "format=None"),
+        ({"version": "4"}, "version='4'"),
+        ({"version": -1}, "version=-1"),
+        ({"index": True}, "index=True"),
+        ({"snapshot": None}, "snapshot=None"),
+        ({"first": None}, "first=None"),
+        ({"first": {"version": 0, "index": 0}}, "snapshot=None"),
+        # The JVM connector's own, of a checkpoint that is carried over.
+        (
+            {"sourceVersion": 1, "tableVersion": 4, "isStartingVersion": False, "mode": None},
+            "the checkpoint is damaged",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_no_offset_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(StreamError, match=message):
+        parse_offset({**MIDDLE, **change}, "s.d.t")
+
+
+URL = Identity("7ba6c1f3", "url", "parquet", "delta")
+UNHASHED = Identity("7ba6c1f3", "url", "parquet", None)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "refusal"),
+    [
+        (
+            URL,
+            Identity("other", "url", "parquet", "delta"),
+            "the table was replaced.*delete your streaming query checkpoint",
+        ),
+        (URL, Identity("7ba6c1f3", "dir", "log", "path"), "version 4.*accessMode=url and responseFormat=parquet until"),
+        (Identity("7ba6c1f3", "dir", "log", "path"), URL, "version 4.*set accessMode=dir until"),
+        (URL, Identity("7ba6c1f3", "url", "parquet", None), r"file ids: delta"),
+        (URL, Identity("7ba6c1f3", "url", "delta", "delta"), None),
+        (UNHASHED, Identity("7ba6c1f3", "url", "delta", None), "in the parquet format .file ids: of that format"),
+        (UNHASHED, UNHASHED, None),
+    ],
+)
+def test_the_middle_of_a_version_goes_on_only_in_the_same_order(
+    then: Identity, now: Identity, refusal: str | None
+) -> None:
+    begun = Position(0)
+    for middle in (Position(4, 2), Position(4, 2, True)):
+        if refusal is None:
+            check_identity(StreamOffset(middle, begun, then), now, "s.d.t")
+        else:
+            with pytest.raises(StreamError, match=refusal):
+                check_identity(StreamOffset(middle, begun, then), now, "s.d.t")
+    if then.table_id == now.table_id:
+        check_identity(StreamOffset(Position(4), begun, then), now, "s.d.t")
+
+
+def numbered(ids: Iterable[int]) -> Rows:
+    return [{"id": i} for i in ids]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTableBuilder:
+    found = DeltaTableBuilder(tmp_path / "t", SCHEMA)
+    return found.append(numbered(range(8)), files=4).append(numbered(range(8, 10)), files=2)
+
+
+BY_URL, BY_DIR = {"accessMode": "url"}, {"accessMode": "dir"}
+
+
+def begun(options: dict[str, str]) -> Checkpoint:
+    """A checkpoint in the middle of version 1."""
+    checkpoint = Checkpoint()
+    Run(checkpoint, options).step()
+    assert (checkpoint.last["version"], checkpoint.last["index"]) == (1, 2)
+    return checkpoint
+
+
+@pytest.mark.parametrize("start", [{}, {"startingVersion": "0"}], ids=["snapshot", "version"])
+@pytest.mark.parametrize(("first", "then"), [(BY_URL, BY_DIR), (BY_DIR, BY_URL)])
+def test_another_mode_goes_on_at_the_end_of_a_version(
+    share: Share, table: DeltaTableBuilder, first: dict[str, str], then: dict[str, str], start: dict[str, str]
+) -> None:
+    options = {**share(table), **start, "maxFilesPerTrigger": "2"}
+    checkpoint = Checkpoint()
+    Run(checkpoint, {**options, **first}).step()
+    with pytest.raises(StreamError, match=f"set accessMode={first['accessMode']}"):
+        Run(checkpoint, {**options, **then}).step()
+    Run(checkpoint, {**options, **first}).drain()
+    table.append(numbered([10]))
+    Run(checkpoint, {**options, **then}).drain()
+    assert checkpoint.ids == list(range(11))
+
+
+def test_a_server_without_fileidhash_keeps_to_one_format(
+    share: Share, server: SharingServer, table: DeltaTableBuilder
+) -> None:
+    options = {**share(table), **BY_URL, "startingVersion": "0", "maxFilesPerTrigger": "2"}
+    server.settings.file_id_hash = False
+    checkpoint = begun(options)
+    assert (checkpoint.last["format"], checkpoint.last["fileIdHash"]) == ("parquet", None)
+    server.settings.prefer = "delta"
+    run = Run(checkpoint, options)
+    run.step()
+    assert (checkpoint.last["format"], checkpoint.last["version"]) == ("parquet", 2)
+    Run(checkpoint, options).drain()
+    assert checkpoint.last["format"] == "delta", "at the end of a version the server may choose"
+    assert checkpoint.ids == list(range(10))
+
+
+@pytest.mark.parametrize("echoed", [True, False])
+def test_a_server_that_changes_the_order_stops_the_stream(
+    share: Share, server: SharingServer, table: DeltaTableBuilder, echoed: bool
+) -> None:
+    options = {**share(table), **BY_URL, "startingVersion": "0", "maxFilesPerTrigger": "2", "maxVersionsPerRpc": "1"}
+    server.settings.file_id_hash = echoed
+    checkpoint = begun(options)
+    server.settings.file_id_hash = not echoed
+    if echoed:
+        with pytest.raises(StreamError, match=r"orders the files of s\.d\.t otherwise.*restart the stream"):
+            Run(checkpoint, options).step()
+        assert checkpoint.committed == 1
+    else:
+        # The offset says that no hash was echoed, so none is asked for, and the order is the format's still.
+        Run(checkpoint, options).drain()
+        assert checkpoint.ids == list(range(10))
+
+
+def test_a_table_that_was_replaced_stops_the_stream(
+    tmp_path: Path, share: Share, server: SharingServer, table: DeltaTableBuilder, way: dict[str, str]
+) -> None:
+    options = {**share(table), **way}
+    checkpoint = Checkpoint()
+    running = Run(checkpoint, options, available_now=False).drain()
+    other = DeltaTableBuilder(tmp_path / "other" / "t", SCHEMA)
+    for _ in range(3):
+        other.append(numbered([1]))
+    share(other)
+    with pytest.raises(StreamError, match=r"the table was replaced.*delete your streaming query checkpoint"):
+        Run(checkpoint, options).step()
+    if way["accessMode"] == "url":
+        with pytest.raises(StreamError, match="was replaced by another table since the stream started"):
+            running.drain()
+    assert checkpoint.committed == len(checkpoint.offsets) == 1

@@ -1,0 +1,223 @@
+"""What Spark calls when: a server that moves on between two calls, replays after a restart, idle polls, expiry."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from spark_loop import Checkpoint, Killed, Rows, Run
+
+from delta_sharing_spark.errors import OptionError, StreamError
+from delta_sharing_spark.spark import compat
+from delta_sharing_spark.testing.queries import TableQueries
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+SCHEMA = pa.schema([("id", pa.int64())])
+FEED = {"delta.enableChangeDataFeed": "true"}
+Share = Callable[..., dict[str, str]]
+
+
+def numbered(first: int, count: int = 1) -> Rows:
+    return [{"id": i} for i in range(first, first + count)]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTableBuilder:
+    """Versions 1 and 2 add ids 0 to 5 in two files each."""
+    found = DeltaTableBuilder(tmp_path / "t", SCHEMA, properties=FEED)
+    return found.append(numbered(0, 2), files=2).append(numbered(2, 2), files=2)
+
+
+@pytest.fixture(params=[True, False], ids=["4.2", "4.1"])
+def admission_control(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether Spark gives a batch its start and limit (4.2 and later), or does not."""
+    monkeypatch.setattr(compat, "ADMISSION_CONTROL", request.param)
+    return bool(request.param)
+
+
+class Restless:
+    """A reader whose table gets a new version before each of Spark's calls."""
+
+    def __init__(self, reader: Any, table: DeltaTableBuilder) -> None:
+        self._reader, self._table = reader, table
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._reader, name)
+        if name.startswith("_"):
+            return found
+
+        def call(*args: Any) -> Any:
+            self._table.append(numbered(self._table.version * 2, 2), files=2)
+            return found(*args)
+
+        return call
+
+
+@pytest.mark.parametrize("start", [{}, {"startingVersion": "1"}, {"startingVersion": "latest"}], ids=str)
+@pytest.mark.parametrize("mode", ["url", "dir"])
+@pytest.mark.usefixtures("admission_control")
+def test_a_server_that_moves_on_between_the_calls(
+    share: Share, table: DeltaTableBuilder, mode: str, start: dict[str, str]
+) -> None:
+    options = {**share(table), **start, "accessMode": mode, "maxFilesPerTrigger": "3"}
+    checkpoint = Checkpoint()
+    run = Run(checkpoint, options, available_now=False)
+    run.reader = Restless(run.reader, table)
+    newest = table.version
+    assert [run.reader.initialOffset() for _ in range(3)] == [{"sourceVersion": 1, "initial": True}] * 3
+    for kill in ("planned", "split", None, "written"):
+        try:
+            run.step(kill)
+        except Killed:
+            run = Run(checkpoint, options, available_now=False)
+            run.reader = Restless(run.reader, table)
+    Run(checkpoint, options).drain()
+    first = checkpoint.last["first"]
+    if start.get("startingVersion") == "latest":
+        assert newest < first["version"] <= newest + 10, "resolved in the first latestOffset, not before"
+        assert checkpoint.ids == [i for i in range(table.version * 2) if i >= (first["version"] - 1) * 2]
+    else:
+        assert checkpoint.ids == list(range(table.version * 2))
+
+
+def test_the_beginning_asks_nobody(share: Share, server: SharingServer, table: DeltaTableBuilder) -> None:
+    run = Run(Checkpoint(), share(table))
+    server.reset_metrics()
+    assert run.reader.initialOffset() == run.reader.initialOffset()
+    assert server.count() == 0
+
+
+@pytest.mark.usefixtures("admission_control")
+def test_a_replay_comes_before_any_latest_offset(
+    share: Share, server: SharingServer, table: DeltaTableBuilder, way: dict[str, str], feed: dict[str, str]
+) -> None:
+    options = {**share(table), **way, **feed, "startingVersion": "0", "maxFilesPerTrigger": "2"}
+    checkpoint = Checkpoint()
+    for kill in ("planned", "written"):
+        with pytest.raises(Killed):
+            Run(checkpoint, options).step(kill)
+        table.append(numbered(table.version * 2, 2))
+        server.expire_urls()
+    run = Run(checkpoint, options)
+    server.reset_metrics()
+    start, end = run.reader.initialOffset(), checkpoint.last
+    split = run.reader.partitions(start, end)
+    assert server.count("version") == 0
+    server.expire_urls()
+    assert sorted(row["id"] for row in run.read(split)) == [0, 1]
+    run.drain()
+    Run(checkpoint, options).drain()
+    assert checkpoint.ids == list(range(table.version * 2))
+
+
+def test_a_batch_whose_urls_expired_reads_the_same_rows(
+    share: Share, server: SharingServer, table: DeltaTableBuilder, feed: dict[str, str]
+) -> None:
+    options = {**share(table), **feed, "accessMode": "url", "maxFilesPerTrigger": "1"}
+    checkpoint = Checkpoint()
+    run = Run(checkpoint, options)
+    while run.step(between=server.expire_urls):
+        pass
+    table.append(numbered(4, 3), files=3)
+    run = Run(checkpoint, options)
+    while run.step(between=server.expire_urls):
+        pass
+    assert checkpoint.ids == list(range(7))
+
+
+@pytest.mark.usefixtures("admission_control")
+def test_idle_polls_ask_nobody_and_do_not_sleep(
+    share: Share, server: SharingServer, table: DeltaTableBuilder, way: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(Checkpoint(), {**share(table), **way, "pollInterval": "30s"}, available_now=False).drain()
+    server.reset_metrics()
+    table.append(numbered(4))
+
+    def no_sleep(seconds: float) -> None:
+        raise AssertionError(f"slept {seconds} s")
+
+    monkeypatch.setattr(time, "sleep", no_sleep)
+    for _ in range(500):
+        assert not run.step()
+    assert server.count() == 0
+
+
+def test_the_poll_interval_is_bounded_for_servers_elsewhere(
+    share: Share, server: SharingServer, table: DeltaTableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = share(table)
+    monkeypatch.setattr("delta_sharing_spark.access.stream._LOOPBACK", ())
+    with pytest.raises(OptionError, match=r"'pollInterval' is 9 s, the least is 10 s"):
+        Run(Checkpoint(), {**options, "pollInterval": "9s"}).step()
+    assert Run(Checkpoint(), {**options, "pollInterval": "10s"}).step()
+
+
+def test_files_beyond_the_asked_range_are_dropped(
+    share: Share, table: DeltaTableBuilder, feed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = TableQueries._end
+    monkeypatch.setattr(TableQueries, "_end", lambda self, ask, start, asked: real(self, ask, start, None))
+    table.append(numbered(4, 2))
+    options = {**share(table), **feed, "accessMode": "url", "startingVersion": "0", "maxVersionsPerRpc": "1"}
+    checkpoint = Checkpoint()
+    run = Run(checkpoint, options).drain()
+    assert checkpoint.ids == list(range(6))
+    assert [len(files) for files in run.files.values()] == [5]
+
+
+def _edited(kind: str, **fields: Any) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
+    """Change the lines of added files, in the parquet format."""
+
+    def rewrite(line: dict[str, Any]) -> dict[str, Any] | None:
+        if "add" not in line:
+            return line
+        return {kind: {k: v for k, v in {**line["add"], **fields}.items() if v is not None}}
+
+    return rewrite
+
+
+@pytest.mark.parametrize(
+    ("rewrite", "message"),
+    [
+        (_edited("add", version=None), "a file without a version"),
+        (_edited("add", id="same"), "file same .*twice"),
+    ],
+    ids=["no version", "twice"],
+)
+def test_answers_that_would_lose_or_double_rows_are_errors(
+    share: Share, server: SharingServer, table: DeltaTableBuilder, feed: dict[str, str], rewrite: Any, message: str
+) -> None:
+    server.settings.rewrite = rewrite
+    options = {**share(table), **feed, "accessMode": "url", "responseFormat": "parquet", "startingVersion": "0"}
+    with pytest.raises(Exception, match=message):
+        Run(Checkpoint(), options).step()
+
+
+def test_change_files_are_no_rows_of_a_table(share: Share, server: SharingServer, table: DeltaTableBuilder) -> None:
+    server.settings.rewrite = _edited("cdf")
+    options = {**share(table), "accessMode": "url", "responseFormat": "parquet", "startingVersion": "0"}
+    with pytest.raises(Exception, match=r"listed a 'cdf' line among the files of s\.d\.t"):
+        Run(Checkpoint(), options).step()
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_a_server_that_went_back_in_version(share: Share, table: DeltaTableBuilder, tmp_path: Path, mode: str) -> None:
+    checkpoint = Checkpoint()
+    Run(checkpoint, {**share(table), "accessMode": mode}).drain()
+    behind = DeltaTableBuilder(tmp_path / "behind" / "t", SCHEMA, table_id=table.table_id, properties=FEED)
+    with pytest.raises(StreamError, match="has read version 2, and the server now says that 0 is the newest"):
+        Run(checkpoint, {**share(behind), "accessMode": mode}).step()
+
+
+def test_a_damaged_checkpoint_that_runs_backwards(share: Share, table: DeltaTableBuilder) -> None:
+    checkpoint = Checkpoint()
+    run = Run(checkpoint, {**share(table), "startingVersion": "0", "maxFilesPerTrigger": "2"}).drain()
+    first, last = json.loads(checkpoint.offsets[0]), checkpoint.last
+    with pytest.raises(StreamError, match="the checkpoint is damaged"):
+        run.reader.partitions(last, first)

@@ -78,7 +78,7 @@ class Checkpoint:
             for batch in _batches(file, wanted):
                 for name in wanted:
                     column = batch.column(name)
-                    for row in column.filter(column.is_valid()).to_pylist(maps_as_pydicts="lossy"):
+                    for row in column.filter(column.is_valid()).to_pylist():
                         self._take(name, row, path)
 
     def _take(self, name: str, row: Mapping[str, Any], path: str) -> None:

@@ -34,7 +34,7 @@ VALID = [t for t in TABLES if t.split("/")[0] not in INVALID]
 def rows(path):
     if path.suffix == ".json":
         return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    return pq.read_table(path).to_pylist(maps_as_pydicts="strict")
+    return pq.read_table(path).to_pylist()
 
 
 def oracle(table):
@@ -67,7 +67,7 @@ def oracle(table):
                 path = unquote(tree["path"])
                 path = "file://" + path if path.startswith("/") else path.replace("file:/", "file:///")
                 if kind == "add":
-                    live[path, name] = (tree["size"], tree["partitionValues"], tree.get("stats"))
+                    live[path, name] = (tree["size"], dict(tree["partitionValues"]), tree.get("stats"))
                 else:
                     live.pop((path, name), None)
     return live

@@ -92,6 +92,16 @@ def load_commits(
         )
 
 
+def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
+    """Whether a commit is a MERGE that counted no changed row: what it rewrote is no change, as in Delta Lake."""
+    metrics = commit_info.get("operationMetrics")
+    return (
+        commit_info.get("operation") == "MERGE"
+        and isinstance(metrics, dict)
+        and all(metrics.get(f"numTargetRows{done}") == "0" for done in ("Inserted", "Updated", "Deleted"))
+    )
+
+
 class _Range:
     """Commits of a range, each under the protocol and metadata in effect."""
 
@@ -177,6 +187,7 @@ class _Commit:
         self.metadata: Metadata | None = None
         self.protocol: Protocol | None = None
         self.in_commit: int | None = None
+        self._idle_merge = False
         self.adds: list[dict[str, Any]] = []
         self.removes: list[dict[str, Any]] = []
         self.cdc: list[dict[str, Any]] = []
@@ -200,6 +211,7 @@ class _Commit:
         elif isinstance(info := tree.get("commitInfo"), dict):
             stamp = info.get("inCommitTimestamp")
             self.in_commit = stamp if isinstance(stamp, int) else None
+            self._idle_merge = changed_no_row(info)
 
     def _changes_data(self, action: dict[str, Any]) -> bool:
         change = action.get("dataChange")
@@ -211,6 +223,8 @@ class _Commit:
         """The commit's change feed."""
         if self.cdc:
             return [self.task(tree, None) for tree in self.cdc]
+        if self._idle_merge:
+            return []
         adds, removes = self._by_path(self.adds), self._by_path(self.removes)
         tasks = []
         for path, remove in removes.items():

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import CHANGE_DATA_FEED, Metadata, Protocol, metadata_from, protocol_from
+from delta_sharing_spark.deltalog.changes import changed_no_row
 from delta_sharing_spark.deltalog.replay import Head
 from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.testing.answers import Answer, Ask, Pages
@@ -266,7 +267,7 @@ def _files(commit: LoggedCommit, table: SharedTable, *, feed: bool) -> list[File
     """What a commit changed: its change files if it has any (for a feed), else its adds and removes."""
     if feed:
         found = [located("cdc", a["cdc"], table, commit) for a in commit.actions if "cdc" in a]
-        if found:
+        if found or any(changed_no_row(a["commitInfo"]) for a in commit.actions if "commitInfo" in a):
             return found
     return [
         located(kind, action[kind], table, commit)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.deltalog.paths import commit_name
+from delta_sharing_spark.schema.types import Field, Primitive
 from delta_sharing_spark.testing.datafiles import FileStyle
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
@@ -99,6 +102,17 @@ def _renamed(t: DeltaTableBuilder) -> DeltaTableBuilder:
     return t.append([{"id": 21, "part": "b", "n": 8}]).delete(ids(2, 21), change_files=False)
 
 
+def _merged_in_vain(t: DeltaTableBuilder) -> DeltaTableBuilder:
+    """A MERGE that rewrote files and changed no row; they are said to change data."""
+    commit = t.optimize().path / "_delta_log" / commit_name(t.version)
+    written, text = commit.stat().st_mtime_ns, commit.read_text("utf-8")
+    counts = json.dumps({f"numTargetRows{done}": "0" for done in ("Inserted", "Updated", "Deleted")})
+    text = text.replace('"OPTIMIZE"', f'"MERGE","operationMetrics":{counts}').replace(":false", ":true")
+    commit.write_text(text, "utf-8")
+    os.utime(commit, ns=(written, written))
+    return t
+
+
 #: By name: from the path to a table whose newest version is a handful.
 FEEDS: dict[str, Callable[[Path], DeltaTableBuilder]] = {
     "change files": lambda p: table(p, FEED).delete(ids(3)).update(ids(4, 5), doubled()).append(rows(20, 3)),
@@ -132,6 +146,7 @@ FEEDS: dict[str, Callable[[Path], DeltaTableBuilder]] = {
         .append(rows(20, 2), data_change=False)
         .delete(ids(2))
     ),
+    "merged in vain": lambda p: _merged_in_vain(table(p, FEED)).append(rows(20, 2)),
     "properties set": lambda p: table(p, FEED).set_properties(comment="none").append(rows(20, 2)),
     "grown": lambda p: _grown(table(p, FEED)),
     "renamed": lambda p: _renamed(table(p, NAME)),
@@ -176,7 +191,3 @@ def texts(found: pa.Table) -> list[str]:
 
 def struct_of(found: pa.Schema) -> list[tuple[str, str]]:
     return [(field.name, str(field.type)) for field in found]
-
-
-def names_of(schema: Struct) -> list[str]:
-    return list(schema.names)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ from feed_tables import FEEDS, NAME, T0, VECTORS, WAYS, doubled, ids, moment, ro
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from delta_sharing_spark.access.load import resolve
+from delta_sharing_spark.access.stream_source import open_source
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.errors import SchemaError, UnsupportedFeatureError
+from delta_sharing_spark.errors import DeltaSharingError, SchemaError, UnsupportedFeatureError
+from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.table import SharedTable
@@ -228,40 +233,78 @@ def test_versions_that_cannot_be_read_as_the_feed_are_refused(
         assert feed.changes(built.version).to_arrow().num_rows == 0 or change is partitioned_otherwise
 
 
-def test_a_feature_that_came_and_went_within_the_range_is_refused(server: SharingServer, tmp_path: Path) -> None:
-    """The newest protocol does not name it; the files between were written under it."""
-    built = table(tmp_path / "t", VECTORS)
-    plain = built.protocol.action()
-    strange = {"protocol": {**plain["protocol"], "readerFeatures": ["deletionVectors", "shiny"]}}
-    strange["protocol"]["writerFeatures"] = [*plain["protocol"]["writerFeatures"], "shiny"]
-    built.commit([strange]).append(rows(20, 1)).commit([plain])
-    server.add_table("s.d.shiny", built.path, access_modes=("url", "dir"))
-    for way in ("url-delta", "dir"):
-        feed = SharingClient(server.profile(), **WAYS[way]).table("s.d.shiny")
-        with pytest.raises(Exception, match="shiny"):
-            feed.changes(0).to_arrow()
-        assert feed.changes(0, 1).count() == 10
-    # A server that does not look at the features of each version leaves it to the reader.
-    server.settings.rewrite = lambda line: tell_feature(line) if "protocol" in line else line
-    try:
-        server.add_table("s.d.told", share_plain(tmp_path / "p"), access_modes=("url",))
-        feed = SharingClient(server.profile(), **WAYS["url-delta"]).table("s.d.told")
-        with pytest.raises(UnsupportedFeatureError, match="shiny"):
-            feed.changes(0).to_arrow()
-    finally:
-        server.settings.rewrite = None
-
-
-def share_plain(path: Path) -> Path:
+def with_protocols(path: Path, *features: str) -> DeltaTableBuilder:
+    """Version 2 raises the protocol by the features, 3 adds rows under it, 4 takes them back, as DROP FEATURE does."""
     built = table(path, VECTORS)
-    return built.commit([built.protocol.action()]).append(rows(20, 1)).path
+    plain = built.protocol.action()
+    strange = copy.deepcopy(plain)
+    for kind in ("readerFeatures", "writerFeatures"):
+        strange["protocol"][kind] += features
+    return built.commit([strange]).append(rows(20, 1)).commit([plain])
 
 
-def tell_feature(line: dict[str, Any]) -> dict[str, Any]:
-    body = line["protocol"]
-    if body.get("version") == 2:
-        body["deltaProtocol"]["readerFeatures"] = ["deletionVectors", "shiny"]
-    return line
+@pytest.mark.parametrize("way", ["url-delta", "dir"])
+def test_a_feature_that_came_and_went_within_the_range(server: SharingServer, tmp_path: Path, way: str) -> None:
+    """The newest protocol does not name it, and rows were written under it."""
+    server.add_table("s.d.shiny", with_protocols(tmp_path / "t", "shiny").path, access_modes=("url", "dir"))
+    feed = SharingClient(server.profile(), **WAYS[way]).table("s.d.shiny")
+    with pytest.raises(DeltaSharingError, match="shiny"):
+        feed.changes(0).to_arrow()
+    assert feed.changes(0, 1).count() == 10
+
+
+@pytest.mark.parametrize("stream", [None, "startingVersion", "readChangeFeed"])
+def test_the_reader_is_the_gate_where_the_server_is_none(
+    server: SharingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str | None
+) -> None:
+    """``includeHistoricalProtocol``: a server may check the features of one version of a range only."""
+    server.add_table("s.d.told", with_protocols(tmp_path / "t").path, access_modes=("url",))
+
+    def rewrite(line: dict[str, Any]) -> dict[str, Any]:
+        if "protocol" in line and line["protocol"].get("version") == 2:
+            line["protocol"]["deltaProtocol"]["readerFeatures"] = ["deletionVectors", "shiny"]
+        return line
+
+    monkeypatch.setattr(server.settings, "rewrite", rewrite)
+    client = SharingClient(server.profile(), **WAYS["url-delta"])
+    read: Callable[[], Any] = client.table("s.d.told").changes(0).to_arrow
+    if stream is not None:
+        options = {"startingVersion": "0", "readChangeFeed": str(stream == "readChangeFeed"), **WAYS["url-delta"]}
+        load = resolve(parse_options({"path": "s.d.told", **options}, streaming=True), client.profile)
+        read = partial(open_source(load).versions, 0, 4)
+    with pytest.raises(UnsupportedFeatureError, match="shiny"):
+        read()
+
+
+@pytest.mark.parametrize("case", ["renamed", "grown", "vectors"])
+@pytest.mark.parametrize("head", ["repeated", "once", "always the newest"])
+def test_pages_and_heads(
+    server: SharingServer,
+    share: Callable[[str], DeltaTableBuilder],
+    monkeypatch: pytest.MonkeyPatch,
+    case: str,
+    head: str,
+) -> None:
+    """Answers in pages of one file or line of history, and a server that does not tell history at all."""
+    built = share(case)
+
+    def rewrite(line: dict[str, Any]) -> dict[str, Any] | None:
+        if "metaData" not in line:
+            return line
+        told = line["metaData"]
+        return {"metaData": told | {"deltaMetadata": newest}} if told.get("version") == 1 else None
+
+    newest = built.metadata_action()["metaData"]
+    with monkeypatch.context() as patched:
+        patched.setattr(server.settings, "page_size", 1)
+        patched.setattr(server.settings, "repeat_head", head == "repeated")
+        for end in (built.version, 2):
+            scan = shared(server, case, "url-delta").changes(1, end)
+            schema = scan.schema
+            patched.setattr(server.settings, "rewrite", rewrite if head == "always the newest" else None)
+            assert texts(scan.to_arrow()) == texts(built.expected_changes(1, end))
+            assert list(schema.names) == built.expected_changes(1, end).column_names
+            patched.setattr(server.settings, "rewrite", None)
 
 
 STEPS: dict[str, Callable[[DeltaTableBuilder, tuple[int, ...], int], Any]] = {

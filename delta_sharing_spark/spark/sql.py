@@ -189,8 +189,12 @@ class _Empty:
 
     spark: SparkSession
     found: _Found
+    _made: dict[TableName, DataFrame] = field(default_factory=dict)
 
     def __call__(self, reference: TableReference) -> DataFrame:
-        schema = self.found.schema_of(reference.name)
-        assert schema is not None
-        return self.spark.createDataFrame([], StructType.fromJson(spark_schema_json(schema)))
+        table = self.found.table(reference.name)
+        assert table is not None
+        if table.name not in self._made:
+            schema = StructType.fromJson(spark_schema_json(table.schema))
+            self._made[table.name] = self.spark.createDataFrame([], schema)
+        return self._made[table.name]

@@ -98,15 +98,15 @@ class DirectoryTable:
 
     def check(self, batch: AddBatch) -> None:
         """The same for files in columns: only those outside the root are looked at one by one."""
-        import numpy as np
         import pyarrow.compute as pc
+
+        from delta_sharing_spark.deltalog.columns import scalar
 
         outside = pc.or_(pc.match_substring(batch.paths, ":"), pc.starts_with(batch.paths, "/"))
         if batch.vectors is not None:
-            stored = pc.equal(pc.struct_field(batch.vectors, "storageType"), "p")
-            outside = pc.or_(outside, pc.fill_null(stored, False))
-        if pc.any(outside).as_py():
-            for _ in self.checked(batch.filter(np.asarray(outside)).tasks()):
+            outside = pc.or_kleene(outside, pc.equal(pc.struct_field(batch.vectors, "storageType"), scalar("p")))
+        if outside.true_count:
+            for _ in self.checked(batch.filter(outside).tasks()):
                 pass
 
     def checked(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:

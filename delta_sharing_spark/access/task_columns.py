@@ -28,7 +28,9 @@ class TaskColumns(Sequence[FileTask]):
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """Bytes of each file."""
-        sizes = [np.asarray(batch.sizes.fill_null(0)) for batch in self._batches]
+        from delta_sharing_spark.deltalog.columns import bools, integers
+
+        sizes = [np.where(bools(batch.sizes.is_valid()), integers(batch.sizes), 0) for batch in self._batches]
         return np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
 
     def live_rows(self) -> int | None:

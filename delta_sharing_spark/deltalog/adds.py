@@ -111,7 +111,7 @@ class AddBatch:
         rows = found.to_pylist()
         for index in odd.tolist():
             rows[index] = rows_in_stats(self.stats[index].as_py())
-        return pa.array(rows, pa.int64())
+        return columns.int64s(rows)
 
     def vector(self, index: int) -> DeletionVector | None:
         """One file's deletion vector, located.
@@ -157,7 +157,7 @@ class AddBatch:
         if column is None:
             return [None] * (self.num_rows if places is None else len(places))
         if places is not None:
-            column = column.take(pa.array(places, pa.int64()))
+            column = column.take(columns.int64s(places))
         texts: list[str | None] = column.to_pylist() if self.stats is not None else stats_to_json(column)
         return texts
 
@@ -263,4 +263,4 @@ def normalize_vectors(vectors: pa.StructArray) -> pa.StructArray | None:
         return None
     if present.true_count == len(vectors) or vectors.null_count:
         return vectors
-    return pc.if_else(present, vectors, pa.scalar(None, vectors.type))
+    return pc.if_else(present, vectors, pa.nulls(1, vectors.type)[0])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,3 +163,27 @@ def test_many_threads_ask_the_server_once(server: SharingServer, table: DeltaTab
     for thread in threads:
         thread.join()
     assert sum(request.kind == "credentials" for request in server.requests) == 1
+
+
+_PLAN = """
+import json, sys
+from delta_sharing_spark.access.load import resolve
+from delta_sharing_spark.access.planning import plan
+from delta_sharing_spark.options import parse_options
+found = plan(resolve(parse_options(json.loads(sys.argv[1]))))
+print(found.report.mode, sum(len(split.slices) for split in found.splits), *{"pandas"} & set(sys.modules))
+"""
+
+
+@pytest.mark.parametrize("where", [None, "id > 3"])
+def test_planning_by_directory_imports_no_pandas(tmp_path: Path, server: SharingServer, where: str | None) -> None:
+    built = DeltaTableBuilder(tmp_path / "v", SCHEMA, properties={"delta.enableDeletionVectors": "true"})
+    built.append(pa.table({"id": range(7)}, SCHEMA)).append(pa.table({"id": range(7)}, SCHEMA))
+    built.delete(lambda t: pa.array([i == 5 for i in t["id"].to_pylist()]), deletion_vectors=True)
+    server.add_table("s.d.v", built.path, access_modes=BOTH)
+    options = {"path": "s.d.v", "endpoint": server.endpoint, "bearerToken": TOKEN, "shareCredentialsVersion": "1"}
+    options |= {"accessMode": "dir"} | ({"where": where} if where else {})
+    done = subprocess.run(
+        [sys.executable, "-c", _PLAN, json.dumps(options)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["dir", "2"]

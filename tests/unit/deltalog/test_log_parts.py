@@ -79,6 +79,13 @@ def test_masks_round_trip(values, cut):
     assert columns.bools(array.slice(cut)).tolist() == values[cut:]
 
 
+@given(st.lists(st.none() | st.integers(-(1 << 63), (1 << 63) - 1), max_size=20))
+def test_integers_round_trip(values):
+    array = columns.int64s(values)
+    array.validate(full=True)
+    assert array.to_pylist() == values
+
+
 @given(st.lists(st.none() | st.text(max_size=5), max_size=20))
 def test_strings_round_trip(texts):
     array = columns.strings(texts)

@@ -197,8 +197,9 @@ class StreamPlanner:
             here = Position(files.version) if files.version > position.version else position
             try:
                 self._checked(files)
-            except StreamError:
+            except StreamError as error:
                 if begun or here != position:
+                    _log.warning("the stream's batch ends here, for the next one will fail: %s", error)
                     return here, False
                 raise
             tasks = self._admitted(files)
@@ -220,7 +221,7 @@ class StreamPlanner:
 
     def _versions(self, start: int, stop: int) -> tuple[list[VersionFiles], Access]:
         block = self._block
-        if block is not None and block[0] <= start and stop <= block[1]:
+        if block is not None and block[0] <= start and stop <= block[1] and self._lasts(block[2], block[3]):
             return [v for v in block[2] if start <= v.version <= stop], block[3]
         self._block = None  # the old one is let go before the new one is read
         versions, access = self.source.versions(start, stop)
@@ -228,12 +229,16 @@ class StreamPlanner:
         return versions, access
 
     def _snapshot_of(self, version: int) -> tuple[list[FileTask], Access]:
-        if self._snapshot is None or self._snapshot[0].version != version:
-            self._snapshot = self.source.snapshot(version)
-            shape = self._snapshot[0].shape
-            if shape is not None:
-                self._policy.check(shape, version, self._table)
-        return self._snapshot[0].tasks, self._snapshot[1]
+        kept = self._snapshot
+        if kept is None or kept[0].version != version or not self._lasts([kept[0]], kept[1]):
+            kept = self._snapshot = self.source.snapshot(version)
+            if kept[0].shape is not None:
+                self._policy.check(kept[0].shape, version, self._table)
+        return kept[0].tasks, kept[1]
+
+    def _lasts(self, versions: list[VersionFiles], access: Access) -> bool:
+        some = next((task for files in versions for task in files.tasks), None)
+        return some is None or self.source.lasts(some, access)
 
     def _admitted(self, files: VersionFiles) -> list[FileTask]:
         """The files of a version that a table stream emits, by what its options permit."""

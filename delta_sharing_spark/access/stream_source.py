@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
+from delta_sharing_spark.access.carriage import DirectoryAccess
 from delta_sharing_spark.access.changes import change_tasks, shapes_of
-from delta_sharing_spark.access.listing import url_access
+from delta_sharing_spark.access.credentials import TOKENS
+from delta_sharing_spark.access.expiry import earliest, renew_at, url_end
+from delta_sharing_spark.access.listing import directory_of, url_access
 from delta_sharing_spark.access.load import Load, TableShape, shape_in_log, shape_of
-from delta_sharing_spark.access.settings import formats_of, iso, millis, storage_of
-from delta_sharing_spark.access.url import SnapshotFiles, task_of
+from delta_sharing_spark.access.settings import formats_of, iso, millis
+from delta_sharing_spark.access.url import SnapshotFiles, UrlAccess, task_of
 from delta_sharing_spark.errors import ResponseError, StreamError, VersionError
 from delta_sharing_spark.scan.plan import Access, FileTask
 from delta_sharing_spark.sharing.actions import FileRecord
@@ -68,6 +72,9 @@ class StreamSource(Protocol):
 
     def versions(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
         """Versions ``start`` to ``end``, both included, in order; versions without files may be left out."""
+
+    def lasts(self, task: FileTask, access: Access) -> bool:
+        """Whether executors can still read what was listed: they renew it themselves, or it is valid for a while."""
 
 
 class UrlSource:
@@ -144,6 +151,12 @@ class UrlSource:
                 files.tasks.append(_kept(task, load))
         return self._ordered(found, response, start, end), url_access(load, query, response)
 
+    def lasts(self, task: FileTask, access: Access) -> bool:
+        assert isinstance(access, UrlAccess)
+        ends = earliest(task.expires_at, access.expires_at, url_end(task.location))
+        due = renew_at(ends, access.planned_at)
+        return access.recipe is not None or due is None or time.time() < due
+
     def _ordered(
         self, found: dict[int, VersionFiles], response: QueryResponse, start: int, end: int
     ) -> list[VersionFiles]:
@@ -214,13 +227,24 @@ class DirectorySource:
         for task in self._directory.tasks(snapshot, keep_stats=self._load.prune is not None):
             tasks.append(_as_insert(task, version, snapshot.timestamp_ms) if feed else task)
         shape = shape_in_log(snapshot.protocol, snapshot.metadata, str(self._load.table))
-        return VersionFiles(version, sorted(tasks, key=_by_id), shape=shape), self._directory.access
+        return VersionFiles(version, sorted(tasks, key=_by_id), shape=shape), self._access()
 
     def versions(self, start: int, end: int) -> tuple[list[VersionFiles], Access]:
         found = list(self._feed(start, end) if self._load.options.read_change_feed else self._files(start, end))
         for files in found:
             files.tasks = sorted((_kept(t, self._load) for t in self._directory.checked(files.tasks)), key=_by_id)
-        return found, self._directory.access
+        return found, self._access()
+
+    def lasts(self, task: FileTask, access: Access) -> bool:
+        assert isinstance(access, DirectoryAccess)
+        return access.issuer is not None or all(time.time() < token.renew_at for token in access.tokens)
+
+    def _access(self) -> DirectoryAccess:
+        """For executors, with tokens that are valid now: a stream outlives those that it was opened with."""
+        issuer = self._directory.driver.issuer
+        assert issuer is not None
+        access = self._directory.access
+        return replace(access, tokens=tuple(TOKENS.get(issuer, token.location) for token in access.tokens))
 
     def _feed(self, start: int, end: int) -> Iterator[VersionFiles]:
         from delta_sharing_spark.deltalog.changes import load_changes
@@ -251,17 +275,7 @@ def open_source(load: Load) -> StreamSource:
     """The source of a resolved load's versions."""
     if load.decision.mode == "url":
         return UrlSource(load)
-    from delta_sharing_spark.access.directory import open_directory
-
-    directory = open_directory(
-        load.profile,
-        load.settings,
-        load.table,
-        load.head,
-        settings=storage_of(load.options),
-        carry_profile=load.options.carry_profile,
-    )
-    return DirectorySource(load, directory)
+    return DirectorySource(load, directory_of(load))
 
 
 def _files(records: Iterator[FileRecord], table: str) -> Iterator[tuple[int, FileTask | None]]:

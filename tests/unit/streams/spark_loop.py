@@ -2,8 +2,8 @@
 
 Spark stores what ``latestOffset`` returns before it calls ``partitions``, and never what ``initialOffset`` returned; it asks
 for ``initialOffset`` again until batch 0 is committed. After a restart a batch that was planned and not committed is
-replayed: ``partitions`` comes before any ``latestOffset``. Before 4.2 ``latestOffset`` has no arguments, and a restart
-after a commit shows as ``partitions(last, last)``.
+replayed: ``partitions`` comes before any ``latestOffset``. Before 4.2 ``latestOffset`` has no arguments, and every restart
+shows as ``partitions(last, last)``, where ``last`` is the newest offset stored.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Run:
             if self._available_now:
                 reader.prepareForTriggerAvailableNow()
             reader.getDefaultReadLimit()
-        elif checkpoint.offsets and checkpoint.committed == len(checkpoint.offsets):
+        elif checkpoint.offsets:
             assert list(reader.partitions(checkpoint.last, checkpoint.last)) == []
 
     def _position(self, batch: int) -> dict[str, Any]:

@@ -51,6 +51,9 @@ class FakeSource:
         tasks = [task for v in range(version + 1) for task in self.files_of(v)]
         return VersionFiles(version, tasks), None
 
+    def lasts(self, task: FileTask, access: Any) -> bool:
+        return True
+
     def versions(self, start: int, end: int) -> tuple[list[VersionFiles], Any]:
         self.asked.append((start, end))
         found = [

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from spark_loop import Checkpoint, Killed, Rows, Run
 
+from delta_sharing_spark.access.credentials import TOKENS
 from delta_sharing_spark.errors import OptionError, StreamError
 from delta_sharing_spark.spark import compat
 from delta_sharing_spark.testing.queries import TableQueries
@@ -129,6 +130,22 @@ def test_a_batch_whose_urls_expired_reads_the_same_rows(
     while run.step(between=server.expire_urls):
         pass
     assert checkpoint.ids == list(range(7))
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+@pytest.mark.parametrize("start", [{}, {"startingVersion": "0"}], ids=str)
+def test_executors_that_cannot_renew_are_given_what_is_valid_now(
+    share: Share, table: DeltaTableBuilder, mode: str, start: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**share(table), **start, "accessMode": mode, "maxFilesPerTrigger": "1", "carryProfile": "false"}
+    real, passed = time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: real() + passed)
+    monkeypatch.setattr(TOKENS, "_clock", time.time)
+    checkpoint = Checkpoint()
+    run = Run(checkpoint, options)
+    while run.step():
+        passed += 7200.0
+    assert checkpoint.ids == [0, 1, 2, 3]
 
 
 @pytest.mark.usefixtures("admission_control")

@@ -95,6 +95,8 @@ def test_a_change_stream(tmp_path: Path, share: Any, stream: Any) -> None:
 def test_deletes_stop_a_stream_unless_it_is_told(tmp_path: Path, share: Any, stream: Any) -> None:
     table = DeltaTableBuilder(tmp_path / "deletes", SCHEMA).append(rows(0, 10), files=2)
     address = share(table.delete(lambda t: pc.less(t["id"], 3)))
+    if not ADMISSION_CONTROL:  # before, a run is one batch, which ends before the version that cannot be read
+        assert len(stream(address, "strict", startingVersion="0")) == 10
     with pytest.raises(Exception, match=r"Detected a data update .* at version 2"):
         stream(address, "strict", startingVersion="0")
     assert len(stream(address, "skipping", startingVersion="0", skipChangeCommits="true")) == 10
@@ -143,44 +145,46 @@ from pyspark.sql import SparkSession
 address, out = sys.argv[1:]
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 query = (spark.readStream.format("deltaSharing").option("pollInterval", "100ms").option("maxFilesPerTrigger", "2")
-    .load(address).writeStream.format("parquet").option("path", out + "/rows")
-    .option("checkpointLocation", out + "/checkpoint").trigger(availableNow=True).start())
+    .load(address).writeStream.format("parquet").option("path", out)
+    .option("checkpointLocation", out + "-checkpoint").trigger(processingTime="0 seconds").start())
 print("STARTED", flush=True)
 query.awaitTermination()
-print("DONE", query.exception(), flush=True)
 """
 
 
 def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(
-    tmp_path: Path, share: Any, spark: Any, spark_mode: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, share: Any, stream: Any, spark_mode: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Longer by hand: KILL_ROUNDS drivers are killed; KILL_SEED repeats the moments that a run printed."""
     if spark_mode != "classic":
         pytest.skip("the driver is a process of its own, and classic")
     seed = int(os.environ.get("KILL_SEED", random.randrange(10**6)))
-    rounds = int(os.environ.get("KILL_ROUNDS", "1"))
-    with capsys.disabled():
-        sys.stderr.write(f"\n[kill and restart: KILL_SEED={seed}]\n")
-    draw = random.Random(seed)
+    draw, rounds = random.Random(seed), int(os.environ.get("KILL_ROUNDS", "1"))
     table = DeltaTableBuilder(tmp_path / "killed", SCHEMA)
     for i in range(12):
         table.append(rows(i * 10, 10))
     address = share(table)
     python = worker_python(sys.executable)
     environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-    command = [sys.executable, "-c", _DRIVER, address, str(tmp_path)]
+    command = [sys.executable, "-c", _DRIVER, address, str(tmp_path / "stream")]
     for _ in range(rounds):
+        moment = draw.uniform(0, 8)
         driver = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
         assert driver.stdout is not None
         assert driver.stdout.readline() == b"STARTED\n"
-        time.sleep(draw.uniform(0, 6))
+        time.sleep(moment)
+        assert driver.poll() is None, "the driver ended by itself"
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
         driver.stdout.close()
-    table.append(rows(120, 10))
-    last = subprocess.run(command, env=environment, capture_output=True, timeout=200, check=False)
-    assert b"DONE None" in last.stdout, last.stderr[-3000:]
-    last = subprocess.run(command, env=environment, capture_output=True, timeout=200, check=False)
-    assert b"DONE None" in last.stdout, last.stderr[-3000:]
-    assert sorted(r.id for r in spark.read.parquet(str(tmp_path / "rows")).collect()) == list(range(130))
+        committed = len(list((tmp_path / "stream-checkpoint" / "commits").glob("[0-9]*")))
+        with capsys.disabled():
+            sys.stderr.write(
+                f"\n[KILL_SEED={seed}: killed {moment:.2f} s after its start, {committed} batches committed]\n"
+            )
+        table.append(rows(table.version * 10, 10))
+    if not ADMISSION_CONTROL:  # before, a run is one batch: here the one that was begun
+        stream(address)
+    assert sorted(r.id for r in stream(address)) == list(range(table.version * 10))

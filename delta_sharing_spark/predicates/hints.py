@@ -3,7 +3,8 @@
 A hint says less than the predicate, never more. What cannot be said is left out under AND and takes the whole of an
 OR with it; NOT is pushed down to the comparisons first, so that neither rule is ever applied upside down. Servers
 compare a literal with a file's ``[min, max]``, and the reference server answers ``not`` and ``isNull`` over such a range
-wrongly (it drops files that hold matches): those two are said of partition columns only.
+wrongly (it drops files that hold matches): ``not(isNull)`` is said of partition columns only, and ``isNull`` never, for a
+NULL partition may be written as the empty string.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from delta_sharing_spark.predicates.floats import float_key, float_value
 from delta_sharing_spark.predicates.like import like_parts, like_prefix
 from delta_sharing_spark.predicates.literals import BOOLEAN, DATE, DOUBLE, FLOAT, INTEGER, LONG, STRING, TIMESTAMP
 from delta_sharing_spark.predicates.tree import (
@@ -97,9 +99,8 @@ class _Sayer:
                 return self._membership(column, literals, negated)
             case Like(column, pattern, escape):
                 return None if negated else self._like(column, pattern, escape)
-            case IsNull(Column() as column) if self._is_partition(column) and column.type in _NAMES:
-                null = {"op": "isNull", "children": [_column(column)]}
-                return {"op": "not", "children": [null]} if negated else null
+            case IsNull(Column() as column) if negated and self._is_partition(column) and column.type in _NAMES:
+                return {"op": "not", "children": [{"op": "isNull", "children": [_column(column)]}]}
         return None
 
     def _junction(self, operands: tuple[Expression, ...], conjunction: bool, negated: bool, depth: int) -> Node | None:
@@ -129,6 +130,8 @@ class _Sayer:
             return None  # NaN is above all, and not in the statistics; -0.0 equals 0.0, and servers tell them apart
         if kind == TIMESTAMP:
             return None if self._is_partition(column) else _timestamp(op, column, literal)
+        if kind == FLOAT:
+            return _float(op, column, literal)
         text = _text(literal)
         return None if text is None else _node(op, column, text)
 
@@ -195,6 +198,15 @@ def _text(literal: Literal) -> str | None:
     return str(value) if isinstance(value, int) else None
 
 
+def _float(op: str, column: Column, literal: Literal) -> Node | None:
+    """A bound that is a float away, or two: statistics have the digits of single or of double precision, read as either."""
+    assert isinstance(literal.value, float)
+    at = float_key(literal.value, 32)
+    ends = [(">=", at - 1), ("<=", at + 1)] if op == "=" else [("<=", at + 1)]
+    texts = [(sign, _text(Literal(float_value(end, 32), FLOAT))) for sign, end in ends]
+    return _joined("and", [_node(sign, column, text) for sign, text in texts if text is not None])
+
+
 def _timestamp(op: str, column: Column, literal: Literal) -> Node | None:
     """A bound in whole milliseconds, as the statistics are: their maxima are cut, so a lower bound is cut as well."""
     value = literal.value
@@ -219,8 +231,6 @@ def _sql(node: Expression, partitions: set[str]) -> str | None:
             return _sql_compare("<>", column, literal, partitions)
         case Not(Compare(op, column, literal)) if column.type not in (FLOAT, DOUBLE):
             return _sql_compare(_NEGATED[op], column, literal, partitions)
-        case IsNull(Column() as column) if _sql_column(column, partitions):
-            return f"{_sql_column(column, partitions)} is null"
         case Not(IsNull(Column() as column)) if _sql_column(column, partitions):
             return f"{_sql_column(column, partitions)} is not null"
     return None

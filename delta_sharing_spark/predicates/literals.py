@@ -145,40 +145,49 @@ class Zone:
 
     def to_utc(self, local: int) -> int:
         """Microseconds since 1970 of a local wall clock, given as if it were UTC; as ``java.time`` resolves it."""
-        if self.is_utc:
-            return local
-        days, rest = divmod(local, DAY)
-        if days < 0 or days > 2_900_000:
-            raise PredicateError(f"a time in the zone {self.name} outside 1970 to 9900; write it in UTC")
-        wall = datetime.fromordinal(days + _EPOCH) + timedelta(microseconds=rest)
-        offset = self._info().utcoffset(wall)
-        assert offset is not None
-        return local - (offset.days * DAY + offset.seconds * 1_000_000)
+        ahead = self._ahead()
+        if ahead is None:
+            days, rest = divmod(local, DAY)
+            if days < 0 or days > 2_900_000:
+                raise PredicateError(f"a time in the zone {self.name} outside 1970 to 9900; write it in UTC")
+            wall = datetime.fromordinal(days + _EPOCH) + timedelta(microseconds=rest)
+            ahead = _micros(self._region().utcoffset(wall))
+        return local - ahead
 
     def to_local(self, micros: int) -> int:
         """The local wall clock at an instant, as if it were UTC."""
-        if self.is_utc:
-            return micros
-        if not 0 <= micros <= 2_900_000 * DAY:
-            raise PredicateError(f"a time in the zone {self.name} outside 1970 to 9900; write it in UTC")
-        instant = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=micros)
-        offset = instant.astimezone(self._info()).utcoffset()
-        assert offset is not None
-        return micros + offset.days * DAY + offset.seconds * 1_000_000
+        ahead = self._ahead()
+        if ahead is None:
+            if not 0 <= micros <= 2_900_000 * DAY:
+                raise PredicateError(f"a time in the zone {self.name} outside 1970 to 9900; write it in UTC")
+            instant = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=micros)
+            ahead = _micros(instant.astimezone(self._region()).utcoffset())
+        return micros + ahead
 
-    def _info(self) -> tzinfo:
+    def _ahead(self) -> int | None:
+        """Microseconds that the zone is always ahead of UTC; None if that depends on the time."""
+        if self.is_utc:
+            return 0
         match = re.fullmatch(r"([+-])([0-9]{1,2}):?([0-9]{2})?", self.name)
-        if match:
-            minutes = int(match[2]) * 60 + int(match[3] or 0)
-            if minutes > 18 * 60 or int(match[3] or 0) > 59:
-                raise PredicateError(f"{self.name} is not a zone offset")
-            return timezone(timedelta(minutes=-minutes if match[1] == "-" else minutes))
+        if match is None:
+            return None
+        minutes = int(match[2]) * 60 + int(match[3] or 0)
+        if minutes > 18 * 60 or int(match[3] or 0) > 59:
+            raise PredicateError(f"{self.name} is not a zone offset")
+        return (-minutes if match[1] == "-" else minutes) * 60_000_000
+
+    def _region(self) -> tzinfo:
         import zoneinfo
 
         try:
             return zoneinfo.ZoneInfo(self.name)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise PredicateError(f"the time zone {self.name!r} is not known here; write the time in UTC") from error
+
+
+def _micros(offset: timedelta | None) -> int:
+    assert offset is not None
+    return offset // timedelta(microseconds=1)
 
 
 def parse_date(text: str) -> int:

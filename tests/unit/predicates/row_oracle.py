@@ -8,6 +8,8 @@ import math
 import re
 from typing import Any
 
+import numpy as np
+
 from delta_sharing_spark.predicates.tree import (
     And,
     Column,
@@ -101,8 +103,10 @@ def leaves(schema: Any, path: tuple[str, ...] = ()) -> Any:
             yield (*path, f.name), f.type
 
 
-def statistics(rows: list[dict[str, Any]], schema: Any, *, nan: bool, prefix: int) -> dict[str, Any]:
-    """What a writer puts into the log: NaN as the maximum or left out, strings and timestamps cut."""
+def statistics(
+    rows: list[dict[str, Any]], schema: Any, *, nan: bool, prefix: int, short: bool = False
+) -> dict[str, Any]:
+    """What a writer puts into the log: NaN as the maximum or left out, strings and timestamps cut, floats cut or whole."""
     stats: dict[str, Any] = {"numRecords": len(rows), "minValues": {}, "maxValues": {}, "nullCount": {}}
     for path, kind in leaves(schema):
         values = [field(rows_, Column(path, kind)) for rows_ in rows]
@@ -112,6 +116,8 @@ def statistics(rows: list[dict[str, Any]], schema: Any, *, nan: bool, prefix: in
             continue
         if not nan:
             present = [v for v in present if not (isinstance(v, float) and math.isnan(v))]
+        if short and str(kind) == "float":
+            present = [float(str(np.float32(v))) for v in present]
         if present:
             put(stats["minValues"], path, written(min(present, key=rank), prefix, False))
             put(stats["maxValues"], path, written(max(present, key=rank), prefix, True))

@@ -166,7 +166,8 @@ DATE_LITERALS = ["DATE '2020-01-01'", "'2020-1-1'", "'1970-01-01'", "DATE '0001-
                  "DATE'2020-02-29'", "'2020-02-29 foo'", "CAST('2020-01-01' AS DATE)", "'1582-10-15'"]  # fmt: skip
 STAMP_LITERALS = ["TIMESTAMP '2020-01-01 00:00:00'", "'2020-01-01 12:34:56'", "'2020-01-01T12:34:56Z'", "'1970-01-01 00:00:00.000001'",
                   "TIMESTAMP '2020-01-01 02:00:00+02:00'", "'1969-12-31 23:59:59.999999'", "'0001-01-01'", "'9999-12-31 23:59:59.999999'",
-                  "'2020-02-29 12:00:00.1234569'", "TIMESTAMP '1970-01-01 1:00:00 Europe/Berlin'", "TIMESTAMP_LTZ '2020-01-01'"]  # fmt: skip
+                  "'2020-02-29 12:00:00.1234569'", "TIMESTAMP '1970-01-01 1:00:00 Europe/Berlin'", "TIMESTAMP_LTZ '2020-01-01'",
+                  "'1969-12-31 23:59:59.9999995'", "TIMESTAMP '1970-01-01 00:00:00.000001+05:30'", "'1582-10-15 00:00:00-08:00'"]  # fmt: skip
 NTZ_LITERALS = [
     "TIMESTAMP_NTZ '2020-01-01 00:00:00'",
     "TIMESTAMP_NTZ '1969-12-31T23:59:59.999999'",
@@ -192,6 +193,15 @@ OPS = ["=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>", "!>", "!<"]
 LIKE_PATTERNS = ["'%'", "'a%'", "'%c'", "'%a%'", "'a_c'", "''", "'_'", "'a\\%'", "'a\\_c'", "'a__c'", "'%\\n%'", "'a\\\\\\\\b'",
                  "'%é%'", "'a%%_'", "'_%_'", "'a!%' ESCAPE '!'", "'a!!%' ESCAPE '!'", "'%''%'", "r'a\\\\b'", "NULL", "'.*'",
                  "'[a]%'", "'%_😀%'", "'%%'", "'x%x'"]  # fmt: skip
+
+
+@st.composite
+def like_patterns(draw: st.DrawFn) -> str:
+    """A pattern of its own making, escaped by anything; not all are whole."""
+    text = draw(st.text(st.sampled_from("ab%_!\\\n😀c"), max_size=6))
+    escape = draw(st.sampled_from(["", "", "!", "%", "_", "a", "\\\\", "😀"]))
+    quoted = "'" + "".join(_quoted.get(c, c) for c in text) + "'"
+    return quoted + (f" ESCAPE '{escape}'" if escape else "")
 
 
 @st.composite
@@ -227,7 +237,7 @@ def comparisons(draw: st.DrawFn) -> str:
         return f"{left} {draw(st.sampled_from(OPS))} {right}"
     if kind == "like":
         name = draw(st.sampled_from(["s", "t", "st.y"]))
-        return f"{name} {negated}LIKE {draw(st.sampled_from(LIKE_PATTERNS))}"
+        return f"{name} {negated}LIKE {draw(st.one_of(st.sampled_from(LIKE_PATTERNS), like_patterns()))}"
     if kind == "bare":
         return draw(
             st.sampled_from(["flag", "true", "NOT flag", "1 = 1", "'a' = \"a\"", "1 > NULL", "NULL <=> 1", "1.0 = 1"])

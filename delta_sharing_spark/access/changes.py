@@ -11,8 +11,8 @@ from delta_sharing_spark.access.listing import Listed, PlanReport, directory_of,
 from delta_sharing_spark.access.load import Load, TableShape, shape_in_log, shape_of
 from delta_sharing_spark.access.settings import formats_of, iso
 from delta_sharing_spark.access.url import task_of
-from delta_sharing_spark.access.versions import range_in_log, range_of_versions, refused_feed, refused_range
-from delta_sharing_spark.errors import RequestRefusedError, ResponseError, SchemaError, TableChangedError
+from delta_sharing_spark.access.versions import REFUSALS, range_in_log, range_of_versions, refused_feed, refused_range
+from delta_sharing_spark.errors import ResponseError, SchemaError, TableChangedError
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.sharing.actions import FileRecord, Metadata, Protocol
 from delta_sharing_spark.sharing.query import ChangesQuery, QueryResponse
@@ -50,7 +50,7 @@ def changes_by_url(load: Load) -> Listed:
     )
     try:
         response = load.rest.changes(load.table, query, formats=formats_of(options))
-    except RequestRefusedError as refusal:
+    except REFUSALS as refusal:
         versions = refused_range(load.rest, load.table, options, newest, refusal)
         if not versions:
             return nothing
@@ -63,7 +63,7 @@ def changes_by_url(load: Load) -> Listed:
         )
         try:
             response = load.rest.changes(load.table, query, formats=formats_of(options))
-        except RequestRefusedError as again:
+        except REFUSALS as again:
             raise refused_feed(load.table, options, again) from again
     records = list(response.records())
     for version, shape in shapes_of(response, table):

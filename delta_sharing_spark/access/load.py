@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from delta_sharing_spark.access.negotiate import Decision, negotiate, with_fallback
 from delta_sharing_spark.access.settings import formats_of, iso, millis, storage_of, transport_of, who
-from delta_sharing_spark.access.versions import head_as_of, last_in_log, last_version, refused_travel
+from delta_sharing_spark.access.versions import (
+    REFUSALS,
+    Refusal,
+    head_as_of,
+    last_in_log,
+    last_version,
+    refused_travel,
+)
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, TableChangedError, VersionError
 from delta_sharing_spark.features import check_protocol, check_type_changes, mapping_mode
 from delta_sharing_spark.options import ReadOptions
@@ -193,12 +200,14 @@ def _negotiated(rest: SharingRest, table: TableName, options: ReadOptions) -> tu
         head = rest.metadata(
             table, version=options.version_as_of, timestamp=iso(options.timestamp_as_of), formats=formats_of(options)
         )
-    except RequestRefusedError as refusal:
-        cause: VersionError | RequestRefusedError = refusal
+    except REFUSALS as refusal:
+        cause: VersionError | Refusal = refusal
         if options.version_as_of is not None or options.timestamp_as_of is not None:
             cause = refused_travel(rest, table, options, refusal)
             if isinstance(cause, VersionError) and options.access_mode == "url":
                 raise cause from refusal
+        if isinstance(cause, NotFoundError):
+            raise
         head = _listed(rest, table, cause)
         return head, _decide(head, table, options, url_refusal=str(cause))
     return head, _decide(head, table, options)
@@ -283,7 +292,7 @@ def _shape_at_end(
     asked = replace(options, version_as_of=end)
     try:
         head = rest.metadata(table, version=end, formats=formats_of(options))
-    except RequestRefusedError as refusal:
+    except REFUSALS as refusal:
         raise refused_travel(rest, table, asked, refusal) from refusal
     head = head_as_of(rest, table, asked, head)
     return shape_of(head.protocol, head.metadata, str(table))

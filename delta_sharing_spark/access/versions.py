@@ -20,6 +20,9 @@ from delta_sharing_spark.sharing.rest import SharingRest
 if TYPE_CHECKING:
     from delta_sharing_spark.deltalog.paths import LogStore
 
+#: How servers refuse versions that they do not have or do not share, and endpoints.
+Refusal = RequestRefusedError | NotFoundError
+REFUSALS = (RequestRefusedError, NotFoundError)
 #: What versions are committed at, and so what moments are told apart by.
 _TICK = timedelta(milliseconds=1)
 
@@ -43,7 +46,7 @@ def head_as_of(rest: SharingRest, table: TableName, options: ReadOptions, head: 
         return head
     try:
         found = rest.query(table, query, formats=formats_of(options)).head
-    except RequestRefusedError as refusal:
+    except REFUSALS as refusal:
         raise refused_travel(rest, table, options, refusal) from refusal
     if version is not None and found.version is not None and found.version != version:
         raise VersionError(
@@ -54,12 +57,12 @@ def head_as_of(rest: SharingRest, table: TableName, options: ReadOptions, head: 
 
 
 def refused_travel(
-    rest: SharingRest, table: TableName, options: ReadOptions, refusal: RequestRefusedError
-) -> VersionError | RequestRefusedError:
+    rest: SharingRest, table: TableName, options: ReadOptions, refusal: Refusal
+) -> VersionError | Refusal:
     """What it means that the server refuses a version or a moment: a VersionError, unless it refuses the table as such."""
     try:
         newest = rest.metadata(table, formats=formats_of(options)).version
-    except RequestRefusedError:
+    except REFUSALS:
         return refusal
     version = options.version_as_of
     if version is not None and newest is not None and version > newest:
@@ -89,7 +92,7 @@ def last_version(rest: SharingRest, table: TableName, options: ReadOptions, newe
 
 
 def refused_range(
-    rest: SharingRest, table: TableName, options: ReadOptions, newest: int | None, refusal: RequestRefusedError
+    rest: SharingRest, table: TableName, options: ReadOptions, newest: int | None, refusal: Refusal
 ) -> range:
     """What is left to ask of a change data feed that the server refuses by its moments: their versions, maybe none.
 
@@ -112,7 +115,7 @@ def refused_range(
     raise refused_feed(table, options, refusal) from refusal
 
 
-def refused_feed(table: TableName, options: ReadOptions, refusal: RequestRefusedError) -> VersionError:
+def refused_feed(table: TableName, options: ReadOptions, refusal: Refusal) -> VersionError:
     """The error of a change data feed that the server refuses."""
     start = iso(options.starting_timestamp) or f"version {options.starting_version}"
     last = "the newest version" if options.ending_version is None else f"version {options.ending_version}"
@@ -175,9 +178,11 @@ def _version_after(rest: SharingRest, table: TableName, moment: datetime) -> int
     """The first version after a moment; None if there is none."""
     try:
         return rest.table_version(table, iso(moment + _TICK))
-    except (RequestRefusedError, NotFoundError):
+    except REFUSALS:
         return None
 
 
-def _words(refusal: RequestRefusedError) -> str:
-    return f"the sharing server says: {refusal.said.rstrip('. ')}" if refusal.said else str(refusal)
+def _words(refusal: Refusal) -> str:
+    if refusal.said:
+        return f"the sharing server says: {refusal.said.rstrip('. ')}"
+    return str(refusal) if refusal.status is None else f"the sharing server answers {refusal.status} without a word"

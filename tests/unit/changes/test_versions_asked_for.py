@@ -12,7 +12,7 @@ import pytest
 from feed_tables import FEED, NAME, T0, WAYS, created, ids, moment, rows, struct_of, table, text, texts, ways
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.errors import DeltaSharingError, OptionError, VersionError
+from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, OptionError, VersionError
 from delta_sharing_spark.table import Scan, SharedTable, option_text
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -244,6 +244,22 @@ def test_versions_that_are_not_shared(
     for way in ("url-parquet", "url-delta"):
         with pytest.raises(VersionError, match=words):
             scan(server, name, way, options).to_arrow()
+
+
+@pytest.mark.parametrize(("kind", "options"), [("changes", feed(startingVersion=1)), ("metadata", {"versionAsOf": 1})])
+@pytest.mark.parametrize(("body", "words"), [("", "answers 404 without a word"), ("None.", "says: None; ")])
+def test_versions_that_are_not_found(
+    server: SharingServer, kind: str, options: dict[str, Any], body: str, words: str
+) -> None:
+    """The table is: it is not the names that are wrong."""
+    fault = server.faults.add(kind, status=404, body=body)
+    try:
+        with pytest.raises(VersionError, match=f"s.d.t.*cannot be read: the sharing server {words}"):
+            scan(server, "t", "url-delta", options).to_arrow()
+    finally:
+        server.faults.remove(fault)
+    with pytest.raises(NotFoundError, match="check the names"):
+        scan(server, "none", "url-delta", {"versionAsOf": 1}).to_arrow()
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["", "old server"])

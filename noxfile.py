@@ -55,7 +55,7 @@ def tests(session: nox.Session) -> None:
 def demo(session: nox.Session) -> None:
     """A sample share on loopback, read by Spark as a user would."""
     env = spark_environment(session)
-    install(session, ".[spark,server]")
+    install(session, ".[spark,s3,server]")
     session.run("delta-sharing-spark", "demo", *session.posargs, env=env)
 
 
@@ -137,7 +137,7 @@ def reference_client(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """The scan benchmark's table; ``nox -s bench -- --rows 1000000`` for a smaller one."""
     env = spark_environment(session)
-    install(session, ".[spark,server]")
+    install(session, ".[spark,s3,server]")
     session.run("python", "benchmarks/scan.py", *session.posargs, env=env)
 
 

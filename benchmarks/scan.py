@@ -4,9 +4,9 @@
     python benchmarks/scan.py --rows 1000000 --runs 1
 
 ``native`` is ``spark.read.parquet`` on the local files; ``floor`` a Python data source that does nothing but yield
-``ParquetFile.iter_batches`` from them, which is what Spark's API leaves possible; ``url`` and ``dir`` are the connector,
-over HTTP from an embedded server in a process of its own, and over the table's directory. Runs are interleaved; figures
-are medians. Memory is the high-water mark of Spark's Python workers over that of a worker that read a tiny table (Linux).
+``ParquetFile.iter_batches`` from them, which is what Spark's API leaves possible; ``url``, ``s3`` and ``file`` are the
+connector: over HTTP from an embedded server in a process of its own, by directory from the same server as a stand-in for
+S3, and by directory from local files. Runs are interleaved; figures are medians. Memory is the high-water mark of Spark's Python workers over that of a worker that read a tiny table (Linux).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from served import Served
 
 from delta_sharing_spark.testing.interpreter import worker_python
 
 NARROW = ["id", "city", "price"]
+#: Files of the table of small ones.
+SMALL = 200
 SCHEMA = "id long, customer int, price decimal(12,2), ratio double, city string, note string, at timestamp, day date, ok boolean"
 
 
@@ -62,6 +66,7 @@ def write_table(path: Path, rows: int, files: int, row_group: int) -> None:
     for number in range(files):
         first, last = rows * number // files, rows * (number + 1) // files
         builder.append(_chunk(first, last - first))
+    builder.checkpoint()
 
 
 def _chunk(first: int, rows: int) -> pa.Table:
@@ -84,52 +89,6 @@ def _chunk(first: int, rows: int) -> pa.Table:
             "ok": pa.array(draw.random(rows) < 0.5),
         }
     )
-
-
-# --- the server, apart ------------------------------------------------------------------------------------------------
-
-
-def serve(tables: list[str]) -> None:
-    """Share tables; tell on standard output where, and, for each line read, what was served since the last."""
-    from delta_sharing_spark.testing.server import SharingServer
-
-    with SharingServer() as server:
-        for text in tables:
-            name, _, path = text.partition("=")
-            server.add_table(name, path, access_modes=("url", "dir"))
-        print(json.dumps(server.profile()), flush=True)
-        for _ in sys.stdin:
-            kinds = {request.kind for request in list(server.requests)}
-            counts = {kind: [server.count(kind), server.bytes_sent(kind)] for kind in kinds}
-            server.reset_metrics()
-            print(json.dumps(counts), flush=True)
-
-
-class Server:
-    """The server's process."""
-
-    def __init__(self, tables: dict[str, Path]) -> None:
-        named = [f"{name}={path}" for name, path in tables.items()]
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", *named], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.profile = self._answer()
-
-    def served(self) -> dict[str, list[int]]:
-        """Requests and bytes by kind since the last call."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return dict(json.loads(self._answer()))
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(20)
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
 
 
 # --- the floor --------------------------------------------------------------------------------------------------------
@@ -261,11 +220,12 @@ def scanned(frame: Any) -> None:
 
 
 def measure(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
-    big, tiny = directory / "big", directory / "tiny"
+    big, small, tiny = (directory / name for name in ("big", "small", "tiny"))
     write_table(big, given.rows, given.files, given.row_group)
+    write_table(small, SMALL * 5000, SMALL, 5000)
     write_table(tiny, 100, 1, 100)
     size = sum(path.stat().st_size for path in big.glob("*.parquet"))
-    server = Server({"bench.s.big": big, "bench.s.tiny": tiny})
+    server = Served({"big": big, "small": small, "tiny": tiny})
     try:
         profile = directory / "bench.share"
         profile.write_text(server.profile)
@@ -274,46 +234,53 @@ def measure(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
         server.close()
 
 
-def _measured(given: argparse.Namespace, server: Server, profile: Path, big: Path) -> dict[str, Any]:
+def _measured(given: argparse.Namespace, server: Served, profile: Path, big: Path) -> dict[str, Any]:
     spark = session()
-    table = f"{profile}#bench.s.big"
+    endpoint = json.loads(server.profile)["endpoint"].removesuffix("/delta-sharing")
+    ways = {"url": ("url", "file"), "s3": ("dir", "s3"), "file": ("dir", "file")}
 
-    def connector(mode: str, **options: str) -> Any:
+    def scan(way: str, table: str = "big", **options: str) -> None:
+        mode, schema = ways[way]
         reader = spark.read.format("deltaSharing").option("accessMode", mode).options(**options)
-        return reader.load(table)
+        scanned(reader.option("storageEndpoint", endpoint).load(f"{profile}#bench.{schema}.{table}"))
 
     def floor(**options: str) -> Any:
         return spark.read.format("floor").options(**options).load(str(big))
 
     def first_rows() -> None:
-        spark.read.format("deltaSharing").load(f"{profile}#bench.s.tiny").collect()
+        spark.read.format("deltaSharing").load(f"{profile}#bench.file.tiny").collect()
 
     with WorkerMemory() as base:
         first_rows()
     with WorkerMemory() as peak:
-        scanned(connector("url"))
-    server.served()
+        scan("url")
+    sent: dict[str, dict[str, list[int]]] = {"big": {}, "small": {}}
+    for table, counts in sent.items():
+        for way in ("url", "s3"):
+            server.served()
+            scan(way, table)
+            counts[way] = server.served()["data"]
     narrow = ",".join(NARROW)
     whole = interleaved(
         {
             "native": lambda: scanned(spark.read.parquet(str(big))),
             "floor": lambda: scanned(floor()),
-            "url": lambda: scanned(connector("url")),
-            "dir": lambda: scanned(connector("dir")),
+            **{way: partial(scan, way) for way in ways},
         },
         given.runs,
     )
-    scans = server.served()
+    server.served()
     few = interleaved(
         {
             "native": lambda: scanned(spark.read.parquet(str(big)).select(*NARROW)),
             "floor": lambda: scanned(floor(columns=narrow)),
-            "url": lambda: scanned(connector("url", columns=narrow)),
-            "dir": lambda: scanned(connector("dir", columns=narrow)),
+            **{way: partial(scan, way, columns=narrow) for way in ways},
         },
         given.runs,
     )
     narrow_scans = server.served()
+    little = interleaved({way: partial(scan, way, "small") for way in ways}, given.runs)
+    server.served()
     tiny = interleaved({"tiny": first_rows}, max(3, given.runs))["tiny"]
     asked = server.served()
     runs = max(3, given.runs) + 1
@@ -321,15 +288,15 @@ def _measured(given: argparse.Namespace, server: Server, profile: Path, big: Pat
     return {
         "whole": whole,
         "narrow": few,
-        "fetched": scans["data"][1] // (given.runs + 1),
-        "requests": scans["data"][0] / (given.runs + 1),
-        "fetched narrow": narrow_scans["data"][1] // (given.runs + 1),
+        "little": little,
+        "served": sent,
+        "fetched narrow": narrow_scans["data"][1] // (given.runs + 1) // 2,
         "needed narrow": _chunk_bytes(big),
         "worker base": base.peak,
         "worker peak": peak.peak,
         "tiny": tiny,
         "tiny requests": {kind: count / runs for kind, (count, _) in asked.items()},
-        "imports": import_seconds(f"{profile}#bench.s.tiny", given.runs),
+        "imports": import_seconds(f"{profile}#bench.file.tiny", given.runs),
     }
 
 
@@ -348,16 +315,30 @@ def table_of(found: dict[str, Any]) -> str:
     """The figures as one table of text."""
     mb, mib = 1e6, 1 << 20
     lines = [f"{found['rows']:,} rows x 9 columns, {found['bytes'] / mb:,.0f} MB in {found['files']} files", ""]
-    lines.append(f"{'':24}{'native':>9}{'floor':>9}{'url':>9}{'dir':>9}{'floor/url':>11}{'dir/url':>9}")
+    lines.append(
+        f"{'':24}{'native':>9}{'floor':>9}{'url':>9}{'s3':>9}{'file':>9}{'floor/url':>11}{'s3/url':>9}{'file/url':>9}"
+    )
     for title, key in (("every column, seconds", "whole"), ("3 of 9 columns, seconds", "narrow")):
         s = found[key]
-        cells = "".join(f"{s[name]:9.2f}" for name in ("native", "floor", "url", "dir"))
-        lines.append(f"{title:24}{cells}{s['floor'] / s['url']:11.2f}{s['dir'] / s['url']:9.2f}")
+        cells = "".join(f"{s[name]:9.2f}" for name in ("native", "floor", "url", "s3", "file"))
+        others = "".join(f"{s[name] / s['url']:9.2f}" for name in ("s3", "file"))
+        lines.append(f"{title:24}{cells}{s['floor'] / s['url']:11.2f}{others}")
+    s = found["little"]
+    cells = "".join(f"{s[way]:9.2f}" for way in ("url", "s3", "file"))
+    ratios = "".join(f"{s[way] / s['url']:9.2f}" for way in ("s3", "file"))
+    lines.append(f"{f'{SMALL} small files, seconds':42}{cells}{'':11}{ratios}")
     over = (found["worker peak"] - found["worker base"]) / mib
     asked = ", ".join(f"{count:g} {kind}" for kind, count in sorted(found["tiny requests"].items()))
     lines += [
         "",
-        f"fetched, every column    {found['fetched'] / mb:,.1f} MB of {found['bytes'] / mb:,.1f} MB, {found['requests']:g} requests",
+        *(
+            f"fetched, every column    {sent / mb:,.1f} MB of {found['bytes'] / mb:,.1f} MB, {asked} requests by {way}"
+            for way, (asked, sent) in found["served"]["big"].items()
+        ),
+        *(
+            f"small files              {asked / SMALL:g} requests per file by {way}"
+            for way, (asked, _) in found["served"]["small"].items()
+        ),
         f"fetched, 3 of 9          {found['fetched narrow'] / mb:,.1f} MB for {found['needed narrow'] / mb:,.1f} MB of column chunks",
         f"worker's peak memory     {over:,.0f} MiB over a base of {found['worker base'] / mib:,.0f} MiB",
         f"imports of planning      {found['imports'] * 1000:,.0f} ms over a bare worker",
@@ -373,11 +354,7 @@ def main() -> None:
     parser.add_argument("--row-group", type=int, default=1_000_000, help="rows of a row group")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
-    parser.add_argument("--serve", nargs="+", metavar="NAME=PATH", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.serve:
-        serve(given.serve)
-        return
     warnings.simplefilter("ignore", FutureWarning)  # pyspark's about pandas
     with tempfile.TemporaryDirectory(prefix="delta-sharing-bench-") as directory:
         found = measure(given, Path(directory))

@@ -38,6 +38,11 @@ def serve_data(
     path, stale = found
     if stale:
         return storage_error(*_EXPIRED[settings.expired_style])
+    return serve_file(path, headers)
+
+
+def serve_file(path: str, headers: Mapping[str, str]) -> Response:
+    """Answer GET or HEAD of a local file as object stores do, by range if asked."""
     try:
         stat = os.stat(path)
     except FileNotFoundError:

@@ -127,7 +127,7 @@ def test_masks_agree_with_a_set(rows, excluded, start, count, invert):
     payload = dv.encode(rows)
     bitmap = dv.decode(dv.frame(payload), stored(payload, len(rows)))
     positions = range(start, start + count)
-    assert dv.keep_mask(bitmap, start, count).tolist() == [r not in rows for r in positions]
+    assert dv.select_mask(start, count, bitmap).tolist() == [r not in rows for r in positions]
     mask = dv.select_mask(start, count, bitmap, invert=invert, excluded=BitMap64(excluded))
     assert mask.tolist() == [((r in rows) == invert) and r not in excluded for r in positions]
     assert mask.dtype == np.bool_

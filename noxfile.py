@@ -55,7 +55,7 @@ def tests(session: nox.Session) -> None:
 def demo(session: nox.Session) -> None:
     """A sample share on loopback, read by Spark as a user would."""
     env = spark_environment(session)
-    install(session, ".[spark,s3,server]")
+    install(session, ".[spark,server]")
     session.run("delta-sharing-spark", "demo", *session.posargs, env=env)
 
 

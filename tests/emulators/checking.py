@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from loopback import Answer, Request, answering
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,59 +59,33 @@ _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host
 
 @contextmanager
 def proxying(proxy: CheckingProxy) -> Iterator[CheckingProxy]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> Answer:
+        parts = urlsplit(request.path)
+        query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        asked = Asked(request.method, unquote(parts.path), query, request.headers)
+        refusal = proxy.check(asked, proxy.grants)
+        if refusal is not None:
+            status, content_type, body = refusal
+            proxy.refused.append(f"{asked.method} {asked.path}")
+            return status, {"Content-Type": content_type}, body.encode()
+        proxy.passed += 1
+        return _forwarded(request, proxy.backend_port)
 
-        def do_GET(self) -> None:
-            parts = urlsplit(self.path)
-            query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
-            asked = Asked(self.command, unquote(parts.path), query, {k.lower(): v for k, v in self.headers.items()})
-            refusal = proxy.check(asked, proxy.grants)
-            if refusal is not None:
-                status, content_type, body = refusal
-                proxy.refused.append(f"{self.command} {asked.path}")
-                self._answer(status, [("Content-Type", content_type)], body.encode())
-                return
-            proxy.passed += 1
-            self._forward()
-
-        do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
-
-        def _forward(self) -> None:
-            backend = http.client.HTTPConnection("127.0.0.1", proxy.backend_port, timeout=60)
-            try:
-                headers = {k: v for k, v in self.headers.items() if k.lower() != "connection"}
-                backend.request(self.command, self.path, headers=headers)
-                answer = backend.getresponse()
-                body = answer.read()
-                kept = [(k, v) for k, v in answer.getheaders() if k.lower() not in _HOP]
-                length = answer.getheader("content-length") if self.command == "HEAD" else None
-                self._answer(answer.status, kept, body, length)
-            finally:
-                backend.close()
-
-        def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes, length: str | None = None) -> None:
-            self.send_response(status)
-            for name, value in headers:
-                self.send_header(name, value)
-            self.send_header("Content-Length", length or str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    class Quiet(ThreadingHTTPServer):
-        daemon_threads = True
-
-    httpd = Quiet(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    proxy.url = f"http://127.0.0.1:{httpd.server_address[1]}"
-    try:
+    with answering(answer) as proxy.url:
         yield proxy
+
+
+def _forwarded(request: Request, port: int) -> Answer:
+    backend = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        headers = {name: value for name, value in request.headers.items() if name != "connection"}
+        backend.request(request.method, request.path, headers=headers)
+        answer = backend.getresponse()
+        body = answer.read()
+        kept = {name: value for name, value in answer.getheaders() if name.lower() not in _HOP}
+        length = answer.getheader("content-length")
+        if request.method == "HEAD" and length is not None:
+            kept["Content-Length"] = length
+        return answer.status, kept, body
     finally:
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()
+        backend.close()

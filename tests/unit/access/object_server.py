@@ -7,16 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-
-@dataclass
-class Seen:
-    method: str
-    path: str
-    headers: dict[str, str]
+from loopback import Answer, Request, answering
 
 
 @dataclass
@@ -33,10 +27,10 @@ class ObjectServer:
     failures: list[int] = field(default_factory=list)
     hangs: str | None = None
     ended: threading.Event = field(default_factory=threading.Event)
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[Request] = field(default_factory=list)
     url: str = ""
 
-    def answer(self, request: Seen) -> tuple[int, dict[str, str], bytes]:
+    def answer(self, request: Request) -> Answer:
         parts = urlsplit(request.path)
         path, query = unquote(parts.path).lstrip("/"), parse_qs(parts.query)
         if self.failures:
@@ -59,7 +53,7 @@ class ObjectServer:
             data, status = data[start:end], 206
         return status, headers, data
 
-    def _list(self, bucket: str, query: dict[str, list[str]]) -> tuple[int, dict[str, str], bytes]:
+    def _list(self, bucket: str, query: dict[str, list[str]]) -> Answer:
         prefix, after = query.get("prefix", [""])[0], query.get("start-after", [""])[0]
         keys = sorted(k.removeprefix(bucket + "/") for k in self.files if k.startswith(f"{bucket}/{prefix}"))
         items = "".join(
@@ -72,47 +66,22 @@ class ObjectServer:
         return 200, {"Content-Type": "application/xml"}, body.encode()
 
 
-def _error(status: int, code: str) -> tuple[int, dict[str, str], bytes]:
+def _error(status: int, code: str) -> Answer:
     body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code} sig=secret-in-text</Message></Error>"
     return status, {"Content-Type": "application/xml"}, body.encode()
 
 
 @contextmanager
 def serving(server: ObjectServer) -> Iterator[ObjectServer]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> Answer | None:
+        server.seen.append(request)
+        if server.hangs is not None and server.hangs in request.path:
+            server.ended.wait()
+            return None
+        return server.answer(request)
 
-        def do_GET(self) -> None:
-            request = Seen(self.command, self.path, {k.lower(): v for k, v in self.headers.items()})
-            server.seen.append(request)
-            if server.hangs is not None and server.hangs in self.path:
-                self.close_connection = server.ended.wait()
-                return
-            status, headers, body = server.answer(request)
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        do_HEAD = do_POST = do_PUT = do_GET
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    class Quiet(ThreadingHTTPServer):
-        daemon_threads = True
-
-    httpd = Quiet(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    server.url = f"http://127.0.0.1:{httpd.server_address[1]}"
-    try:
-        yield server
-    finally:
-        server.ended.set()
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()
+    with answering(answer) as server.url:
+        try:
+            yield server
+        finally:
+            server.ended.set()

@@ -167,6 +167,8 @@ QUERIES = [
 
 @pytest.mark.parametrize("text", QUERIES, ids=[f"{i}-{q[:50]}" for i, q in enumerate(QUERIES)])
 def test_it_equals_spark_on_its_own_tables(client: SharingClient, spark: Any, text: str) -> None:
+    if "QUALIFY" in text and spark.version < "4.1":
+        pytest.skip("Spark 4.0 knows no QUALIFY")
     expected = spark.sql(text.replace("@", "spark_catalog.shop"))
     found = client.sql(spark, text.replace("@", "market.shop"))
     assert found.columns == expected.columns
@@ -202,19 +204,19 @@ def test_literals_are_read_in_the_zone_of_the_session(client: SharingClient, spa
         ("spark.sql.ansi.enabled", "false", "id = '7' OR id = 'x' OR price > 1.1F"),
         ("spark.sql.ansi.enabled", "false", "cust + 9223372036854775807 < 0"),
         ("spark.sql.parser.escapedStringLiterals", "true", "note <> 'a\\nb'"),
+        ("spark.sql.legacy.consecutiveStringLiterals.enabled", "true", "note = 'r''ed'"),
         ("spark.sql.caseSensitive", "true", "id > 30"),
         ("spark.sql.timestampType", "TIMESTAMP_NTZ", "at > TIMESTAMP'2024-01-01 05:00:00'"),
     ],
 )
 def test_sessions_with_other_rules(client: SharingClient, spark: Any, conf: str, value: str, condition: str) -> None:
-    before = spark.conf.get(conf)
     spark.conf.set(conf, value)
     try:
         text = f"SELECT id FROM @.orders WHERE {condition}"
         expected = spark.sql(text.replace("@", "spark_catalog.shop"))
         assert rows_of(client.sql(spark, text.replace("@", "market.shop"))) == rows_of(expected)
     finally:
-        spark.conf.set(conf, before)
+        spark.conf.unset(conf)
 
 
 def test_it_explains_itself(client: SharingClient) -> None:

@@ -66,6 +66,12 @@ def read_footer(source: ByteSource, table: str, whole_below: int) -> Footer:
         metadata = _metadata(bytes(tail[-need:]))
         schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError, ValueError) as error:
+        if "LogicalType" in str(error):
+            raise CorruptFileError(
+                f"file {source.name} of {table} has a column of a Parquet type that pyarrow {pa.__version__} does not "
+                f"know ({redact(str(error))}); upgrade pyarrow",
+                file=source.name,
+            ) from None
         raise _not_parquet(source, table, redact(str(error))) from None
     starts, first_rows, rows = _layout(metadata)
     if rows != metadata.num_rows:

@@ -262,6 +262,15 @@ def patched_footer(data: bytes, *changes: tuple[bytes, bytes]) -> bytes:
     return data[: -8 - size] + footer + len(footer).to_bytes(4, "little") + b"PAR1"
 
 
+def test_a_parquet_type_that_an_old_pyarrow_refuses_asks_for_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(file: Any) -> None:  # as pyarrow 19 does a variant's annotation
+        raise OSError("Metadata contains Thrift LogicalType that is not recognized")
+
+    monkeypatch.setattr(pq, "read_metadata", refusing)
+    with pytest.raises(CorruptFileError, match=r"f\.parquet of s\.d\.t .* upgrade pyarrow$"):
+        one(pa.array(["a"]), P("string"))
+
+
 @pytest.mark.parametrize("name", ["element", "array", "c_tuple"])
 def test_two_level_lists_of_old_writers(name: str) -> None:
     """``optional group c (LIST) { repeated int32 element; }``: the levels of a three-level list of required elements."""

@@ -64,11 +64,13 @@ def spec_of(load: Load, wanted: Struct | None = None) -> ReadSpec:
     if load.predicate is not None:
         full = merge(output, select_paths(load.columns, referenced_columns(load.predicate)))
     partitioned = {name.lower() for name in load.shape.partition_columns}
+    fields = [field for field in load.shape.schema.fields if field.name.lower() in partitioned]
     return ReadSpec(
         table=table,
         schema=output,
         full_schema=full,
         partition_columns=tuple(f.name for f in full.fields if f.name.lower() in partitioned),
+        partition_names=frozenset(name.lower() for f in fields for name in (f.name, f.physical_name)),
         mapping=load.shape.mapping,
         predicate=load.predicate,
         prune=load.prune,

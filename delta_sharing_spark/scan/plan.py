@@ -78,7 +78,9 @@ class ReadSpec:
         schema: The rows' schema, projected, in output order, with Delta's metadata (column mapping).
             Change columns of a feed stand in it where they are wanted.
         full_schema: The columns of the table that ``predicate`` needs beyond ``schema`` plus those of ``schema``.
-        partition_columns: Logical names of the table's partition columns.
+        partition_columns: Logical names of the partition columns in ``full_schema``.
+        partition_names: All that a file's partition values may be called, in lower case: a column that is missing beside
+            these alone is NULL.
         mapping: Column mapping mode: ``"none"``, ``"name"`` or ``"id"``.
         predicate: Applied exactly to every batch; None keeps all rows.
         prune: Row groups that hold no row it passes are left out; rows are not filtered by it (``predicate`` does that).
@@ -94,6 +96,7 @@ class ReadSpec:
     schema: Struct
     full_schema: Struct
     partition_columns: tuple[str, ...] = ()
+    partition_names: frozenset[str] = frozenset()
     mapping: str = "none"
     predicate: Expression | None = None
     prune: Expression | None = None

@@ -214,7 +214,7 @@ def _constants(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:
     constants: dict[str, pa.Scalar] = {}
     for column in spec.full_schema.fields:
         if column.name in spec.partition_columns:
-            text = _partition_text(task, column)
+            text = _partition_text(task, column, spec.partition_names)
             constants[column.name] = partition_scalar(
                 text, column.type, column=column.name, file=task.id, time_zone=spec.time_zone
             )
@@ -227,8 +227,11 @@ def _constants(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:
     return constants
 
 
-def _partition_text(task: FileTask, column: Field) -> str | None:
+def _partition_text(task: FileTask, column: Field, known: frozenset[str]) -> str | None:
     """The serialized value; servers key it by the physical name (delta format, the log) or by the logical one.
+
+    Delta Lake leaves a NULL out where it copies a file's action. Beside a name that is not a partition column's, it may
+    be that name the value stands under.
 
     Raises:
         CorruptFileError: The file has no value for the column at all.
@@ -240,6 +243,8 @@ def _partition_text(task: FileTask, column: Field) -> str | None:
     close = [v for k, v in task.partition_values.items() if k.lower() == lowered]
     if len(close) == 1:
         return close[0]
+    if not close and all(name.lower() in known for name in task.partition_values):
+        return None
     raise CorruptFileError(
         f"file {task.id} has no value for the partition column {column.name!r}; ask the provider to check the table's log",
         file=task.id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -102,6 +103,16 @@ def _renamed(t: DeltaTableBuilder) -> DeltaTableBuilder:
     return t.append([{"id": 21, "part": "b", "n": 8}]).delete(ids(2, 21), change_files=False)
 
 
+def _without_nulls(t: DeltaTableBuilder) -> DeltaTableBuilder:
+    """Delta Lake leaves NULLs out of the partition values of files that it copies from a table's state."""
+    for version in range(2, t.version + 1):
+        commit = t.path / "_delta_log" / commit_name(version)
+        written, text = commit.stat().st_mtime_ns, commit.read_text("utf-8")
+        commit.write_text(re.sub(r',?"(part|id)":null', "", text).replace("{,", "{"), "utf-8")
+        os.utime(commit, ns=(written, written))
+    return t
+
+
 def _merged_in_vain(t: DeltaTableBuilder) -> DeltaTableBuilder:
     """A MERGE that rewrote files and changed no row; they are said to change data."""
     commit = t.optimize().path / "_delta_log" / commit_name(t.version)
@@ -128,6 +139,13 @@ FEEDS: dict[str, Callable[[Path], DeltaTableBuilder]] = {
         .update(ids(1, 2), moved)
         .delete(lambda found: pc.is_null(found["part"]))
         .delete(ids(0, 1), change_files=False)
+    ),
+    "partitions without NULLs": lambda p: _without_nulls(
+        table(p, VECTORS, partition_by=["part"])
+        .delete(ids(2), deletion_vectors=True)
+        .update(ids(5), doubled())
+        .delete(lambda found: pc.is_null(found["part"]))
+        .append([{"id": 30, "part": None}, {"id": 31, "part": "a"}])
     ),
     "several row groups": lambda p: table(p, FEED, style=FileStyle(row_group_size=2)).update(ids(0, 9), doubled()),
     "vectors": lambda p: _all_kinds_of_vectors(table(p, VECTORS)),

@@ -71,6 +71,8 @@ def test_feeds(server: SharingServer, share: Callable[[str], DeltaTableBuilder],
                 start,
             )
             assert end is not None or scan.count() == expected.num_rows
+    for way in ways(built):
+        assert texts(shared(server, case, way).scan().to_arrow()) == texts(built.expected())
 
 
 def test_the_cases_cover_every_kind_of_change(share: Callable[[str], DeltaTableBuilder]) -> None:

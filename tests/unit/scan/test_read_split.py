@@ -368,12 +368,15 @@ def test_errors_of_the_access_come_out_as_they_are_and_threads_end() -> None:
 def test_the_logs_partition_value_wins_over_the_files_column() -> None:
     data = parquet(pa.table({"p": ["wrong"], "i": [1]}))
     schema = Struct((Field("P", STRING), Field("i", LONG)))
-    spec = spec_of(schema, partition_columns=("P",))
+    spec = spec_of(schema, partition_columns=("P",), partition_names=frozenset({"p", "q"}))
     assert read(spec, LocalAccess({"f": data}), [FileTask("f", "f", 0, {"p": "right"})]).to_pylist() == [
         {"P": "right", "i": 1}
     ]
+    for left_out in ({}, {"Q": "x"}):
+        found = read(spec, LocalAccess({"f": data}), [FileTask("f", "f", 0, left_out)])
+        assert found.to_pylist() == [{"P": None, "i": 1}], "Delta Lake leaves NULLs out"
     with pytest.raises(CorruptFileError, match="no value for the partition column 'P'"):
-        read(spec, LocalAccess({"f": data}), [FileTask("f", "f", 0, {})])
+        read(spec, LocalAccess({"f": data}), [FileTask("f", "f", 0, {"col-1": "right"})])
 
 
 def test_change_columns() -> None:

@@ -162,18 +162,21 @@ def _wrap(node: Column | Expression) -> str:
 
 def conjunction(operands: list[Expression]) -> Expression:
     """AND of any number of expressions, flattened; TRUE for none."""
-    flat = [part for o in operands for part in (o.operands if isinstance(o, And) else (o,)) if part != TRUE]
-    if FALSE in flat:
-        return FALSE
-    return TRUE if not flat else flat[0] if len(flat) == 1 else And(tuple(flat))
+    return _junction(And, operands, TRUE, FALSE)
 
 
 def disjunction(operands: list[Expression]) -> Expression:
     """OR of any number of expressions, flattened; FALSE for none."""
-    flat = [part for o in operands for part in (o.operands if isinstance(o, Or) else (o,)) if part != FALSE]
-    if TRUE in flat:
-        return TRUE
-    return FALSE if not flat else flat[0] if len(flat) == 1 else Or(tuple(flat))
+    return _junction(Or, operands, FALSE, TRUE)
+
+
+def _junction(
+    kind: type[And] | type[Or], operands: list[Expression], neutral: Constant, absorbing: Constant
+) -> Expression:
+    flat = [part for o in operands for part in (o.operands if isinstance(o, kind) else (o,)) if part != neutral]
+    if absorbing in flat:
+        return absorbing
+    return neutral if not flat else flat[0] if len(flat) == 1 else kind(tuple(flat))
 
 
 def negation(operand: Expression) -> Expression:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.load import Load, resolve, shape_of
+from delta_sharing_spark.access.load import Load, resolve
 from delta_sharing_spark.access.planning import ScanPlan, plan
+from delta_sharing_spark.access.shape import shape_of
 from delta_sharing_spark.display import Column, Listing, columns_of, explanation, html_table
 from delta_sharing_spark.errors import DeltaSharingError, OptionError
 from delta_sharing_spark.options import parse_options, redacted_options

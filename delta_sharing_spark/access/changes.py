@@ -7,9 +7,10 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.listing import Listed, PlanReport, directory_of, pruned, url_access
-from delta_sharing_spark.access.load import Load, TableShape, shape_in_log, shape_of
+from delta_sharing_spark.access.listing import Listed, PlanReport, pruned, url_access
+from delta_sharing_spark.access.load import Load
 from delta_sharing_spark.access.settings import formats_of, iso
+from delta_sharing_spark.access.shape import TableShape, shape_in_log, shape_of
 from delta_sharing_spark.access.url import task_of
 from delta_sharing_spark.access.versions import REFUSALS, range_in_log, range_of_versions, refused_feed, refused_range
 from delta_sharing_spark.errors import ResponseError, SchemaError, TableChangedError
@@ -77,7 +78,7 @@ def changes_by_directory(load: Load) -> Listed:
     """The files of a change data feed, by the log's commits. Raises as ``changes_by_url``, and LogError."""
     from delta_sharing_spark.deltalog.changes import load_changes
 
-    table, directory = str(load.table), directory_of(load)
+    table, directory = str(load.table), load.directory()
     report = PlanReport("dir", load.decision.reason, version=load.version)
     assert load.version is not None, "directory mode is pinned to a version"
     versions = range_in_log(directory.store, load.options, load.version, table)

@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.load import Load, check_same, shape_of
+from delta_sharing_spark.access.load import Load
 from delta_sharing_spark.access.renewal import Recipe
-from delta_sharing_spark.access.settings import formats_of, http_policy_of, iso, storage_of
+from delta_sharing_spark.access.settings import formats_of, http_policy_of, iso
+from delta_sharing_spark.access.shape import check_same, shape_of
 from delta_sharing_spark.access.url import SnapshotFiles, UrlAccess
 from delta_sharing_spark.scan.plan import Access, FileTask
 from delta_sharing_spark.sharing.actions import FileRecord
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from delta_sharing_spark.access.directory import DirectoryTable
     from delta_sharing_spark.deltalog.adds import AddBatch
     from delta_sharing_spark.deltalog.replay import Prune
     from delta_sharing_spark.predicates.skipping import FileSkipping
@@ -198,7 +198,7 @@ def snapshot_by_directory(load: Load) -> Listed:
     """The files of a snapshot by the log, pruned in columns: no object is built for a file that is skipped."""
     from delta_sharing_spark.access.task_columns import TaskColumns
 
-    directory = directory_of(load)
+    directory = load.directory()
     snapshot = directory.snapshot(version=load.version)
     report = PlanReport("dir", load.decision.reason, version=snapshot.version)
     prune, stats_columns = _columnar_prune(load, report)
@@ -231,18 +231,3 @@ def _columnar_prune(load: Load, report: PlanReport) -> tuple[Prune | None, Colle
         return reasons == KEEP
 
     return prune, skipping.stats_columns
-
-
-def directory_of(load: Load) -> DirectoryTable:
-    """The directory of a load's table; raises as ``open_directory``."""
-    from delta_sharing_spark.access.directory import open_directory
-
-    return open_directory(
-        load.profile,
-        load.settings,
-        load.table,
-        load.head,
-        settings=storage_of(load.options),
-        carry_profile=load.options.carry_profile,
-        replaceable=load.decision.fallback is not None,
-    )

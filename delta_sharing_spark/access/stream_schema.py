@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from delta_sharing_spark.access.load import Load, TableShape
+from delta_sharing_spark.access.load import Load
+from delta_sharing_spark.access.shape import TableShape
 from delta_sharing_spark.errors import StreamError
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delta_sharing_spark.schema.types import Array, DataType, Field, Map, Struct

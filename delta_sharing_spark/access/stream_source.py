@@ -12,9 +12,10 @@ from delta_sharing_spark.access.carriage import DirectoryAccess
 from delta_sharing_spark.access.changes import change_tasks, shapes_of
 from delta_sharing_spark.access.credentials import TOKENS
 from delta_sharing_spark.access.expiry import earliest, renew_at, url_end
-from delta_sharing_spark.access.listing import directory_of, url_access
-from delta_sharing_spark.access.load import Load, TableShape, shape_in_log, shape_of
+from delta_sharing_spark.access.listing import url_access
+from delta_sharing_spark.access.load import Load
 from delta_sharing_spark.access.settings import formats_of, iso, millis
+from delta_sharing_spark.access.shape import TableShape, shape_in_log, shape_of
 from delta_sharing_spark.access.url import SnapshotFiles, UrlAccess, task_of
 from delta_sharing_spark.errors import ResponseError, StreamError, VersionError
 from delta_sharing_spark.scan.plan import Access, FileTask
@@ -275,7 +276,7 @@ def open_source(load: Load) -> StreamSource:
     """The source of a resolved load's versions."""
     if load.decision.mode == "url":
         return UrlSource(load)
-    return DirectorySource(load, directory_of(load))
+    return DirectorySource(load, load.directory())
 
 
 def _files(records: Iterator[FileRecord], table: str) -> Iterator[tuple[int, FileTask | None]]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_sharing_spark.access.load import TableShape
+from delta_sharing_spark.access.shape import TableShape
 from delta_sharing_spark.access.stream import Limits, Position, StreamPlanner
 from delta_sharing_spark.access.stream_schema import SchemaPolicy
 from delta_sharing_spark.access.stream_source import Identity, VersionFiles

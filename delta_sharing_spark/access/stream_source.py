@@ -25,6 +25,7 @@ from delta_sharing_spark.sharing.rest import ChangesQuery, Query, QueryResponse
 if TYPE_CHECKING:
     from delta_sharing_spark.access.directory import DirectoryTable
     from delta_sharing_spark.deltalog.changes import CommitChanges, CommitFiles
+    from delta_sharing_spark.deltalog.replay import Head
 
 #: The hash file ids are asked for under, so that they do not depend on the response format.
 ID_HASH = "delta"
@@ -208,6 +209,8 @@ class DirectorySource:
         self._load = load
         self._directory = directory
         self.identity = Identity(load.shape.id, "dir", "log", "path")
+        #: Of the last version read: the next range need not search the log for its own.
+        self._head: Head | None = None
 
     def latest(self) -> int:
         from delta_sharing_spark.deltalog.history import latest_version
@@ -250,17 +253,19 @@ class DirectorySource:
     def _feed(self, start: int, end: int) -> Iterator[VersionFiles]:
         from delta_sharing_spark.deltalog.changes import load_changes
 
-        for commit in load_changes(self._directory.store, start, end, table=str(self._load.table)):
+        store, table = self._directory.store, str(self._load.table)
+        for commit in load_changes(store, start, end, table=table, before=self._head):
             yield VersionFiles(commit.version, commit.tasks, 0, self._shape(commit, start))
 
     def _files(self, start: int, end: int) -> Iterator[VersionFiles]:
         from delta_sharing_spark.deltalog.changes import load_commits
 
-        for commit in load_commits(self._directory.store, start, end, table=str(self._load.table)):
+        store, table = self._directory.store, str(self._load.table)
+        for commit in load_commits(store, start, end, table=table, before=self._head):
             yield VersionFiles(commit.version, commit.adds, len(commit.removes), self._shape(commit, start))
 
     def _shape(self, commit: CommitChanges | CommitFiles, start: int) -> TableShape | None:
-        table = str(self._load.table)
+        table, self._head = str(self._load.table), commit.head
         if commit.head is None or (commit.metadata is None and commit.protocol is None and commit.version != start):
             return None
         shape = shape_in_log(commit.head.protocol, commit.head.metadata, table)

@@ -55,7 +55,12 @@ class CommitFiles:
 
 
 def load_changes(
-    store: LogStore, start_version: int, end_version: int | None = None, *, table: str = "the table"
+    store: LogStore,
+    start_version: int,
+    end_version: int | None = None,
+    *,
+    table: str = "the table",
+    before: Head | None = None,
 ) -> Iterator[CommitChanges]:
     """The change data feed of a range of versions, both ends included.
 
@@ -64,23 +69,29 @@ def load_changes(
         start_version: The first version; the one after the newest gives nothing.
         end_version: The last version; None, or one after the newest, means the newest.
         table: How errors name the table.
+        before: What a range before this one ended with; of use if it is the head of the version before ``start_version``.
 
     Raises:
         VersionError: Versions that are not in the log, or for which no change data was recorded.
         LogError: A hole, or a corrupt commit.
         UnsupportedFeatureError: The table asks for more than this reader does, at any version of the range.
     """
-    for commit in _Range(store, start_version, end_version, table, feed=True):
+    for commit in _Range(store, start_version, end_version, table, before, feed=True):
         yield CommitChanges(
             commit.version, commit.time, commit.metadata, commit.protocol, commit.changes(), commit.head
         )
 
 
 def load_commits(
-    store: LogStore, start_version: int, end_version: int | None = None, *, table: str = "the table"
+    store: LogStore,
+    start_version: int,
+    end_version: int | None = None,
+    *,
+    table: str = "the table",
+    before: Head | None = None,
 ) -> Iterator[CommitFiles]:
     """Files added and removed by each commit of a range, for streams of a table. Arguments and errors as above."""
-    for commit in _Range(store, start_version, end_version, table, feed=False):
+    for commit in _Range(store, start_version, end_version, table, before, feed=False):
         yield CommitFiles(
             commit.version,
             commit.time,
@@ -105,8 +116,11 @@ def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
 class _Range:
     """Commits of a range, each under the protocol and metadata in effect."""
 
-    def __init__(self, store: LogStore, start: int, end: int | None, table: str, *, feed: bool) -> None:
+    def __init__(
+        self, store: LogStore, start: int, end: int | None, table: str, before: Head | None, *, feed: bool
+    ) -> None:
         self._store, self._start, self._end, self._table, self._feed = store, start, end, table, feed
+        self._before = before if before is not None and before.version == start - 1 else None
 
     def __iter__(self) -> Iterator[_Commit]:
         store, table, start = self._store, self._table, self._start
@@ -124,7 +138,7 @@ class _Range:
                 f"start at {newest.version + 1} or before"
             )
         end = newest.version if self._end is None else min(self._end, newest.version)
-        head = newest if start == newest.version else self._head(start)
+        head = self._before or (newest if start == newest.version else self._head(start))
         times = CommitTimes(store, newest.version, newest.metadata, table, start=start)
         paths = [in_log(commit_name(version)) for version in range(start, end + 1)]
         for version, data in zip(range(start, end + 1), read_all(self._read, paths), strict=True):

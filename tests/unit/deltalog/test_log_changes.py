@@ -104,6 +104,21 @@ def test_commits_for_streams():
     assert [([t.id for t in c.adds], [t.id for t in c.removes]) for c in commits] == [(["a"], []), (["b"], ["a"])]
 
 
+@pytest.mark.parametrize("read", [load_commits, load_changes])
+def test_a_range_goes_on_where_another_ended_without_the_log_before(read):
+    store = log([*HEAD, add("a")], [add("b")], [add("c"), metadata(**CDF, more="x")], [add("d")], [add("e")])
+    store.times = {commit_name(version): 1000 * version for version in range(5)}
+    whole = list(read(store, 3))
+    before = list(read(store, 2, 2))[-1].head
+    write_checkpoint(store, 4, [*HEAD, add("a"), add("b"), add("c"), add("d"), add("e")], "classic")
+    for version in range(3):
+        del store.files[in_log(commit_name(version))]
+    assert list(read(store, 3, before=before)) == whole
+    for other in (None, list(read(store, 4, before=before))):
+        with pytest.raises(VersionError, match=r"version 3 .* no longer in its log"):
+            list(read(store, 3, before=other and other[-1].head))
+
+
 @pytest.mark.parametrize(
     ("actions", "match"),
     [

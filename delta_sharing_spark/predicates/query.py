@@ -18,7 +18,7 @@ from itertools import pairwise
 from delta_sharing_spark.predicates.lexer import Source, Token, tokenize
 from delta_sharing_spark.predicates.query_conditions import Conditions, Name, Relation
 from delta_sharing_spark.predicates.query_structure import Structure
-from delta_sharing_spark.predicates.query_tokens import NAMES, name_of
+from delta_sharing_spark.predicates.query_tokens import NAMES, edited, name_of
 from delta_sharing_spark.schema.types import Struct
 
 #: What makes names stand for columns without naming them; and what of it also decides which rows there are.
@@ -65,11 +65,7 @@ class Query:
     def splice(self, names: Sequence[str]) -> str:
         """The text with the i-th reference's name replaced by ``names[i]`` (a SQL identifier), all else as it was."""
         edits = [(r.start, r.end, name) for r, name in zip(self.references, names, strict=True)]
-        edits += [*self._splices, *((at, at, text) for at, text in self._aliases)]
-        text = self.text
-        for start, end, new in sorted(edits, reverse=True):
-            text = text[:start] + new + text[end:]
-        return text
+        return edited(self.text, [*edits, *self._splices, *((at, at, text) for at, text in self._aliases)])
 
 
 def analyse(

@@ -19,12 +19,14 @@ from typing import Literal
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.lexer import Source, Token
+from delta_sharing_spark.predicates.query_constants import folded
 from delta_sharing_spark.predicates.query_tokens import (
     NAMES,
     Group,
     Item,
     conjuncts_of,
     disjuncts_of,
+    edited,
     flat,
     is_word,
     name_of,
@@ -174,29 +176,27 @@ class Conditions:
         aliases = {r.alias.lower() for r in others if r.alias is not None}
         alone = not block.laterals and all(r.schema is not None and not r.renamed for r in others)
         known = {f.name.lower() for r in others if r.schema for f in r.schema.fields}
-        cuts: list[tuple[int, int]] = []
+        edits = folded(tokens)
+        cut = False
         for i, token in enumerate(tokens):
             if token.kind not in NAMES or (i and _is_dot(tokens[i - 1])):
                 continue
             word = name_of(token).lower()
             qualified = i + 2 < len(tokens) and _is_dot(tokens[i + 1])
             if qualified and word == alias:
-                cuts.append((token.start, tokens[i + 2].start))
+                edits.append((token.start, tokens[i + 2].start, ""))
+                cut = True
             elif not any(f.name.lower() == word for f in schema.fields):
                 if token.kind == "quoted" or (qualified and word in aliases):
                     return None
             elif (qualified and word in aliases) or not alone or word in known:
                 return None
-        text = self._source.text
-        pieces, at = [], tokens[0].start
-        for first, last in cuts:
-            pieces.append(text[at:first])
-            at = last
-        condition = "".join([*pieces, text[at : tokens[-1].start + len(tokens[-1].text)]])
+        last = tokens[-1]
+        condition = edited(self._source.text[: last.start + len(last.text)], edits)[tokens[0].start :]
         parsed = self._parsed(condition, relation)
         if not isinstance(parsed, PredicateError):
             return condition
-        if (cuts or len(block.relations) == 1) and aliases.isdisjoint(_names(tokens)):
+        if (cut or len(block.relations) == 1) and aliases.isdisjoint(_names(tokens)):
             relation.unpushed.append(str(parsed))
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from delta_sharing_spark.predicates.lexer import Source, Token
@@ -50,6 +51,13 @@ def grouped(source: Source, tokens: list[Token]) -> list[Item]:
     if len(stack) > 1:
         raise source.error(stack[-1][1], "this parenthesis is not closed")
     return stack[0][0]
+
+
+def edited(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
+    """The text with other words in some places (start, end, what stands there instead), which do not overlap."""
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
 
 
 def name_of(token: Token) -> str:

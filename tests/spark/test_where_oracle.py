@@ -18,7 +18,9 @@ from where_strategies import ROWS, SCHEMA, predicates, table
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.evaluate import evaluate
+from delta_sharing_spark.predicates.lexer import Source, tokenize
 from delta_sharing_spark.predicates.query import analyse
+from delta_sharing_spark.predicates.query_constants import folded
 from delta_sharing_spark.predicates.sql import parse_where
 
 pytestmark = pytest.mark.spark
@@ -200,6 +202,28 @@ def test_times_without_a_zone_are_read_in_the_sessions(spark):
                 assert evaluate(parse_where(text, SCHEMA, time_zone=zone), data).to_pylist() == answer.to_pylist(), text
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_computed_constants_are_what_spark_computes(spark):
+    draw_from = random.Random(7)
+    texts = []
+    for _ in range(300):
+        day = datetime.date(1, 1, 1) + datetime.timedelta(days=draw_from.randrange(3_652_059))
+        day = draw_from.choice([day, day.replace(day=1) - datetime.timedelta(days=1) if day.toordinal() > 31 else day])
+        text = f"DATE '{day}'"
+        for _ in range(draw_from.choice([1, 1, 2])):
+            unit, most = draw_from.choice([("DAY", 40_000), ("MONTHS", 30), ("MONTH", 900), ("YEAR", 110)])
+            count = draw_from.randint(-most, most)
+            text += f" {draw_from.choice('+-')} INTERVAL '{count}' {unit}"
+        texts.append(text)
+    numbers = [".06", "0.01", "1.5", "123456.654321", "00.10", "5.0"]
+    texts += [f"{a} {op} {b} - {c}" for a in numbers for op in "+-" for b in numbers for c in numbers[:2]]
+    literals = {text: edits[0][2] for text in texts if (edits := folded(tokenize(Source(text))[:-1]))}
+    assert len(literals) > 350
+    row = spark.range(1).selectExpr(*(f"({text}) = {literal}" for text, literal in literals.items())).toArrow()
+    assert [text for text, same in zip(literals, row.columns, strict=True) if same.to_pylist() != [True]] == []
+    types = spark.range(1).selectExpr(*(f"typeof({text})" for text in texts[:300] if text in literals)).toArrow()
+    assert {kind for column in types.columns for kind in column.to_pylist()} == {"date"}
 
 
 QUERIES = [

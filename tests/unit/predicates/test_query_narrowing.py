@@ -194,3 +194,29 @@ def test_a_condition_that_means_another_thing_in_the_zone_of_the_load_is_not_giv
 def test_no_condition_is_given_where_the_session_reads_them_by_other_rules() -> None:
     (reference,) = analyse("SELECT id FROM s.d.orders WHERE id = 1", look_up, refused="it is so").references
     assert (reference.columns, reference.where, reference.unpushed) == (("id",), None, "it is so")
+
+
+@pytest.mark.parametrize(
+    ("condition", "given"),
+    [
+        ("day < DATE '1994-01-01' + INTERVAL '1' YEAR", "day < DATE '1995-01-01'"),
+        ("o.day >= date '1998-12-01' - interval 90 days AND id = 1", "(day >= DATE '1998-09-02') AND (id = 1)"),
+        ("day BETWEEN date'2020-01-31' + interval '1' month AND (DATE '2020-02-29' - INTERVAL '1' year + interval '1' day)", "day BETWEEN DATE '2020-02-29' AND (DATE '2019-03-01')"),
+        ("price BETWEEN .06 - 0.01 AND .06 + 0.01 - .1", "price BETWEEN 0.05 AND -0.03"),
+        ("day = DATE '2020-01-01' + INTERVAL '1' HOUR", None),
+        ("day = DATE '2020-01-01' + INTERVAL '1-2' YEAR TO MONTH", None),
+        ("day = DATE '9999-12-01' + INTERVAL '1' MONTH", None),
+        ("day = DATE '2020-13-01' + INTERVAL '1' MONTH", None),
+        ("day = DATE '2020-01-01' + INTERVAL '1' MONTH * 2", None),
+        ("price > 2 * .06 - 0.01", None),
+        ("price > .06 - 0.01 * 2", None),
+        ("price > 1 - .06 - 0.01", None),
+        ("price > - .06 + 0.01", None),
+        ("price > .06 - 1", None),
+        ("price > 0.1234567 + 0.1", None),
+    ],
+)  # fmt: skip
+def test_constants_that_a_query_computes_become_literals(condition: str, given: str | None) -> None:
+    (reference,) = analyse(f"SELECT id FROM s.d.orders o WHERE {condition}", look_up).references
+    where = reference.where
+    assert where == (given if given is None or " AND (id" in given else f"({given})")

@@ -202,7 +202,10 @@ class Endpoints:
         if self._settings.async_error is not None:
             return self._status(query_id, "failed", self._settings.async_error)
         paging = {k: v for k, v in ask.parameters.items() if k in ("maxFiles", "pageToken")}
-        parameters = {k: v for k, v in job.ask.parameters.items() if k not in ("maxFiles", "pageToken")}
+        dropped = {"maxFiles", "pageToken"} | (
+            {"includeRefreshToken", "refreshToken"} if paging.get("pageToken") else set()
+        )
+        parameters = {k: v for k, v in job.ask.parameters.items() if k not in dropped}
         wanted = replace(ask.wanted, asynchronous=False)
         return self._queries.query(replace(job.ask, parameters={**parameters, **paging}, wanted=wanted, base=ask.base))
 

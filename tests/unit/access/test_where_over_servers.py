@@ -21,10 +21,11 @@ from row_oracle import answer
 from where_strategies import ROWS, SCHEMA, predicates, table
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.errors import PredicateError, ResponseError
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.settings import ServerSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 BEHAVIOURS = ["apply", "over-return", "ignore", "naive"]
@@ -129,3 +130,28 @@ def test_partition_columns_that_exchanged_their_names(
     table = SharingClient(server.profile()).table(f"s.d.{tmp_path.name}")
     assert table.scan(where="a = 'y' AND b = 'x' AND id > 1", **way).to_arrow()["id"].to_pylist() == [2, 3]
     assert table.scan(where="a = 'x'", **way).to_arrow().num_rows == 0
+
+
+@pytest.mark.parametrize("way", WAYS[:2])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_files_are_skipped_while_the_answer_arrives_in_pages(
+    tmp_path: Path, way: Any, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delta_sharing_spark.sharing.asynchronous._FIRST_POLL", 0.001)
+    builder = DeltaTableBuilder(tmp_path / "t", pa.schema([("p", pa.string()), ("id", pa.int64())]), ["p"])
+    for p in ("a", "b"):
+        builder.append(pa.table({"p": [p] * 30, "id": range(30)}), files=10)
+    settings = ServerSettings(predicate_hints="ignore", page_size=3, async_polls=1 if asynchronous else None)
+    with SharingServer({"s.d.t": builder.path}, settings=settings) as server:
+        scan = (
+            SharingClient(server.profile())
+            .table("s.d.t")
+            .scan(where="p = 'b' AND id BETWEEN 7 AND 13", asyncQuery=asynchronous, **way)
+        )
+        report = scan.plan().report
+        assert (report.listed, report.files) == (20, 3)
+        assert report.skipped == {"partition values": 10, "statistics": 7}
+        assert sorted(scan.to_arrow()["id"].to_pylist()) == list(range(7, 14))
+        settings.rewrite = lambda line: {**line, "file": {**line["file"], "id": "same"}} if "file" in line else line
+        with pytest.raises(ResponseError, match=r"listed file same of .* twice"):
+            SharingClient(server.profile()).table("s.d.t").scan(where="id < 0", asyncQuery=asynchronous, **way).plan()

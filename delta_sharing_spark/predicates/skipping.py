@@ -95,17 +95,13 @@ class FileSkipping:
 
         return tuple(c for c in conjuncts(self._expression) if not helps(c, prunable) or self._open_above(c))
 
-    def may_match(self, partition_values: Mapping[str, str | None], stats: str | None) -> bool:
-        """Whether the file may hold a row that passes; never False for one that does.
+    def reason(self, partition_values: Mapping[str, str | None], stats: str | None) -> int:
+        """``KEEP``, or by which facts no row of the file can pass: ``BY_PARTITION`` or ``BY_STATISTICS``.
 
         Args:
             partition_values: By physical or logical names, as the log serializes them; one that is missing may be anything.
             stats: The JSON of the file's statistics, or None.
         """
-        return self.reason(partition_values, stats) == KEEP
-
-    def reason(self, partition_values: Mapping[str, str | None], stats: str | None) -> int:
-        """``KEEP``, or by which facts the file is skipped: ``BY_PARTITION`` or ``BY_STATISTICS``."""
         bits, facts = self._by_partition(tuple(_value(partition_values, names) for _, names, _ in self._partition))
         if not bits & T:
             return BY_PARTITION
@@ -204,19 +200,6 @@ class FileSkipping:
             case Compare(op, column, _):
                 return op in (">", ">=") and column.type in (FLOAT, DOUBLE) and column.path not in self._partition_names
         return False
-
-
-def may_match(
-    expression: Expression,
-    partition_values: Mapping[str, str | None],
-    stats: str | None,
-    schema: Struct,
-    partition_columns: Sequence[str],
-    *,
-    time_zone: str = "UTC",
-) -> bool:
-    """:meth:`FileSkipping.may_match` for one file; compile a :class:`FileSkipping` for many."""
-    return FileSkipping(expression, schema, partition_columns, time_zone=time_zone).may_match(partition_values, stats)
 
 
 def _fields(path: tuple[str, ...], schema: Struct) -> list[Field]:

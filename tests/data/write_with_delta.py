@@ -360,6 +360,33 @@ TABLES = [
         ),
     ),
     Table(
+        "cdf_restored",
+        "the feed of a NULL partition, whose removes lack their partition value; truncated, overwritten, restored, grown",
+        (
+            create("id BIGINT, part STRING", FEED, NO_VECTORS, ICT, more="PARTITIONED BY (part)"),
+            "INSERT INTO {t} VALUES (1, 'a'), (2, null)",
+            "TRUNCATE TABLE {t}",
+            "INSERT OVERWRITE {t} VALUES (5, 'b')",
+            "RESTORE TABLE {t} TO VERSION AS OF 1",
+            "ALTER TABLE {t} ADD COLUMNS (more STRING FIRST)",
+            "INSERT INTO {t} VALUES ('m', 9, 'c')",
+            "UPDATE {t} SET more = 'filled' WHERE part IS NULL",
+        ),
+    ),
+    Table(
+        "cdf_upgraded",
+        "the feed of a table whose columns were mapped later, and one renamed then",
+        (
+            create("id BIGINT, n INT", FEED, NO_VECTORS),
+            "INSERT INTO {t} VALUES (1, 1), (2, 2)",
+            "ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode'='name', 'delta.minReaderVersion'='2', "
+            "'delta.minWriterVersion'='5')",
+            "DELETE FROM {t} WHERE id = 2",
+            "ALTER TABLE {t} RENAME COLUMN n TO m",
+            "UPDATE {t} SET m = 3 WHERE id = 1",
+        ),
+    ),
+    Table(
         "cdf_growth",
         "the feed of a table whose schema grew, at the end and inside a struct",
         (

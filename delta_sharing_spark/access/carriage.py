@@ -76,7 +76,7 @@ class DirectoryAccess:
         start = 1 if vector.offset is None else vector.offset
         end = start + vector.size + _FRAME
         name = f"deletion vector {vector.unique_id} of {task.id}"
-        return read_leased(self.lease(at), at, start, end, name=name)
+        return bytes(read_leased(self.lease(at), at, start, end, name=name))
 
     def close(self) -> None:
         """Connections are pooled by process; nothing of a split's own."""

@@ -49,7 +49,7 @@ class StorageLogStore:
         at = self._at(path)
         data = self._run(at, path, lambda storage: storage.get(at, what=path))
         self._note(path)
-        return data
+        return bytes(data)
 
     def open(self, path: str) -> BinaryIO:
         """See ``LogStore.open``: reads by range, so that columns of a checkpoint need not be fetched whole."""

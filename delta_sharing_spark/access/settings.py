@@ -74,6 +74,8 @@ def storage_of(options: ReadOptions) -> StorageSettings:
         endpoint=options.storage_endpoint,
         ca_bundle=options.ca_bundle,
         proxy=options.proxy,
+        connect_timeout=options.connect_timeout,
+        read_timeout=options.read_timeout,
         retry_seconds=options.retry_timeout,
     )
 

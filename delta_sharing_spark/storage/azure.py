@@ -12,6 +12,7 @@ from fsspec.asyn import sync
 from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.secrets import AzureSas
+from delta_sharing_spark.storage.transfer import Transfer
 
 
 class _SasFileSystem(AzureBlobFileSystem):  # type: ignore[misc]
@@ -73,6 +74,18 @@ def _client_arguments(location: Location, secret: AzureSas, settings: StorageSet
 def build(location: Location, secret: AzureSas, settings: StorageSettings) -> Any:
     """A file system for one account, paths being ``container/blob`` whatever the location's scheme."""
     return _SasFileSystem(location, secret, settings)
+
+
+async def get(fs: Any, at: Location, transfer: Transfer) -> None:
+    """One download of what a transfer is missing; the SDK hands over chunks of up to 16 MiB."""
+    missing = transfer.missing
+    asked = {} if missing is None else {"offset": missing.start, "length": missing.length}
+    heads: list[Any] = []
+    async with fs.service_client.get_blob_client(container=at.container, blob=at.key) as client:
+        stream = await client.download_blob(raw_response_hook=lambda said: heads.append(said.http_response), **asked)
+        transfer.begin(heads[0].status_code, heads[0].headers)
+        async for chunk in stream.chunks():
+            transfer.add(chunk)
 
 
 def head(fs: Any, container: str, blob: str) -> tuple[int, Any]:

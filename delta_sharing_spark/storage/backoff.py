@@ -1,4 +1,4 @@
-"""How long to wait before another try: growing with jitter, or what the other side asked for."""
+"""When to try again and when to give up: waits that grow with jitter, or what the other side asked for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,54 @@ from collections.abc import Callable
 
 #: Retry-After is honoured up to this many seconds.
 LONGEST_ASKED = 300.0
+#: So often in a row an answer may hold other bytes than asked for.
+_MAX_STRANGE = 3
+
+
+class TransientFault(Exception):
+    """A failure that another try may mend; ``wait`` is what Retry-After asked for, in seconds. Never leaves this package."""
+
+    def __init__(self, reason: str, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+class WrongRange(TransientFault):
+    """An answer with other bytes than asked for."""
+
+
+class Patience:
+    """The tries of one read.
+
+    Args:
+        seconds: How long transient failures are repeated, from now on.
+        first, longest: Seconds to wait after the first failure, and at most.
+        clock: Injectable, so that tests need not wait.
+    """
+
+    def __init__(
+        self, seconds: float, first: float, longest: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._deadline = clock() + seconds
+        self._first, self._longest, self._clock = first, longest, clock
+        self._reached = self._failures = self._strange = 0
+
+    def wait_after(self, fault: TransientFault, reached: int = 0) -> float | None:
+        """Seconds to wait before the next try; None to give up.
+
+        Args:
+            fault: Why the last try failed.
+            reached: Bytes that have arrived, over all tries. Progress starts the counts anew; the deadline stays.
+        """
+        if reached > self._reached:
+            self._reached, self._failures, self._strange = reached, 0, 0
+        self._failures += 1
+        if isinstance(fault, WrongRange):
+            self._strange += 1
+            if self._strange > _MAX_STRANGE:
+                return None
+        pause = fault.wait if fault.wait is not None else backoff(self._failures, self._first, self._longest)
+        return pause if self._clock() + pause <= self._deadline else None
 
 
 def backoff(failures: int, first: float, longest: float) -> float:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileError, NetworkError
+from delta_sharing_spark.storage.backoff import Patience, TransientFault, WrongRange, retry_after
+from delta_sharing_spark.storage.transfer import ReadCancelled
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -34,10 +36,6 @@ _REGION_CODES = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", 
 _TRANSIENT_CODES = frozenset({"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable"})
 
 
-class TransientFault(Exception):
-    """A failure that another try may mend. Never leaves this package."""
-
-
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
     """How storage is reached, none of it secret.
@@ -49,7 +47,7 @@ class StorageSettings:
         proxy: A proxy, instead of the environment's.
         connect_timeout, read_timeout: Seconds of one request.
         retry_seconds: How long transient failures are repeated.
-        sleep: Injectable, so that tests need not wait.
+        first_wait, longest_wait: Seconds before the first other try, and at most.
     """
 
     region: str | None = None
@@ -61,11 +59,25 @@ class StorageSettings:
     retry_seconds: float = 120.0
     first_wait: float = 0.2
     longest_wait: float = 10.0
-    sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
 
 
-def retried(action: Callable[[], T], settings: StorageSettings, *, what: str, host: str) -> T:
-    """Run ``action``, with its storage exceptions told apart; transient ones are repeated with jitter.
+def retried(
+    action: Callable[[], T],
+    settings: StorageSettings,
+    *,
+    what: str,
+    host: str,
+    reached: Callable[[], int] = lambda: 0,
+    wait: Callable[[float], None] = time.sleep,
+) -> T:
+    """Run ``action``, with its storage exceptions told apart; transient ones are repeated with growing waits.
+
+    Args:
+        action: Makes one request.
+        settings: How long, and with what waits.
+        what, host: How errors name the object and the other end.
+        reached: Bytes that have arrived, over all tries.
+        wait: Sleeps, and may raise to end the tries.
 
     Raises:
         FileNotFoundError: The object does not exist.
@@ -73,32 +85,36 @@ def retried(action: Callable[[], T], settings: StorageSettings, *, what: str, ho
         NetworkError: The retries are used up.
         FileError: Anything else the storage answered.
     """
-    import tenacity
-
-    def attempt() -> T:
+    patience = Patience(settings.retry_seconds, settings.first_wait, settings.longest_wait)
+    while True:
         try:
             return action()
-        except DeltaSharingError:
+        except (DeltaSharingError, ReadCancelled):
             raise
         # Three storage libraries raise from six families of exceptions; all are told apart in one place.
         except Exception as error:
-            raise _told_apart(error, what) from None
+            fault = error if isinstance(error, TransientFault) else _told_apart(error, what)
+        if not isinstance(fault, TransientFault):
+            raise fault
+        pause = patience.wait_after(fault, reached())
+        if pause is None:
+            raise _given_up(fault, what, host)
+        _LOG.info("%s: trying again in %.1f s (%s)", what, pause, fault)
+        wait(pause)
 
-    policy = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(TransientFault),
-        wait=tenacity.wait_random_exponential(multiplier=settings.first_wait, max=settings.longest_wait),
-        stop=lambda state: (state.seconds_since_start or 0.0) + state.upcoming_sleep > settings.retry_seconds,
-        sleep=settings.sleep,
-        reraise=True,
+
+def _given_up(fault: TransientFault, what: str, host: str) -> DeltaSharingError:
+    if isinstance(fault, WrongRange):
+        return FileError(
+            f"{what}: the storage at {host} goes on answering with other bytes than asked for ({fault}); "
+            f"look for a proxy in between, and ask the provider if there is none",
+            file=what,
+        )
+    return NetworkError(
+        f"{what}: the storage at {host} could not be reached ({fault}); "
+        f"check the network from this machine to {host}, or use accessMode=url if the server offers it",
+        host=host,
     )
-    try:
-        return policy(attempt)
-    except TransientFault as fault:
-        raise NetworkError(
-            f"{what}: the storage at {host} could not be reached ({fault}); "
-            f"check the network from this machine to {host}, or use accessMode=url if the server offers it",
-            host=host,
-        ) from None
 
 
 def _told_apart(error: Exception, what: str) -> Exception:
@@ -106,8 +122,10 @@ def _told_apart(error: Exception, what: str) -> Exception:
     label = " ".join(str(part) for part in (type(error).__name__, status, code) if part)
     if code in _REGION_CODES:
         return FileError(f"{what}: the bucket is in another region ({code}); set the option storageRegion", file=what)
-    if code in _TRANSIENT_CODES or (status is not None and (status >= 500 or status in (408, 425, 429))):
+    if _is_broken_body(error):
         return TransientFault(label)
+    if code in _TRANSIENT_CODES or (status is not None and (status >= 500 or status in (408, 425, 429))):
+        return TransientFault(label, _asked_to_wait(error))
     if status in (401, 403) or code in _REFUSED_CODES or isinstance(error, PermissionError) or _forbidden(error):
         return PermissionError(label)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
@@ -150,6 +168,25 @@ def _code(error: BaseException | None) -> str | None:
     if code is not None:
         return str(getattr(code, "value", code))
     return _code(error.__cause__)
+
+
+def _asked_to_wait(error: BaseException | None) -> float | None:
+    """What ``Retry-After`` says, where the library passes headers on."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if isinstance(response, dict):
+            headers = response.get("ResponseMetadata", {}).get("HTTPHeaders")
+        else:
+            headers = getattr(response if response is not None else error, "headers", None)
+        if headers is not None:
+            return retry_after(headers.get("retry-after") or headers.get("Retry-After"))
+        error = error.__cause__
+    return None
+
+
+def _is_broken_body(error: BaseException) -> bool:
+    # aiohttp's cause of it has a status of its own, 400, which the storage never sent.
+    return any(cls.__name__ == "ClientPayloadError" for cls in type(error).__mro__)
 
 
 def _forbidden(error: Exception) -> bool:

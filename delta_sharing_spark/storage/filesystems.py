@@ -11,9 +11,12 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError
+from delta_sharing_spark.storage.backoff import TransientFault
 from delta_sharing_spark.storage.faults import StorageSettings, retried
 from delta_sharing_spark.storage.locations import EXTRAS, Location
+from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.storage.secrets import Secret
+from delta_sharing_spark.storage.transfer import Cancellation, FileVersion, Transfer
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MODULES = {"aws": "s3", "azure": "azure", "gcp": "gcs"}
@@ -65,14 +68,55 @@ class Storage:
         """The fsspec file system itself."""
         return self._fs
 
-    def get(self, at: Location, start: int | None = None, end: int | None = None, *, what: str = "") -> bytes:
-        """A whole object, or its bytes ``[start, end)``; one request."""
+    def get(
+        self,
+        at: Location,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        what: str = "",
+        version: FileVersion | None = None,
+        cancellation: Cancellation | None = None,
+    ) -> bytes | bytearray:
+        """A whole object, or its bytes ``[start, end)``; one request, unless it breaks.
 
-        def action() -> bytes:
-            data: bytes = self._fs.cat_file(at.path, start=start, end=end)
-            return data
+        Args:
+            at: The object.
+            start, end: Both or none of them.
+            what: How errors name it.
+            version: What answers are compared with, over several calls.
+            cancellation: Who may end it.
 
-        return retried(action, self.settings, what=what or str(at), host=self.host)
+        Raises:
+            ReadCancelled: It was ended.
+            CorruptFileError: An answer is of another file than ``version`` says.
+        """
+        what = what or str(at)
+        if at.kind == "local":
+
+            def read() -> bytes:
+                data: bytes = self._fs.cat_file(at.path, start=start, end=end)
+                return data
+
+            return retried(read, self.settings, what=what, host=self.host)
+        wanted = None if start is None or end is None else Range(start, end)
+        transfer = Transfer(wanted, version or FileVersion(what, None))
+        cancellation = cancellation or Cancellation()
+
+        def action() -> None:
+            cancellation.run(_module(at).get(self._fs, at, transfer), self._fs.loop)
+            if wanted is not None and not transfer.complete:
+                raise TransientFault(f"the body ended after {len(transfer.data)} of {wanted.length} bytes")
+
+        retried(
+            action,
+            self.settings,
+            what=what,
+            host=self.host,
+            reached=lambda: len(transfer.data),
+            wait=cancellation.wait,
+        )
+        return transfer.data
 
     def info(self, at: Location, *, what: str = "") -> Listed:
         """Size and modification time of one object; one request, and never a listing."""

@@ -14,6 +14,7 @@ from google.oauth2.credentials import Credentials
 from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.secrets import GcpBearer
+from delta_sharing_spark.storage.transfer import Transfer
 
 #: Given, so that STORAGE_EMULATOR_HOST and GOOGLE_CLOUD_UNIVERSE_DOMAIN cannot redirect the token.
 ENDPOINT = "https://storage.googleapis.com"
@@ -71,6 +72,15 @@ class _BearerFileSystem(GCSFileSystem):  # type: ignore[misc]
 def build(location: Location, secret: GcpBearer, settings: StorageSettings) -> Any:
     """A file system for any bucket that the token may read."""
     return _BearerFileSystem(secret, settings)
+
+
+async def get(fs: Any, at: Location, transfer: Transfer) -> None:
+    """One request for what a transfer is missing; gcsfs hands its body over whole."""
+    missing = transfer.missing
+    asked = {} if missing is None else {"Range": f"bytes={missing.start}-{missing.end - 1}"}
+    status, headers, _, body = await fs._request("GET", fs.url(at.path), headers=asked)
+    transfer.begin(status, headers)
+    transfer.add(body)
 
 
 def head(fs: Any, bucket: str, name: str) -> tuple[int, Any]:

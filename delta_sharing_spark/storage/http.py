@@ -27,16 +27,17 @@ from delta_sharing_spark.errors import (
     NetworkError,
     redact,
 )
-from delta_sharing_spark.storage.backoff import backoff, retry_after
+from delta_sharing_spark.storage.backoff import Patience, TransientFault, WrongRange, retry_after
+from delta_sharing_spark.storage.ranges import Range
+from delta_sharing_spark.storage.transfer import FileVersion, ReadCancelled
 
 _log = logging.getLogger(__name__)
 
-_CHUNK = 1 << 20
+#: What a connection that breaks may lose: a piece is handed over when it is complete.
+_CHUNK = 256 << 10
 _UNKNOWN = 1 << 62
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _MAX_REDIRECTS = 5
 _MAX_RENEWALS = 2
-_MAX_STRANGE = 3
 _ERROR_BODY = 4096
 _NOT_A_URL = (
     requests.exceptions.InvalidURL,
@@ -83,22 +84,6 @@ class HttpPolicy:
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
 
 
-class _Transient(Exception):
-    """A failure worth another request; ``wait`` is what Retry-After asked for, in seconds."""
-
-    def __init__(self, reason: str, wait: float | None = None) -> None:
-        super().__init__(reason)
-        self.wait = wait
-
-
-class _WrongRange(_Transient):
-    """An answer with other bytes than asked for."""
-
-
-class ReadCancelled(Exception):
-    """The reader went away. Never reaches a user."""
-
-
 class HttpSource:
     """A ``ByteSource`` over presigned URLs.
 
@@ -124,7 +109,7 @@ class HttpSource:
         self._session = session
         self._lease = lease
         self._policy = policy or HttpPolicy()
-        self._etag: str | None = None
+        self._version = FileVersion(name, size)
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._responses: set[requests.Response] = set()
@@ -140,19 +125,17 @@ class HttpSource:
         buffer = np.empty(length, dtype=np.uint8).data
         if length == 0:
             return buffer
-        done, failures, renewals, strange = 0, 0, 0, 0
-        deadline = self._policy.clock() + self._policy.retry_seconds
+        done, renewals, policy = 0, 0, self._policy
+        patience = Patience(policy.retry_seconds, policy.first_wait, policy.longest_wait, policy.clock)
         while True:
             self._go_on()
             url = self._lease.url()
-            before = done
             try:
                 for got in self._transfer(url, start + done, buffer[done:]):
                     done += got
-                    strange = 0
                 if done == length:
                     return buffer
-                raise _Transient(f"the body ended after {done} of {length} bytes")
+                raise TransientFault(f"the body ended after {done} of {length} bytes")
             except _Refused as refusal:
                 renewals += 1
                 if renewals > _MAX_RENEWALS:
@@ -162,19 +145,8 @@ class HttpSource:
                         file=self.name,
                     ) from None
                 self._lease.refused(url, str(refusal))
-            except _WrongRange as failure:
-                strange += 1
-                if strange > _MAX_STRANGE:
-                    raise FileError(
-                        f"file {self.name}: the storage goes on answering with other bytes than asked for ({failure}); "
-                        f"look for a proxy in between, and ask the provider if there is none",
-                        file=self.name,
-                    ) from None
-                self._wait(failure, strange, deadline)
-            except _Transient as failure:
-                # Bytes may have arrived before the break: progress starts the count anew, the deadline stays.
-                failures = 1 if done > before else failures + 1
-                self._wait(failure, failures, deadline)
+            except TransientFault as fault:
+                self._wait(fault, patience.wait_after(fault, done))
 
     def close(self) -> None:
         """Break off reads under way, in whatever thread. Connections belong to the session."""
@@ -184,16 +156,21 @@ class HttpSource:
         for response in under_way:
             _hang_up(response)
 
-    def _wait(self, failure: _Transient, failures: int, deadline: float) -> None:
+    def _wait(self, fault: TransientFault, pause: float | None) -> None:
         policy = self._policy
-        pause = failure.wait if failure.wait is not None else backoff(failures, policy.first_wait, policy.longest_wait)
-        if policy.clock() + pause > deadline:
+        if pause is None and isinstance(fault, WrongRange):
+            raise FileError(
+                f"file {self.name}: the storage goes on answering with other bytes than asked for ({fault}); "
+                f"look for a proxy in between, and ask the provider if there is none",
+                file=self.name,
+            ) from None
+        if pause is None:
             raise NetworkError(
-                f"file {self.name}: the storage could not be read ({redact(str(failure))}), tried for "
+                f"file {self.name}: the storage could not be read ({redact(str(fault))}), tried for "
                 f"{policy.retry_seconds:.0f} s; check the network between the executors and the storage, then run the query again",
                 file=self.name,
-            )
-        _log.info("file %s: trying again in %.1f s (%s)", self.name, pause, failure)
+            ) from None
+        _log.info("file %s: trying again in %.1f s (%s)", self.name, pause, fault)
         if policy.sleep is time.sleep:
             self._closed.wait(pause)
         else:
@@ -212,8 +189,10 @@ class HttpSource:
                     self._responses.add(response)
                 try:
                     self._go_on()
-                    self._check(response, start, start + len(into))
-                    skip = start if response.status_code == 200 else 0
+                    if response.status_code not in (200, 206):
+                        self._raise_for(response)
+                    wanted = Range(start, start + len(into))
+                    skip = self._version.accept(wanted, response.status_code, response.headers)
                     for count in _drain(response.raw, skip, into):
                         self._go_on()
                         yield count
@@ -225,7 +204,7 @@ class HttpSource:
             final = self._final(error, url)
             if final is not None:
                 raise final from None
-            raise _Transient(f"{type(error).__name__} from {urlsplit(url).hostname}") from None
+            raise TransientFault(f"{type(error).__name__} from {urlsplit(url).hostname}") from None
 
     def _final(self, error: Exception, url: str) -> DeltaSharingError | None:
         """The error of a failure that no other try will mend; None for those of the network."""
@@ -275,54 +254,15 @@ class HttpSource:
             f"name the host in the option allowedDataHosts if you trust it"
         )
 
-    def _check(self, response: requests.Response, start: int, end: int) -> None:
-        status = response.status_code
-        if status == 206:
-            self._check_range(response, start, end)
-        elif status == 200:
-            declared = response.headers.get("content-length", "")
-            if declared.isdigit() and int(declared) != self.size and self.size != _UNKNOWN:
-                raise self._changed(f"it has {declared} bytes, planned were {self.size}")
-        else:
-            self._raise_for(response)
-        if response.headers.get("content-encoding", "identity").lower() not in ("", "identity", "aws-chunked"):
-            raise FileError(
-                f"file {self.name}: the storage sent it compressed though that was not asked for; "
-                f"look for a proxy in between that changes what it passes on",
-                file=self.name,
-            )
-        self._check_etag(response.headers.get("etag"))
-
-    def _check_range(self, response: requests.Response, start: int, end: int) -> None:
-        match = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", "").strip())
-        if match is None or int(match[1]) != start or int(match[2]) >= end or int(match[2]) < start:
-            raise _WrongRange(f"asked for bytes {start}-{end - 1}, got {response.headers.get('content-range')!r}")
-        if match[3] != "*" and int(match[3]) != self.size and self.size != _UNKNOWN:
-            raise self._changed(f"it has {match[3]} bytes, planned were {self.size}")
-
-    def _check_etag(self, etag: str | None) -> None:
-        if etag is None or etag.startswith("W/"):
-            return
-        with self._lock:
-            if self._etag is None:
-                self._etag = etag
-            elif self._etag != etag:
-                raise self._changed("its ETag changed between two ranges")
-
-    def _changed(self, why: str) -> CorruptFileError:
-        return CorruptFileError(
-            f"file {self.name} is not the one that was planned: {why}; reload the table", file=self.name
-        )
-
     def _raise_for(self, response: requests.Response) -> None:
         status = response.status_code
         if status == 429 or status >= 500 or status == 408:
-            raise _Transient(f"HTTP {status}", retry_after(response.headers.get("retry-after")))
+            raise TransientFault(f"HTTP {status}", retry_after(response.headers.get("retry-after")))
         body = response.raw.read(_ERROR_BODY, decode_content=True) or b""
         if status in (401, 403) or (status in (400, 404) and _EXPIRED_BODY.search(body)):
             raise _Refused(f"HTTP {status}")
         if status == 416:
-            raise self._changed("the storage says it is shorter")
+            raise self._version.changed("the storage says it is shorter")
         if status in (404, 410):
             raise FileGoneError(
                 f"file {self.name}: the storage no longer has it (HTTP {status}); the table was probably rewritten or vacuumed: reload it",

@@ -8,6 +8,7 @@ from typing import Protocol
 from delta_sharing_spark.errors import CorruptFileError, FileGoneError
 from delta_sharing_spark.storage.filesystems import Storage
 from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.transfer import Cancellation, FileVersion
 
 
 class StorageLease(Protocol):
@@ -39,9 +40,11 @@ class FsspecSource:
         self.size = size
         self._lease = lease
         self._at = at
+        self._version = FileVersion(name, size)
+        self._cancellation = Cancellation()
 
     def read(self, start: int, length: int) -> memoryview:
-        """See ``ByteSource.read``; one request."""
+        """See ``ByteSource.read``; one request, unless it breaks."""
         if start < 0 or length < 0 or start + length > self.size:
             raise CorruptFileError(
                 f"file {self.name}: bytes {start} to {start + length} were asked for, but it has {self.size}; "
@@ -50,7 +53,15 @@ class FsspecSource:
             )
         if length == 0:
             return memoryview(b"")
-        data = read_leased(self._lease, self._at, start, start + length, name=self.name)
+        data = read_leased(
+            self._lease,
+            self._at,
+            start,
+            start + length,
+            name=self.name,
+            version=self._version,
+            cancellation=self._cancellation,
+        )
         if len(data) != length:
             raise CorruptFileError(
                 f"file {self.name} has {start + len(data)} bytes, planned were {self.size}; "
@@ -60,20 +71,31 @@ class FsspecSource:
         return memoryview(data)
 
     def close(self) -> None:
-        """Nothing to give back: connections belong to the process."""
+        """Break off reads under way, in whatever thread. Connections belong to the process."""
+        self._cancellation.cancel()
 
 
-def read_leased(lease: StorageLease, at: Location, start: int | None, end: int | None, *, name: str) -> bytes:
+def read_leased(
+    lease: StorageLease,
+    at: Location,
+    start: int | None,
+    end: int | None,
+    *,
+    name: str,
+    version: FileVersion | None = None,
+    cancellation: Cancellation | None = None,
+) -> bytes | bytearray:
     """Bytes ``[start, end)`` of a file, or all of it, renewing the credential on a refusal.
 
     Raises:
         FileGoneError, CredentialError, NetworkError, FileError
+        ReadCancelled: By ``cancellation``.
     """
     refusals = 0
     while True:
         storage = lease.storage()
         try:
-            return storage.get(at, start, end, what=f"file {name}")
+            return storage.get(at, start, end, what=f"file {name}", version=version, cancellation=cancellation)
         except FileNotFoundError:
             raise FileGoneError(
                 f"file {name}: the storage no longer has it; the table was probably rewritten or vacuumed: reload it",

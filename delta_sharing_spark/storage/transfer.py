@@ -1,0 +1,179 @@
+"""The bytes of a read as a storage sends them: from the place asked for, of one version of the file, resumed, cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import re
+import threading
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from delta_sharing_spark.errors import CorruptFileError, FileError
+from delta_sharing_spark.storage.backoff import WrongRange
+from delta_sharing_spark.storage.ranges import Range
+
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+
+
+class ReadCancelled(Exception):
+    """The reader went away. Never reaches a user."""
+
+
+class FileVersion:
+    """What a storage's answers say of one file, compared with the plan and with each other.
+
+    Args:
+        name: How errors name the file.
+        size: Planned bytes; None where the plan does not say.
+    """
+
+    def __init__(self, name: str, size: int | None) -> None:
+        self.name, self.size = name, size
+        self._etag: str | None = None
+        self._lock = threading.Lock()
+
+    def accept(self, wanted: Range, status: int, headers: Mapping[str, str]) -> int:
+        """Check the head of an answer of status 200 or 206; returns how many bytes of its body come before ``wanted``.
+
+        Args:
+            wanted: The range that was asked for.
+            status, headers: Of the answer; header names in lower case must be found.
+
+        Raises:
+            WrongRange: It holds other bytes.
+            CorruptFileError: It is of another file than the one planned, or than the last answer.
+            FileError: Something in between changed the body.
+        """
+        if status == 206:
+            self._check_range(wanted, headers.get("content-range", ""))
+        else:
+            declared = headers.get("content-length", "")
+            if declared.isdigit():
+                self._check_size(int(declared))
+        if headers.get("content-encoding", "identity").lower() not in ("", "identity", "aws-chunked"):
+            raise FileError(
+                f"file {self.name}: the storage sent it compressed though that was not asked for; "
+                f"look for a proxy in between that changes what it passes on",
+                file=self.name,
+            )
+        self._check_etag(headers.get("etag"))
+        return 0 if status == 206 else wanted.start
+
+    def changed(self, why: str) -> CorruptFileError:
+        """The error of a file that is another one now."""
+        return CorruptFileError(
+            f"file {self.name} is not the one that was planned: {why}; reload the table", file=self.name
+        )
+
+    def _check_range(self, wanted: Range, text: str) -> None:
+        match = _CONTENT_RANGE.fullmatch(text.strip())
+        if match is None or int(match[1]) != wanted.start or not wanted.start <= int(match[2]) < wanted.end:
+            raise WrongRange(f"asked for bytes {wanted.start}-{wanted.end - 1}, got {text!r}")
+        if match[3] != "*":
+            self._check_size(int(match[3]))
+
+    def _check_size(self, size: int) -> None:
+        if self.size is not None and size != self.size:
+            raise self.changed(f"it has {size} bytes, planned were {self.size}")
+
+    def _check_etag(self, etag: str | None) -> None:
+        if etag is None or etag.startswith("W/"):
+            return
+        with self._lock:
+            if self._etag is None:
+                self._etag = etag
+            elif self._etag != etag:
+                raise self.changed("its ETag changed between two ranges")
+
+
+class Transfer:
+    """One read of a file, over as many requests as it takes: each asks for what is still missing.
+
+    Args:
+        wanted: The range; None for the whole object, which is always read from its start.
+        version: What the answers are compared with.
+
+    Attributes:
+        data: What has arrived.
+    """
+
+    def __init__(self, wanted: Range | None, version: FileVersion) -> None:
+        self.data = bytearray()
+        self._wanted, self._version = wanted, version
+        self._skip = 0
+
+    @property
+    def missing(self) -> Range | None:
+        """What the next request asks for; None for the whole object."""
+        return None if self._wanted is None else Range(self._wanted.start + len(self.data), self._wanted.end)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing; of a whole object, only the end of its body tells."""
+        return self._wanted is not None and len(self.data) >= self._wanted.length
+
+    def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Take in the head of an answer.
+
+        Raises:
+            As ``FileVersion.accept``.
+        """
+        missing = self.missing
+        if missing is None:
+            self.data.clear()
+        else:
+            self._skip = self._version.accept(missing, status, headers)
+
+    def add(self, chunk: bytes | memoryview) -> None:
+        """Take in the next bytes of the body."""
+        skipped = min(self._skip, len(chunk))
+        self._skip -= skipped
+        end = len(chunk) if self._wanted is None else skipped + self._wanted.length - len(self.data)
+        self.data += chunk[skipped:end]
+
+
+class Cancellation:
+    """Ends the requests and waits of one reader, from another thread."""
+
+    def __init__(self) -> None:
+        self._cancelled = threading.Event()
+        self._lock = threading.Lock()
+        self._under_way: set[concurrent.futures.Future[None]] = set()
+
+    def run(self, request: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+        """Run a request in the storage library's loop, until it ends or is cancelled.
+
+        Raises:
+            ReadCancelled: It was.
+        """
+        with self._lock:
+            if self._cancelled.is_set():
+                request.close()
+                raise ReadCancelled
+            future = asyncio.run_coroutine_threadsafe(request, loop)
+            self._under_way.add(future)
+        try:
+            future.result()
+        except concurrent.futures.CancelledError:
+            raise ReadCancelled from None
+        finally:
+            with self._lock:
+                self._under_way.discard(future)
+
+    def wait(self, seconds: float) -> None:
+        """Wait before another try.
+
+        Raises:
+            ReadCancelled: The reader went away meanwhile.
+        """
+        if self._cancelled.wait(seconds):
+            raise ReadCancelled
+
+    def cancel(self) -> None:
+        """End what is under way, and whatever begins later."""
+        self._cancelled.set()
+        with self._lock:
+            under_way = list(self._under_way)
+        for future in under_way:
+            future.cancel()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,10 @@ import pytest
 from spark_loop import Checkpoint, Killed, Rows, Run
 
 from delta_sharing_spark.access.credentials import TOKENS
-from delta_sharing_spark.errors import OptionError, StreamError
+from delta_sharing_spark.errors import OptionError, StreamError, VersionError
 from delta_sharing_spark.spark import compat
+from delta_sharing_spark.testing import queries
+from delta_sharing_spark.testing.answers import Pages
 from delta_sharing_spark.testing.queries import TableQueries
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -186,6 +191,60 @@ def test_files_beyond_the_asked_range_are_dropped(
     run = Run(checkpoint, options).drain()
     assert checkpoint.ids == list(range(6))
     assert [len(files) for files in run.files.values()] == [5]
+
+
+def test_a_server_that_lists_files_in_any_order(
+    share: Share, table: DeltaTableBuilder, feed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, draw = Pages.write, random.Random(7)
+
+    def shuffled(self: Pages, ask: Any, answer: Any) -> Any:
+        return real(self, ask, replace(answer, items=draw.sample(answer.items, len(answer.items))))
+
+    monkeypatch.setattr(Pages, "write", shuffled)
+    table.append(numbered(4, 4), files=4).append(numbered(8, 8), files=8)
+    for start in ({}, {"startingVersion": "0"}):
+        options = {**share(table), **feed, **start, "accessMode": "url", "maxFilesPerTrigger": "3"}
+        checkpoint = Checkpoint()
+        for kill in ("planned", "split", "written", None) * 3:
+            with contextlib.suppress(Killed):
+                Run(checkpoint, options).step(kill)
+        Run(checkpoint, options).drain()
+        assert checkpoint.ids == list(range(16))
+
+
+def test_rewrites_that_change_no_row_are_no_rows(
+    share: Share, table: DeltaTableBuilder, feed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = queries._files
+
+    def every(commit: Any, shared: Any, *, feed: bool) -> Any:
+        bare = [
+            {k: {**v, "dataChange": True} if "dataChange" in v else v for k, v in a.items()} for a in commit.actions
+        ]
+        told = iter([a for a in commit.actions if "add" in a or "remove" in a])
+        found = real(replace(commit, actions=bare), shared, feed=feed)
+        return [replace(file, body={**file.body, **next(iter(next(told).values()))}) for file in found]
+
+    monkeypatch.setattr(queries, "_files", every)
+    table.optimize().append(numbered(4))
+    options = {**share(table), **feed, "accessMode": "url", "responseFormat": "delta", "startingVersion": "0"}
+    checkpoint = Checkpoint()
+    Run(checkpoint, options).drain()
+    assert checkpoint.ids == list(range(5))
+
+
+def test_a_server_that_does_not_know_the_snapshots_version(
+    share: Share, table: DeltaTableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TableQueries, "_asked_version", lambda self, shared, parameters: None)
+    options = {**share(table), "accessMode": "url"}
+    checkpoint = Checkpoint()
+    with pytest.raises(Killed):
+        Run(checkpoint, options).step("planned")
+    table.append(numbered(4))
+    with pytest.raises(VersionError, match="begins with version 2, and the server answers with 3; ask the provider"):
+        Run(checkpoint, options).step()
 
 
 def _edited(kind: str, **fields: Any) -> Callable[[dict[str, Any]], dict[str, Any] | None]:

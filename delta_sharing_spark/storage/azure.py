@@ -80,10 +80,18 @@ async def get(fs: Any, at: Location, transfer: Transfer) -> None:
     """One download of what a transfer is missing; the SDK hands over chunks of up to 16 MiB."""
     missing = transfer.missing
     asked = {} if missing is None else {"offset": missing.start, "length": missing.length}
-    heads: list[Any] = []
+    begun = False
+
+    def begin(answer: Any) -> None:
+        # Before the SDK looks at the answer: it takes a wrong range for the right one. Later chunks follow the first.
+        nonlocal begun
+        head = answer.http_response
+        if not begun and head.status_code in (200, 206):
+            begun = True
+            transfer.begin(head.status_code, head.headers)
+
     async with fs.service_client.get_blob_client(container=at.container, blob=at.key) as client:
-        stream = await client.download_blob(raw_response_hook=lambda said: heads.append(said.http_response), **asked)
-        transfer.begin(heads[0].status_code, heads[0].headers)
+        stream = await client.download_blob(raw_response_hook=begin, **asked)
         async for chunk in stream.chunks():
             transfer.add(chunk)
 

@@ -1,7 +1,7 @@
-"""A sharing server whose tables also lie in buckets: local directories behind a small S3, on the same sockets.
+"""A sharing server whose tables also lie in buckets: local directories behind a small S3, GCS and Azure, on one socket.
 
 Objects are sent by the code that serves data URLs, so that ranges, ETags and every fault are the same in both modes.
-The access key of a request decides whether it is answered; signatures are not checked.
+The credential of a request decides whether it is answered; signatures are not checked. Only the S3 lists.
 """
 
 from __future__ import annotations
@@ -17,34 +17,51 @@ from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape
 
 from delta_sharing_spark.testing.data_files import serve_file, storage_error
-from delta_sharing_spark.testing.responses import Response
+from delta_sharing_spark.testing.responses import Response, json_response
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.settings import SharedTable
 
-_ACCESS_KEY = re.compile(r"Credential=([^/]+)/")
+_LOCATIONS = {"s3": "s3://{}", "gs": "gs://{}", "abfss": "abfss://{}@account.dfs.core.windows.net"}
+_MODIFIED = "2026-11-21T00:00:00.000Z"
+_GOOGLE = re.compile(r"/(?:download/)?storage/v1/b/([^/]+)/o(?:/(.*))?")
+#: What identifies a credential in a request: an access key, a bearer token, the signature of a SAS.
+_CREDENTIAL = re.compile(r"Credential=([^/]+)/|Bearer ([^?]+)|[?&]sig=([^&]+)")
 
 
 class BucketServer(SharingServer):
     """A :class:`SharingServer` with buckets; arguments as there. Requests for objects are of kind ``data`` or ``log``.
 
     Attributes:
-        issued: The credentials given out so far (``awsTempCredentials``), the newest last.
+        issued: Every secret text given out in credentials so far.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.vendors["s3"] = self._vend
-        self.issued: list[dict[str, str]] = []
+        self.vendors.update({"s3": self._vend, "gs": self._vend, "abfss": self._vend})
+        self.issued: list[str] = []
         self._accepted: set[str] = set()
         self._buckets: dict[str, Path] = {}
 
     def add_bucket_table(
-        self, name: str, path: str | os.PathLike[str], modes: tuple[str, ...] = ("dir",), **fields: Any
+        self,
+        name: str,
+        path: str | os.PathLike[str],
+        modes: tuple[str, ...] = ("dir",),
+        *,
+        scheme: str = "s3",
+        **fields: Any,
     ) -> SharedTable:
-        """Share the table at ``path`` in a bucket of its own, named like the table; ``fields`` are those of ``add_table``."""
+        """Share the table at ``path`` in a bucket of its own, named like the table.
+
+        Args:
+            name, path: As in ``add_table``.
+            modes: ``accessModes``.
+            scheme: ``s3``, ``gs`` or ``abfss``.
+            **fields: As in ``add_table``.
+        """
         bucket = name.replace(".", "-")
         self._buckets[bucket] = Path(path)
-        return self.add_table(name, path, access_modes=modes, location=f"s3://{bucket}", **fields)
+        return self.add_table(name, path, access_modes=modes, location=_LOCATIONS[scheme].format(bucket), **fields)
 
     @property
     def storage_endpoint(self) -> str:
@@ -67,27 +84,40 @@ class BucketServer(SharingServer):
         found = self._object(path)
         if found is None:
             return super().answer(kind, method, path, query, headers, body, base)
-        key = _ACCESS_KEY.search(headers.get("authorization", ""))
-        if key is None or key[1] not in self._accepted:
+        asked = _CREDENTIAL.search(f"{headers.get('authorization', '')}?{query}")
+        if asked is None or unquote(next(filter(None, asked.groups()))) not in self._accepted:
             return storage_error(400, "ExpiredToken", "The provided token has expired.")
         if "list-type" in query:
             return _listed(found, parse_qs(query))
-        return serve_file(str(found), headers)
+        if not found.suffix:
+            return storage_error(403, "AccessDenied", "Access denied.")
+        if path.startswith("/storage/v1/"):  # Google's description of an object
+            if not found.is_file():
+                return storage_error(404, "NoSuchKey", "No such object.")
+            return json_response({"name": found.name, "size": str(found.stat().st_size), "updated": _MODIFIED})
+        wanted = headers.get("range") or headers.get("x-ms-range", "")
+        return serve_file(str(found), {**headers, "range": wanted})
 
     def _object(self, path: str) -> Path | None:
-        bucket, _, key = unquote(path).lstrip("/").partition("/")
+        google = _GOOGLE.fullmatch(path)
+        bucket, _, key = f"{google[1]}/{google[2] or ''}".partition("/") if google else path.lstrip("/").partition("/")
         root = self._buckets.get(bucket)
-        return None if root is None else root / key
+        return None if root is None else root / unquote(key)
 
     def _vend(self, location: str, table: SharedTable) -> dict[str, Any]:
-        keys = {
-            "accessKeyId": f"AKID{secrets.token_hex(8).upper()}",
-            "secretAccessKey": secrets.token_hex(20),
-            "sessionToken": secrets.token_hex(60),
-        }
-        self.issued.append(keys)
-        self._accepted.add(keys["accessKeyId"])
-        return {"awsTempCredentials": keys, "expirationTime": int((time.time() + self.settings.credential_ttl) * 1000)}
+        first, second, third = (secrets.token_hex(20) for _ in range(3))
+        self._accepted.add(first)
+        kind = location.partition(":")[0]
+        if kind == "s3":
+            body = {"awsTempCredentials": {"accessKeyId": first, "secretAccessKey": second, "sessionToken": third}}
+            self.issued += [first, second, third]
+        elif kind == "gs":
+            body = {"gcpOauthToken": {"oauthToken": first}}
+            self.issued.append(first)
+        else:
+            body = {"azureUserDelegationSas": {"sasToken": f"sv=2021-06-08&sp=r&sig={first}"}}
+            self.issued.append(first)
+        return {**body, "expirationTime": int((time.time() + self.settings.credential_ttl) * 1000)}
 
 
 def _listed(root: Path, query: Mapping[str, list[str]]) -> Response:
@@ -100,7 +130,7 @@ def _listed(root: Path, query: Mapping[str, list[str]]) -> Response:
         if entry.is_file() and entry.name.startswith(start) and key > after:
             items.append(
                 f"<Contents><Key>{escape(key)}</Key><Size>{entry.stat().st_size}</Size>"
-                f"<LastModified>2026-11-21T00:00:00.000Z</LastModified></Contents>"
+                f"<LastModified>{_MODIFIED}</LastModified></Contents>"
             )
     body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(items)}</ListBucketResult>"
     return Response(200, body.encode(), {}, "application/xml")

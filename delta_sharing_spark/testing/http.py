@@ -116,6 +116,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         if any(fault.ignore_range for fault in faults):
             headers.pop("range", None)
+            headers.pop("x-ms-range", None)
         response = self._answer(kind, parts.path, parts.query, headers, body, faults)
         record = Request(self.command, kind, 0, response.status, parts.path, _kept(headers), file=local)
         record.connection = self.client_address[1]

@@ -72,14 +72,14 @@ def cell() -> Callable[[str, str, str, str], None]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not _CELLS:
         return
-    columns = sorted({(mode, moment) for _, mode, moment in _CELLS})
+    columns = list(dict.fromkeys((mode, moment) for _, mode, moment in _CELLS))
     faults = list(dict.fromkeys(fault for fault, _, _ in _CELLS))
     wide = max(map(len, faults)) + 2
     write = terminalreporter.write_line
     write("")
     write("faults: exact rows, or the error".ljust(wide))
-    write(" " * wide + "".join(f"{mode + ' ' + moment:<24}" for mode, moment in columns))
+    write(" " * wide + "".join(f"{mode + ' ' + moment:<18}" for mode, moment in columns))
     for fault in faults:
-        write(fault.ljust(wide) + "".join(f"{_CELLS.get((fault, *column), ''):<24}" for column in columns))
+        write(fault.ljust(wide) + "".join(f"{_CELLS.get((fault, *column), ''):<18}" for column in columns))
     for line in _NOTES:
         write(line)

@@ -121,6 +121,9 @@ def _azure(secret: AzureSas, at: Location, settings: StorageSettings, engine: En
         # As a connection string, and not as a SAS: adlfs takes one of the environment before a SAS.
         return {"account_name": at.account, "connection_string": connection}
     if engine == "duckdb":
+        # It compares the account's name with the path's, and reads abfss by the DFS endpoint.
+        dfs = settings.endpoint or f"https://{at.blob_host.replace('.blob.', '.dfs.', 1)}"
+        connection = f"AccountName={at.account};DfsEndpoint={dfs};{connection}"
         return {"TYPE": "azure", "CONNECTION_STRING": connection, "SCOPE": _written(at, "s3")}
     values = {"azure_storage_account_name": at.account, "azure_storage_sas_token": secret.sas}
     if settings.endpoint:
@@ -140,7 +143,10 @@ def _gcp(secret: GcpBearer, at: Location, settings: StorageSettings, engine: Eng
         return {**values, "endpoint_url": settings.endpoint} if settings.endpoint else values
     instead = {
         "deltalake": "use accessMode=url or dir of this package",
-        "polars": "give scan_parquet a credential_provider, or use accessMode=url or dir of this package",
+        "polars": (
+            'give scan_parquet(..., credential_provider=lambda: ({"bearer_token": token}, expires)) the token of '
+            'storage_options(engine="fsspec")["token"].token, or use accessMode=url or dir of this package'
+        ),
         "duckdb": 'register fsspec\'s file system (register_filesystem) made from storage_options(engine="fsspec")',
     }[engine]
     raise CredentialError(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from loopback import Answer, Request, answering
 from object_server import ObjectServer, serving
 from shared_tables import upload
 
@@ -88,7 +89,20 @@ CONNECTION = "BlobEndpoint=https://acct.blob.core.windows.net;SharedAccessSignat
             for engine in ("deltalake", "polars")
         ],
         (WASBS, SAS, REGION, "fsspec", {"account_name": "acct", "connection_string": CONNECTION}),
-        (ABFSS, SAS, REGION, "duckdb", {"TYPE": "azure", "CONNECTION_STRING": CONNECTION, "SCOPE": ABFSS}),
+        *[
+            (
+                at,
+                SAS,
+                REGION,
+                "duckdb",
+                {
+                    "TYPE": "azure",
+                    "CONNECTION_STRING": f"AccountName=acct;DfsEndpoint=https://acct.dfs.core.windows.net;{CONNECTION}",
+                    "SCOPE": ABFSS,
+                },
+            )
+            for at in (ABFSS, WASBS)
+        ],
         ("file:///tmp/t", NoSecret(), REGION, "deltalake", {}),
     ],
 )
@@ -221,6 +235,27 @@ def test_fsspec_reads_with_them(served: ObjectServer) -> None:
     fs = fsspec.filesystem("s3", skip_instance_cache=True, **options)
     names = fs.ls("bucket/t/_delta_log")
     assert len(fs.cat_file(sorted(names)[0])) > 0
+
+
+def test_polars_takes_a_gcs_token_by_the_way_that_its_refusal_names() -> None:
+    polars = pytest.importorskip("polars")
+    seen: list[str | None] = []
+
+    def absent(request: Request) -> Answer:
+        seen.append(request.headers.get("authorization"))
+        return 404, {}, b""
+
+    options = storage_options(_token("gs://bucket/t", BEARER))
+    bearer = {"bearer_token": options["token"].token}
+    with answering(absent) as url:
+        found = polars.scan_parquet(
+            "gs://bucket/t/x.parquet",
+            credential_provider=lambda: (bearer, int(options.expires)),
+            storage_options={"google_base_url": url, "allow_http": "true"},
+        )
+        with pytest.raises(FileNotFoundError):
+            found.collect()
+    assert set(seen) == {"Bearer ya29.TOKEN"}
 
 
 def test_expiry_is_in_the_future_for_a_fresh_token() -> None:

@@ -14,13 +14,12 @@ from delta_sharing_spark.access.settings import formats_of, iso, millis, storage
 from delta_sharing_spark.access.shape import TableShape, shape_in_log, shape_of, with_change_columns
 from delta_sharing_spark.access.versions import (
     REFUSALS,
-    Refusal,
     head_as_of,
     last_in_log,
     last_version,
     refused_travel,
 )
-from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, VersionError
+from delta_sharing_spark.errors import NotFoundError, RequestRefusedError
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.predicates.tree import Expression, conjunction
 from delta_sharing_spark.schema.project import select
@@ -140,21 +139,31 @@ def resolve(options: ReadOptions, profile: Profile | None = None) -> Load:
 
 
 def _negotiated(rest: SharingRest, table: TableName, options: ReadOptions) -> tuple[TableSnapshotHead, Decision]:
+    travels = options.version_as_of is not None or options.timestamp_as_of is not None
     try:
         head = rest.metadata(
             table, version=options.version_as_of, timestamp=iso(options.timestamp_as_of), formats=formats_of(options)
         )
+        return head, _decide(head, table, options)
     except REFUSALS as refusal:
-        cause: VersionError | Refusal = refusal
-        if options.version_as_of is not None or options.timestamp_as_of is not None:
-            cause = refused_travel(rest, table, options, refusal)
-            if isinstance(cause, VersionError) and options.access_mode == "url":
+        newest = _newest(rest, table, options) if travels else None
+        if newest is not None:
+            cause = refused_travel(table, options, newest.version, refusal)
+            if options.access_mode == "url" or "dir" not in (newest.metadata.access_modes or ()):
                 raise cause from refusal
-        if isinstance(cause, NotFoundError):
+            return newest, _decide(newest, table, options, url_refusal=str(cause))
+        if isinstance(refusal, NotFoundError):
             raise
-        head = _listed(rest, table, cause)
-        return head, _decide(head, table, options, url_refusal=str(cause))
-    return head, _decide(head, table, options)
+        head = _listed(rest, table, refusal)
+        return head, _decide(head, table, options, url_refusal=str(refusal))
+
+
+def _newest(rest: SharingRest, table: TableName, options: ReadOptions) -> TableSnapshotHead | None:
+    """The newest head; None if the server refuses the table whatever its version."""
+    try:
+        return rest.metadata(table, formats=formats_of(options))
+    except REFUSALS:
+        return None
 
 
 def _decide(
@@ -171,12 +180,11 @@ def _decide(
     )
 
 
-def _listed(rest: SharingRest, table: TableName, refusal: VersionError | RequestRefusedError) -> TableSnapshotHead:
-    """What the listing says of a table whose metadata the server refuses (its features, its history): enough for
-    directory mode.
+def _listed(rest: SharingRest, table: TableName, refusal: RequestRefusedError) -> TableSnapshotHead:
+    """What the listing says of a table whose metadata the server refuses (its features): enough for directory mode.
 
     Raises:
-        VersionError, RequestRefusedError: The refusal, where directory mode is not on offer.
+        RequestRefusedError: The refusal, where directory mode is not on offer.
     """
     try:
         entry: Table | None = next(
@@ -220,7 +228,7 @@ def _shape_at_end(
     try:
         head = rest.metadata(table, version=end, formats=formats_of(options))
     except REFUSALS as refusal:
-        raise refused_travel(rest, table, asked, refusal) from refusal
+        raise refused_travel(table, asked, newest.version, refusal) from refusal
     head = head_as_of(rest, table, asked, head)
     return shape_of(head.protocol, head.metadata, str(table))
 

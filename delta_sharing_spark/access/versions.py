@@ -47,7 +47,7 @@ def head_as_of(rest: SharingRest, table: TableName, options: ReadOptions, head: 
     try:
         found = rest.query(table, query, formats=formats_of(options)).head
     except REFUSALS as refusal:
-        raise refused_travel(rest, table, options, refusal) from refusal
+        raise refused_travel(table, options, head.version, refusal) from refusal
     if version is not None and found.version is not None and found.version != version:
         raise VersionError(
             f"version {version} of {table} was asked for and the server answers with {found.version}; "
@@ -56,14 +56,8 @@ def head_as_of(rest: SharingRest, table: TableName, options: ReadOptions, head: 
     return found
 
 
-def refused_travel(
-    rest: SharingRest, table: TableName, options: ReadOptions, refusal: Refusal
-) -> VersionError | Refusal:
-    """What it means that the server refuses a version or a moment: a VersionError, unless it refuses the table as such."""
-    try:
-        newest = rest.metadata(table, formats=formats_of(options)).version
-    except REFUSALS:
-        return refusal
+def refused_travel(table: TableName, options: ReadOptions, newest: int | None, refusal: Refusal) -> VersionError:
+    """The error of a version or a moment that the server refuses, of a table that it does not refuse as such."""
     version = options.version_as_of
     if version is not None and newest is not None and version > newest:
         return VersionError(

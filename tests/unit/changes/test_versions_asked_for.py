@@ -42,6 +42,7 @@ def server(built: dict[str, DeltaTableBuilder]) -> Iterator[SharingServer]:
         for name, one in built.items():
             running.add_table(f"s.d.{name}", one.path, access_modes=BOTH)
         running.add_table("s.d.no_history", built["t"].path, history=False)
+        running.add_table("s.d.no_history_by_url", built["t"].path, history=False, access_modes=BOTH)
         running.add_table("s.d.from_one", built["t"].path, start_version=1)
         running.add_table("s.d.only_dir", built["mapped"].path, access_modes=("dir",))
         yield running
@@ -244,6 +245,21 @@ def test_versions_that_are_not_shared(
     for way in ("url-parquet", "url-delta"):
         with pytest.raises(VersionError, match=words):
             scan(server, name, way, options).to_arrow()
+
+
+def test_the_log_has_the_history_that_url_mode_does_not_share(
+    server: SharingServer, built: dict[str, DeltaTableBuilder]
+) -> None:
+    """The credentials of directory mode cover it; ``auto`` takes the way that has the version."""
+    name, asked = "no_history_by_url", {"versionAsOf": 1}
+    with pytest.raises(VersionError, match="history sharing is not enabled"):
+        scan(server, name, "url-delta", asked).to_arrow()
+    server.reset_metrics()
+    assert texts(scan(server, name, "dir", asked).to_arrow()) == texts(built["t"].expected(1))
+    assert server.count("tables") == 0, "the newest metadata tells what the table's location is"
+    by_itself = SharingClient(server.profile()).table(f"s.d.{name}").scan(version=1)
+    assert by_itself.load().decision.mode == "dir"
+    assert texts(by_itself.to_arrow()) == texts(built["t"].expected(1))
 
 
 @pytest.mark.parametrize(("kind", "options"), [("changes", feed(startingVersion=1)), ("metadata", {"versionAsOf": 1})])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from clouds import Cloud, put_table
+from fsspec import get_filesystem_class
 
 from delta_sharing_spark.access.load import resolve
 from delta_sharing_spark.access.planning import plan
+from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CredentialError, LogError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.read import read_split
@@ -87,6 +90,46 @@ def test_both_modes_give_the_same_rows(
         assert by_dir
         assert by_dir == _rows(server, cloud, accessMode="url", **options)
     assert len(_rows(server, cloud, accessMode="dir")) == 35
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_log_that_can_neither_be_listed_nor_has_a_hint(
+    server: SharingServer, cloud: Cloud, tmp_path: Path, checkpointed: bool
+) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    built = DeltaTableBuilder(tmp_path / "t", schema)
+    for i in range(20):
+        built.append(pa.table({"id": [i]}, schema))
+        if i == 11 and checkpointed:
+            built.checkpoint()
+    for name in ("_last_checkpoint", *(f"{v:020d}.json" for v in range(12 if checkpointed else 0))):
+        (built.path / "_delta_log" / name).unlink(missing_ok=True)
+    location = put_table(cloud, built.path, f"t{uuid.uuid4().hex[:8]}")
+    server.vendors[location.partition(":")[0]] = _vending(cloud, listing=False)
+    server.add_table("s.d.t", built.path, access_modes=("dir",), location=location)
+    assert [row["id"] for row in _rows(server, cloud)] == list(range(20))
+
+
+def test_options_for_other_engines_through_the_table(
+    server: SharingServer, cloud: Cloud, table: DeltaTableBuilder
+) -> None:
+    location = _share(server, cloud, table, True)
+    profile = {"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": TOKEN}
+    shared = SharingClient(profile, storageEndpoint=cloud.endpoint).table("s.d.t")
+    scheme = location.partition(":")[0]
+    system = shared.storage_options()
+    # fsspec's class for gs asks Google by gRPC first.
+    kind = pytest.importorskip("gcsfs.core").GCSFileSystem if scheme == "gs" else get_filesystem_class(scheme)
+    name = f"{system.location.rstrip('/')}/_delta_log/{0:020d}.json"
+    assert b'"protocol"' in kind(skip_instance_cache=True, **system).cat_file(name)
+    assert location in repr(system)
+    if scheme == "gs":
+        with pytest.raises(CredentialError, match="gcs_token_provider"):
+            shared.hadoop_conf()
+    else:
+        conf = shared.hadoop_conf()
+        assert all(key.startswith(("fs.s3a.", "fs.azure.")) for key in conf)
+        assert conf.expires == pytest.approx(time.time() + 3600, abs=600)
 
 
 def test_many_files_are_read_by_directory_unless_it_cannot_be(

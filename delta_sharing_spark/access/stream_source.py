@@ -17,6 +17,7 @@ from delta_sharing_spark.access.load import Load
 from delta_sharing_spark.access.settings import formats_of, iso, millis
 from delta_sharing_spark.access.shape import TableShape, shape_in_log, shape_of
 from delta_sharing_spark.access.url import SnapshotFiles, UrlAccess, task_of
+from delta_sharing_spark.access.versions import REFUSALS, words_of
 from delta_sharing_spark.errors import ResponseError, StreamError, VersionError
 from delta_sharing_spark.scan.plan import Access, FileTask
 from delta_sharing_spark.sharing.actions import FileRecord
@@ -93,7 +94,14 @@ class UrlSource:
         return self._load.rest.table_version(self._load.table)
 
     def at_or_after(self, load: Load) -> int:
-        return load.rest.table_version(load.table, iso(load.options.starting_timestamp))
+        moment = iso(load.options.starting_timestamp)
+        try:
+            return load.rest.table_version(load.table, moment)
+        except REFUSALS as refusal:
+            raise VersionError(
+                f"the stream of {load.table} cannot start at {moment}: {words_of(refusal)}; give a moment that its shared "
+                f"history covers, or startingVersion"
+            ) from refusal
 
     def continue_as(self, identity: Identity) -> None:
         """Before anything was asked: expect what an offset names, so that the order of files stays the same."""

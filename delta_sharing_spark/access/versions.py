@@ -66,7 +66,7 @@ def refused_travel(table: TableName, options: ReadOptions, newest: int | None, r
     asked = f"version {version} of {table}" if version is not None else f"{table} as of {iso(options.timestamp_as_of)}"
     known = "" if newest is None else f" (the newest is {newest})"
     return VersionError(
-        f"{asked} cannot be read: {_words(refusal)}; ask for a version that is shared{known}, or ask the provider to "
+        f"{asked} cannot be read: {words_of(refusal)}; ask for a version that is shared{known}, or ask the provider to "
         f"share the table's history"
     )
 
@@ -115,7 +115,7 @@ def refused_feed(table: TableName, options: ReadOptions, refusal: Refusal) -> Ve
     last = "the newest version" if options.ending_version is None else f"version {options.ending_version}"
     return VersionError(
         f"the change feed of {table} from {start} to {iso(options.ending_timestamp) or last} cannot be read: "
-        f"{_words(refusal)}; choose a range that is shared, or ask the provider to record and share the table's changes"
+        f"{words_of(refusal)}; choose a range that is shared, or ask the provider to record and share the table's changes"
     )
 
 
@@ -176,7 +176,8 @@ def _version_after(rest: SharingRest, table: TableName, moment: datetime) -> int
         return None
 
 
-def _words(refusal: Refusal) -> str:
+def words_of(refusal: Refusal) -> str:
+    """What a server says in a refusal, as part of a sentence."""
     if refusal.said:
         return f"the sharing server says: {refusal.said.rstrip('. ')}"
     return str(refusal) if refusal.status is None else f"the sharing server answers {refusal.status} without a word"

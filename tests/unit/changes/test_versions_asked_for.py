@@ -11,8 +11,11 @@ import pyarrow.compute as pc
 import pytest
 from feed_tables import FEED, NAME, T0, WAYS, created, ids, moment, rows, struct_of, table, text, texts, ways
 
+from delta_sharing_spark.access.load import resolve
+from delta_sharing_spark.access.stream_source import open_source
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, OptionError, VersionError
+from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.table import Scan, SharedTable, option_text
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -245,6 +248,23 @@ def test_versions_that_are_not_shared(
     for way in ("url-parquet", "url-delta"):
         with pytest.raises(VersionError, match=words):
             scan(server, name, way, options).to_arrow()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stream_starts_at_a_moment_or_says_why_not(server: SharingServer, way: str) -> None:
+    def start(name: str, seconds: float) -> int:
+        options = {"path": f"s.d.{name}", "startingTimestamp": option_text(moment(seconds)), **WAYS[way]}
+        load = resolve(parse_options(options, streaming=True), SharingClient(server.profile()).profile)
+        return open_source(load).at_or_after(load)
+
+    assert start("t", 1.001) == 2
+    with pytest.raises(VersionError, match=r"is after the newest version of s.d.t: version 3 of 2023-"):
+        start("t", 9000)
+    if way != "dir":
+        with pytest.raises(
+            VersionError, match=r"s.d.no_history cannot start at 2023\S+: .*history sharing is not enabled"
+        ):
+            start("no_history", 1)
 
 
 def test_the_log_has_the_history_that_url_mode_does_not_share(

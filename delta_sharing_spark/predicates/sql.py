@@ -194,7 +194,7 @@ class _Conditions:
         pattern, escape = self._comparison(), "\\"
         if self._cursor.accept("ESCAPE"):
             token = self._cursor.advance()
-            if token.kind != "string" or len(token.value) != 1:
+            if token.kind != "string" or len(token.value.encode("utf-16-le")) != 2:  # one unit of UTF-16, as in Spark
                 raise self._cursor.error(token, "ESCAPE takes a string of one character")
             escape = token.value
         if not isinstance(value, Column) or value.type != STRING:

@@ -129,6 +129,7 @@ REFUSED = {
     r"s LIKE 'a\\b'": ("escape character", 3),
     r"s LIKE 'a\\'": ("escape character", 3),
     "s LIKE 'a' ESCAPE 'ab'": ("one character", 19),
+    "s LIKE 'a' ESCAPE '😀'": ("one character", 19),
     "CASE WHEN b THEN b END": ("CASE", 1),
     "CAST(a AS BIGINT) = 1": ("only literals are cast", 1),
     "CAST('a' AS VARCHAR(3)) = s": ("VARCHAR", 13),

@@ -226,25 +226,26 @@ def frame(payload: bytes) -> bytes:
     return struct.pack(">i", len(payload)) + payload + struct.pack(">I", zlib.crc32(payload))
 
 
-def keep_mask(rows: BitMap64, start_row: int, n_rows: int) -> npt.NDArray[np.bool_]:
-    """Which of the rows ``start_row`` to ``start_row + n_rows`` of a file are not marked: a mask of that length.
+def select_mask(
+    start_row: int, n_rows: int, rows: BitMap64 | None, *, invert: bool = False, excluded: BitMap64 | None = None
+) -> npt.NDArray[np.bool_]:
+    """Which of the rows ``start_row`` to ``start_row + n_rows`` of a file stay: a mask of that length.
 
     Costs in proportion to the range and what is marked in it, not to the file.
+
+    Args:
+        start_row: Position in the file.
+        n_rows: How many rows.
+        rows: Rows that leave; with ``invert`` only those stay.
+        invert: See ``rows``.
+        excluded: Rows that leave in any case.
     """
     mask = np.ones(n_rows, dtype=np.bool_)
-    if n_rows:
+    if n_rows and rows is not None:
         mask[_marked(rows, start_row, n_rows)] = False
-    return mask
-
-
-def select_mask(
-    start_row: int, n_rows: int, rows: BitMap64, *, invert: bool = False, excluded: BitMap64 | None = None
-) -> npt.NDArray[np.bool_]:
-    """The mask of a ``FileTask``: rows not in ``rows``, or with ``invert`` only those; never those in ``excluded``."""
-    mask = keep_mask(rows, start_row, n_rows)
-    if invert:
-        np.logical_not(mask, out=mask)
-    if excluded is not None and n_rows:
+        if invert:
+            np.logical_not(mask, out=mask)
+    if n_rows and excluded is not None:
         mask[_marked(excluded, start_row, n_rows)] = False
     return mask
 

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from delta_sharing_spark.deltalog.deletion_vector import decode, decode_inline, keep_mask
+from delta_sharing_spark.deltalog.deletion_vector import decode, decode_inline, select_mask
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask
+from delta_sharing_spark.scan.select import packed
+
+#: Rows whose mask is made at once: a byte each until it is packed into bits.
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,23 +25,16 @@ class Kept:
     inverted: bool
     excluded: Any
 
-    def filter(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """``batch``, whose first row is the file's row ``first_row``, without the rows that do not stay."""
-        rows = batch.num_rows
-        mask = np.ones(rows, dtype=bool)
-        if self.deleted is not None:
-            mask = keep_mask(self.deleted, first_row, rows)
-            if self.inverted:
-                mask = ~mask
-        if self.excluded is not None:
-            mask &= keep_mask(self.excluded, first_row, rows)
-        if mask.all():
-            return batch
-        if batch.num_columns == 0:
-            return pa.RecordBatch.from_struct_array(pa.nulls(int(mask.sum()), pa.struct([])))
-        # Column by column costs half of RecordBatch.filter, which turns the mask into indices to take.
-        keep = pa.array(mask)
-        return pa.RecordBatch.from_arrays([column.filter(keep) for column in batch.columns], schema=batch.schema)
+    def mask(self, first_row: int, rows: int) -> pa.BooleanArray:
+        """Which of the file's rows ``first_row`` to ``first_row + rows`` stay, a bit each."""
+        pieces = [
+            packed(self._piece(first_row + start, min(_PIECE, rows - start)))
+            for start in range(0, max(rows, 1), _PIECE)
+        ]
+        return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+
+    def _piece(self, first_row: int, rows: int) -> npt.NDArray[np.bool_]:
+        return select_mask(first_row, rows, self.deleted, invert=self.inverted, excluded=self.excluded)
 
 
 def read_kept(task: FileTask, access: Access) -> Kept | None:
@@ -56,5 +54,5 @@ def _read(task: FileTask, vector: DeletionVector | None, access: Access) -> Any:
     if vector is None:
         return None
     if vector.storage == "i":
-        return decode_inline(vector)
-    return decode(access.read_vector(task, vector), vector)
+        return decode_inline(vector, file=task.id)
+    return decode(access.read_vector(task, vector), vector, file=task.id)

@@ -107,6 +107,8 @@ def read_row_group(group: RowGroup, table: str) -> Iterator[pa.RecordBatch]:
         decoded = 0
         for batch in batches:
             decoded += batch.num_rows
+            if decoded > group.rows:
+                break
             yield batch
     except (pa.ArrowException, OSError) as error:
         raise CorruptFileError(

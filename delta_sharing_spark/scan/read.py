@@ -24,6 +24,7 @@ from delta_sharing_spark.scan.plan import (
     Split,
 )
 from delta_sharing_spark.scan.prune import row_group_filter
+from delta_sharing_spark.scan.select import keep_rows
 from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.partition_values import partition_scalar
@@ -183,11 +184,12 @@ class _SplitReader:
         return _Opened(task, source, footer, wanted, constants, context, groups, kept, held)
 
     def _decode(self, opened: _Opened, group: RowGroup) -> Iterator[pa.RecordBatch]:
-        row = group.first_row
+        keep = None if opened.kept is None else opened.kept.mask(group.first_row, group.rows)
+        row = 0
         for batch in read_row_group(group, self._spec.table):
             count = batch.num_rows
-            if opened.kept is not None:
-                batch = opened.kept.filter(batch, row)
+            if keep is not None:
+                batch = keep_rows(batch, keep.slice(row, count))
             row += count
             if batch.num_rows == 0:
                 continue
@@ -201,7 +203,7 @@ class _SplitReader:
             return batch
         from delta_sharing_spark.predicates.evaluate import evaluate
 
-        batch = batch.filter(evaluate(spec.predicate, batch))
+        batch = keep_rows(batch, evaluate(spec.predicate, batch))
         if spec.full_schema == spec.schema:
             return batch
         # The batch has logical names by now, whatever the files called the columns.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -232,6 +232,28 @@ def _unknown_type(name: str, table: str, path: str) -> UnsupportedFeatureError:
         f"leave the column out with the option 'columns', or upgrade delta-sharing-spark",
         features=(name,),
     )
+
+
+def with_metadata(schema: Struct, kept: Callable[[str], bool]) -> Struct:
+    """``schema`` with only the metadata whose keys ``kept`` accepts, at every level."""
+    return Struct(
+        tuple(
+            Field(f.name, _with_metadata(f.type, kept), f.nullable, {k: v for k, v in f.metadata.items() if kept(k)})
+            for f in schema.fields
+        )
+    )
+
+
+def _with_metadata(data_type: DataType, kept: Callable[[str], bool]) -> DataType:
+    match data_type:
+        case Struct():
+            return with_metadata(data_type, kept)
+        case Array(element, contains_null):
+            return Array(_with_metadata(element, kept), contains_null)
+        case Map(key, value, value_contains_null):
+            return Map(_with_metadata(key, kept), _with_metadata(value, kept), value_contains_null)
+        case _:
+            return data_type
 
 
 def schema_to_json(schema: Struct) -> dict[str, Any]:

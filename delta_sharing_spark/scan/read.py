@@ -26,6 +26,7 @@ from delta_sharing_spark.scan.plan import (
 from delta_sharing_spark.scan.prune import row_group_filter
 from delta_sharing_spark.scan.select import keep_rows
 from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
+from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.partition_values import partition_scalar
 from delta_sharing_spark.schema.types import Field, Struct
@@ -76,7 +77,14 @@ class _SplitReader:
 
     def __init__(self, split: Split) -> None:
         self._split = split
-        self._spec: ReadSpec = split.spec
+        spec = self._spec = split.spec
+        self._full_schema = self._schema = arrow_schema(spec.full_schema)
+        self._projection: Columns | None = None
+        if spec.predicate is not None and spec.full_schema != spec.schema:
+            # Filtered batches have logical names, whatever the files called the columns.
+            self._wanted, self._schema = without_mapping(spec.schema), arrow_schema(spec.schema)
+            self._conformed = Context(spec.table, "", "none")
+            self._projection = plan_columns(self._full_schema, self._wanted, {}, self._conformed)
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-fetch")
         self._waiting: Iterator[FileSlice] = iter(split.slices)
         self._following: FileSlice | None = next(self._waiting, None)
@@ -195,7 +203,7 @@ class _SplitReader:
                 continue
             if opened.columns is None:
                 opened.columns = plan_columns(batch.schema, opened.wanted, opened.constants, opened.context)
-            yield self._filtered(conform(batch, opened.columns, opened.wanted, opened.context))
+            yield self._filtered(conform(batch, opened.columns, opened.wanted, self._full_schema, opened.context))
 
     def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         spec = self._spec
@@ -204,11 +212,9 @@ class _SplitReader:
         from delta_sharing_spark.predicates.evaluate import evaluate
 
         batch = keep_rows(batch, evaluate(spec.predicate, batch))
-        if spec.full_schema == spec.schema:
+        if self._projection is None:
             return batch
-        # The batch has logical names by now, whatever the files called the columns.
-        context, wanted = Context(spec.table, "", "none"), without_mapping(spec.schema)
-        return conform(batch, plan_columns(batch.schema, wanted, {}, context), wanted, context)
+        return conform(batch, self._projection, self._wanted, self._schema, self._conformed)
 
 
 def _constants(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:

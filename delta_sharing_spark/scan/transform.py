@@ -15,7 +15,7 @@ from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, Sc
 from delta_sharing_spark.scan.casts import can_cast, cast_leaf
 from delta_sharing_spark.scan.matching import Context, Sources, fields_of, find_source, is_list, storage
 from delta_sharing_spark.scan.variant import assemble_variant, is_variant
-from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
+from delta_sharing_spark.schema.arrow import arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
 
 
@@ -307,8 +307,17 @@ def plan_columns(source: pa.Schema, wanted: Struct, constants: Mapping[str, pa.S
     return tuple(columns)
 
 
-def conform(batch: pa.RecordBatch, columns: Columns, wanted: Struct, context: Context) -> pa.RecordBatch:
+def conform(
+    batch: pa.RecordBatch, columns: Columns, wanted: Struct, target: pa.Schema, context: Context
+) -> pa.RecordBatch:
     """One batch as exactly the Arrow schema of ``wanted``.
+
+    Args:
+        batch: What the decoder yields.
+        columns: From ``plan_columns``.
+        wanted: The rows' columns.
+        target: ``arrow_schema(wanted)``, which costs too much to be made for every batch.
+        context: For errors.
 
     Raises:
         CorruptFileError: A value does not fit its type.
@@ -318,14 +327,14 @@ def conform(batch: pa.RecordBatch, columns: Columns, wanted: Struct, context: Co
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([])))
     arrays: list[pa.Array] = []
-    for (at, node), field in zip(columns, wanted.fields, strict=True):
+    for (at, node), field, kind in zip(columns, wanted.fields, target.types, strict=True):
         if at is not None:
             array = apply(node, batch.column(at), field.type, field.name, context)
         elif isinstance(node, Constant) and node.value.is_valid:
             array = pa.repeat(node.value, rows)
         else:
-            array = pa.nulls(rows, arrow_type(field.type))
+            array = pa.nulls(rows, kind)
         if not field.nullable:
             require_values(array, None, field.name, context)
         arrays.append(array)
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(wanted))
+    return pa.RecordBatch.from_arrays(arrays, schema=target)

@@ -458,7 +458,7 @@ def test_conform_keeps_values_of_any_slice(data: st.DataObject) -> None:
     schema = Struct((Field("c", wanted), Field("new", P("long"))))
     context = Context("t", "f", "none")
     batch = pa.RecordBatch.from_arrays([array], ["c"]).slice(start, length)
-    got = conform(batch, plan_columns(batch.schema, schema, {}, context), schema, context)
+    got = conform(batch, plan_columns(batch.schema, schema, {}, context), schema, arrow_schema(schema), context)
     got.validate(full=True)
     assert got.schema.equals(arrow_schema(schema), check_metadata=True)
     assert got.column(0).type.equals(arrow_type(wanted))

@@ -6,6 +6,7 @@ commit between them are a range of no versions, as in Delta Lake; any other rang
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,8 @@ def last_version(rest: SharingRest, table: TableName, options: ReadOptions, newe
     -1 is before the first.
     """
     end = options.ending_version
+    if newest is not None and _begins_after(options, newest):
+        return newest
     if options.ending_timestamp is not None:
         after = _version_after(rest, table, options.ending_timestamp)
         end = None if after is None else after - 1
@@ -104,7 +107,7 @@ def refused_range(
     if moments and newest is not None and isinstance(start, int) and end is not None and end >= 0:
         between = first is not None and last is not None
         found = range_of_versions(start, end, newest, str(table), between_moments=between)
-        if not found or (last is not None and end == newest):
+        if (last is not None and end == newest) or (not found and _is_shared(rest, table, options, end)):
             return found
     raise refused_feed(table, options, refusal) from refusal
 
@@ -163,6 +166,8 @@ def last_in_log(store: LogStore, options: ReadOptions, newest: int, table: str) 
     from delta_sharing_spark.deltalog.history import version_at_or_before
 
     end, last = options.ending_version, millis(options.ending_timestamp)
+    if _begins_after(options, newest):
+        return newest
     if last is not None:
         end = version_at_or_before(store, last, table=table, allow_after_newest=True)
     return newest if end is None else min(end, newest)
@@ -174,6 +179,21 @@ def _version_after(rest: SharingRest, table: TableName, moment: datetime) -> int
         return rest.table_version(table, iso(moment + _TICK))
     except REFUSALS:
         return None
+
+
+def _begins_after(options: ReadOptions, newest: int) -> bool:
+    """Whether a feed waits for a version after the newest: it is empty, wherever it ends."""
+    return isinstance(options.starting_version, int) and options.starting_version > newest
+
+
+def _is_shared(rest: SharingRest, table: TableName, options: ReadOptions, version: int) -> bool:
+    """Whether a version can be read: where its commit is gone, a moment after it looks like one before the first."""
+    asked = replace(options, version_as_of=version)
+    try:
+        head_as_of(rest, table, asked, rest.metadata(table, version=version, formats=formats_of(options)))
+    except (*REFUSALS, VersionError):
+        return False
+    return True
 
 
 def words_of(refusal: Refusal) -> str:

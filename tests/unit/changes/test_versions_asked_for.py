@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 from feed_tables import FEED, NAME, T0, WAYS, created, ids, moment, rows, struct_of, table, text, texts, ways
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from delta_sharing_spark.access.load import resolve
 from delta_sharing_spark.access.stream_source import open_source
@@ -35,6 +37,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DeltaTableBuild
         "never": table(at / "never", {}),
         "switched_on": table(at / "on", {}).set_properties(**feed).append(rows(20, 2)),
         "switched_off": table(at / "off", FEED).set_properties(**{"delta.enableChangeDataFeed": "false"}),
+        "stamped": table(at / "stamped", FEED)
+        .set_properties(**{"delta.enableInCommitTimestamps": "true"})
+        .append(rows(20, 1)),
         "cleaned": table(at / "cleaned", FEED).append(rows(20, 2)).checkpoint().expire_log(2).append(rows(30, 1)),
     }
 
@@ -104,6 +109,43 @@ def test_ranges(
         assert (texts(found), struct_of(found.schema)) == (wanted, struct_of(expected.schema)), way
 
 
+SECONDS = st.integers(-8, 28).map(lambda quarters: moment(quarters / 4))
+STARTS = st.fixed_dictionaries({"startingVersion": st.integers(0, 6)}) | st.fixed_dictionaries(
+    {"startingTimestamp": SECONDS}
+)
+ENDS = (
+    st.just({})
+    | st.fixed_dictionaries({"endingVersion": st.integers(0, 6)})
+    | st.fixed_dictionaries({"endingTimestamp": SECONDS})
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    name=st.sampled_from(["t", "mapped", "cleaned", "stamped"]),
+    options=st.tuples(STARTS, ENDS).map(lambda between: feed(**between[0], **between[1]))
+    | SECONDS.map(lambda at: {"timestampAsOf": at})
+    | st.integers(0, 6).map(lambda at: {"versionAsOf": at}),
+    strict=st.booleans(),
+    old=st.booleans(),
+)
+def test_both_modes_read_the_same_or_refuse_alike(
+    server: SharingServer, name: str, options: dict[str, Any], strict: bool, old: bool
+) -> None:
+    def outcome(way: str) -> Any:
+        try:
+            found = scan(server, name, way, options).to_arrow()
+        except DeltaSharingError as error:
+            return type(error)
+        return texts(found), struct_of(found.schema)
+
+    server.settings.end_after_newest, server.settings.metadata_at_version = not strict, not old
+    try:
+        assert outcome("url-delta") == outcome("dir")
+    finally:
+        server.settings.end_after_newest = server.settings.metadata_at_version = True
+
+
 def test_the_old_name_of_the_option(server: SharingServer) -> None:
     found = scan(server, "t", "dir", {"readChangeData": "true", "startingVersion": 3}).to_arrow()
     assert found["_commit_version"].to_pylist() == [3, 3, 3]
@@ -155,6 +197,12 @@ REFUSED: list[tuple[str, dict[str, Any], type[DeltaSharingError], str | tuple[st
         feed(startingVersion=0, endingTimestamp=moment(-9000)),
         VersionError,
         "is before the earliest version of s.d.t that is available: version 0 of 2023-",
+    ),
+    (
+        "cleaned",
+        feed(startingTimestamp=moment(0.2), endingTimestamp=moment(0.8)),
+        VersionError,
+        "is before the earliest version of s.d.cleaned that is available: version 2",
     ),
     (
         "never",

@@ -33,7 +33,6 @@ from delta_sharing_spark.storage.transfer import FileVersion, ReadCancelled
 
 _log = logging.getLogger(__name__)
 
-#: What a connection that breaks may lose: a piece is handed over when it is complete.
 _CHUNK = 256 << 10
 _UNKNOWN = 1 << 62
 _MAX_REDIRECTS = 5
@@ -280,14 +279,16 @@ class _Refused(Exception):
 
 def _drain(raw: urllib3.response.BaseHTTPResponse, skip: int, into: memoryview) -> Iterator[int]:
     """Read the body into ``into`` after ``skip`` bytes; yields the count of each piece."""
+    # What has arrived, however little: a whole piece would be lost with a connection that breaks. New in urllib3 2.1.
+    read = getattr(raw, "read1", raw.read)
     while skip > 0:
-        dropped = raw.read(min(skip, _CHUNK))
+        dropped = read(min(skip, _CHUNK))
         if not dropped:
             return
         skip -= len(dropped)
     at = 0
     while at < len(into):
-        piece = raw.read(min(_CHUNK, len(into) - at))
+        piece = read(min(_CHUNK, len(into) - at))
         if not piece:
             return
         into[at : at + len(piece)] = piece

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from delta_sharing_spark.testing.buckets import BucketServer
 from delta_sharing_spark.testing.datafiles import FileStyle
-from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
-
-sys.path.append(str(Path(__file__).parents[1] / "unit" / "access"))  # the object server of the directory tests
 
 #: (fault, mode, moment) -> what came of it.
 _CELLS: dict[tuple[str, str, str], str] = {}
@@ -47,8 +43,10 @@ def expected(table: DeltaTableBuilder) -> pa.Table:
 
 
 @pytest.fixture
-def server(table: DeltaTableBuilder) -> Iterator[SharingServer]:
-    with SharingServer({"s.d.t": table.path}) as running:
+def server(table: DeltaTableBuilder) -> Iterator[BucketServer]:
+    """The table by url as ``s.d.t``, and by directory in a bucket as ``s.d.dir``."""
+    with BucketServer({"s.d.t": table.path}) as running:
+        running.add_bucket_table("s.d.dir", table.path)
         yield running
         assert not running.failures
 
@@ -70,16 +68,15 @@ def cell() -> Callable[[str, str, str, str], None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not _CELLS:
-        return
-    columns = list(dict.fromkeys((mode, moment) for _, mode, moment in _CELLS))
-    faults = list(dict.fromkeys(fault for fault, _, _ in _CELLS))
-    wide = max(map(len, faults)) + 2
     write = terminalreporter.write_line
-    write("")
-    write("faults: exact rows, or the error".ljust(wide))
-    write(" " * wide + "".join(f"{mode + ' ' + moment:<18}" for mode, moment in columns))
-    for fault in faults:
-        write(fault.ljust(wide) + "".join(f"{_CELLS.get((fault, *column), ''):<18}" for column in columns))
+    if _CELLS:
+        columns = list(dict.fromkeys((mode, moment) for _, mode, moment in _CELLS))
+        faults = list(dict.fromkeys(fault for fault, _, _ in _CELLS))
+        wide = max(map(len, faults)) + 2
+        write("")
+        write("faults: exact rows, or the error".ljust(wide))
+        write(" " * wide + "".join(f"{mode + ' ' + moment:<18}" for mode, moment in columns))
+        for fault in faults:
+            write(fault.ljust(wide) + "".join(f"{_CELLS.get((fault, *column), ''):<18}" for column in columns))
     for line in _NOTES:
         write(line)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.errors import ConfigError, DeltaSharingError
+from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
 from delta_sharing_spark.scan.plan import Split
-from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.scan.read import CONNECTIONS, read_split
 from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
+from delta_sharing_spark.testing.buckets import BucketServer
 from delta_sharing_spark.testing.datafiles import FileStyle
-from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 
@@ -36,9 +42,9 @@ def sockets() -> int:
     return found
 
 
-def planned(server: SharingServer, name: str = "s.d.t", **options: str) -> Split:
-    scan = SharingClient(server.profile(), **options).table(name).scan(columns=["id", "text"])
-    (split,) = scan.plan().splits
+def planned(server: BucketServer, name: str = "s.d.t", **options: str) -> Split:
+    given = {"storageEndpoint": server.storage_endpoint, **options}
+    (split,) = SharingClient(server.profile(), **given).table(name).scan(columns=["id", "text"]).plan().splits
     return split
 
 
@@ -51,10 +57,11 @@ def nothing_left() -> Iterator[None]:
     assert not ours()
 
 
+@pytest.mark.parametrize("name", ["s.d.t", "s.d.dir"])
 @pytest.mark.parametrize("slow", ["nothing", "silent body", "waiting to try again"])
 @pytest.mark.parametrize("after", [0, 1])
-def test_closed_early(server: SharingServer, slow: str, after: int) -> None:
-    split = planned(server, memoryBudget="1m", readTimeout="60s", retryTimeout="60s")
+def test_closed_early(server: BucketServer, slow: str, after: int, name: str) -> None:
+    split = planned(server, name, memoryBudget="1m", readTimeout="60s", retryTimeout="60s")
     skip = 12
     if slow == "silent body":
         server.faults.add("data", skip=skip, times=None, stall=30, stall_at=10)
@@ -70,18 +77,61 @@ def test_closed_early(server: SharingServer, slow: str, after: int) -> None:
         time.sleep(0.02)
 
 
-def test_a_failed_read_ends_its_threads(server: SharingServer) -> None:
+@pytest.mark.parametrize("name", ["s.d.t", "s.d.dir"])
+@pytest.mark.parametrize("end", ["limit", "closed", "failed", "cut short"])
+def test_nothing_piles_up(
+    server: BucketServer, end: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads that end early, again and again: as many descriptors open as before, nothing in the temporary directory."""
+    before = sockets()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    split = planned(server, name, retryTimeout="20s", memoryBudget="1m")
+    if end == "limit":
+        split = replace(split, spec=replace(split.spec, limit=5))
+    elif end == "failed":
+        server.faults.add("data", skip=9, times=None, corrupt=700)
+    elif end == "cut short":
+        server.faults.add("data", skip=5, times=20, truncate=-1)
+    open_now = []
+    for _ in range(12):
+        batches = read_split(split)
+        with suppress(CorruptFileError):
+            next(batches)
+            if end != "closed":
+                list(batches)
+        batches.close()  # type: ignore[attr-defined]
+        deadline = time.monotonic() + 5
+        while ours() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        open_now.append(sockets())
+    # Both ends of the pooled connections are this process's; those that are being closed may still count.
+    assert open_now[-1] <= before + 2 * CONNECTIONS + 4, open_now
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_a_failed_read_ends_its_threads(server: BucketServer) -> None:
     split = planned(server, retryTimeout="1s")
     server.faults.add("data", skip=9, times=None, status=503)
     with pytest.raises(DeltaSharingError):
         list(read_split(split))
 
 
-def test_a_thousand_files_over_few_connections(server: SharingServer, tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def many(tmp_path_factory: pytest.TempPathFactory) -> DeltaTableBuilder:
+    """A thousand files."""
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
     data = pa.table({"id": range(1000), "text": [str(i) for i in range(1000)]}, schema)
-    made = DeltaTableBuilder(tmp_path / "many", schema).append(data, files=1000)
-    server.add_table("s.d.many", made.path)
+    return DeltaTableBuilder(tmp_path_factory.mktemp("many") / "t", schema).append(data, files=1000)
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_a_thousand_files_over_few_connections(
+    server: BucketServer, many: DeltaTableBuilder, mode: str, note: Callable[[str], None]
+) -> None:
+    if mode == "url":
+        server.add_table("s.d.many", many.path)
+    else:
+        server.add_bucket_table("s.d.many", many.path)
     split = planned(server, "s.d.many", maxSplitBytes="1g")
     before, server_side = sockets(), 2
     server.reset_metrics()
@@ -91,16 +141,65 @@ def test_a_thousand_files_over_few_connections(server: SharingServer, tmp_path: 
         count += batch.num_rows
         most = max(most, sockets() - before)
     assert count == 1000
-    assert len({request.connection for request in server.requests}) <= 10
+    connections = len({request.connection for request in server.requests})
+    note(f"a thousand files ({mode}): {server.count('data')} requests over {connections} connections")
+    assert connections <= 10
     assert most <= 10 * server_side
 
 
-def test_a_slow_consumer_does_not_make_memory_grow(server: SharingServer, tmp_path: Path) -> None:
+_SLOW_CONSUMER = """
+import json, re, sys, time
+from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.scan.read import read_split
+options, name = json.loads(sys.argv[1]), sys.argv[2]
+client = SharingClient(options.pop("profile"), **options)
+(split,) = client.table(name).scan().plan().splits
+def most():
+    return re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]
+rows, before = 0, most()
+for batch in read_split(split):
+    rows += batch.num_rows
+    time.sleep(0.02)
+print(rows, before, most())
+"""
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_memory_of_a_slow_consumer(
+    server: BucketServer, tmp_path: Path, mode: str, note: Callable[[str], None]
+) -> None:
+    """In a process of its own: what reading adds to what planning took."""
+    schema = pa.schema([("id", pa.int64()), ("text", pa.binary())])
+    made = DeltaTableBuilder(tmp_path / "fat", schema, style=FileStyle(parquet={"compression": "none"}))
+    data = pa.table({"id": range(128), "text": [os.urandom(1 << 20) for _ in range(128)]}, schema)
+    made.append(data, files=64)
+    if mode == "url":
+        server.add_table("s.d.fat", made.path)
+    else:
+        server.add_bucket_table("s.d.fat", made.path)
+    options = {"profile": server.write_profile(tmp_path / "p.share"), "storageEndpoint": server.storage_endpoint}
+    options |= {"maxSplitBytes": "1g", "memoryBudget": "32m"}
+    done = subprocess.run(
+        [sys.executable, "-c", _SLOW_CONSUMER, json.dumps(options), "s.d.fat"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows, before, after = map(int, done.stdout.split())
+    assert rows == 128
+    note(
+        f"a slow consumer ({mode}): 128 MiB in a budget of 32 MiB, {(after - before) >> 10} MiB more than after planning"
+    )
+    assert after - before < 96 << 10
+
+
+def test_a_slow_consumer_is_not_fetched_for(server: BucketServer, tmp_path: Path) -> None:
     noise = os.urandom(1 << 20)
     schema = pa.schema([("id", pa.int64()), ("text", pa.binary())])
     made = DeltaTableBuilder(tmp_path / "fat", schema, style=FileStyle(parquet={"compression": "none"}))
-    for number in range(60):
-        made.append(pa.table({"id": [number], "text": [noise]}, schema))
+    made.append(pa.table({"id": range(60), "text": [noise] * 60}, schema), files=60)
     server.add_table("s.d.fat", made.path)
     split = planned(server, "s.d.fat", maxSplitBytes="1g", memoryBudget="32m")
     server.reset_metrics()
@@ -144,7 +243,7 @@ def test_urls_that_are_not_admitted(url: str, named: str) -> None:
     assert "s3cret" not in str(caught.value)
 
 
-def test_redirects_are_followed_without_leaving_for_plain_http(server: SharingServer) -> None:
+def test_redirects_are_followed_without_leaving_for_plain_http(server: BucketServer) -> None:
     split = planned(server)
     server.faults.add("data", status=302, headers={"Location": "http://data.example.com/f"}, times=1)
     with pytest.raises(ConfigError, match=r"data\.example\.com, which is not encrypted"):
@@ -153,7 +252,7 @@ def test_redirects_are_followed_without_leaving_for_plain_http(server: SharingSe
 
 @pytest.mark.parametrize("mode", ["url", "dir"])
 def test_cache(
-    server: SharingServer, tmp_path: Path, expected: pa.Table, mode: str, note: Callable[[str], None]
+    server: BucketServer, tmp_path: Path, expected: pa.Table, mode: str, note: Callable[[str], None]
 ) -> None:
     server.add_table("s.d.t", server.catalog.table("s", "d", "t").path, access_modes=(mode,))
     options = {"cacheDir": str(tmp_path / "cache"), "cacheMaxBytes": "100m"}

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from delta_sharing_spark.testing.buckets import BucketServer
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 pytestmark = pytest.mark.spark
+
+_QUICK = {"retryTimeout": "3s"}
 
 
 @pytest.fixture
@@ -28,35 +34,72 @@ def answers(frame: Any) -> list[Any]:
     return [tuple(row) for row in frame.select("id", "text").orderBy("id").collect()]
 
 
+def noting_workers(directory: str) -> type:
+    """A source ``notingWorkers`` whose tasks leave their process's id in a directory. Workers get the class by value."""
+    from delta_sharing_spark.spark.batch import DeltaSharingReader
+    from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
+
+    class Reader(DeltaSharingReader):
+        def read(self, partition: Any) -> Any:
+            open(f"{directory}/{os.getpid()}", "w").close()
+            return super().read(partition)
+
+    class Source(DeltaSharingDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "notingWorkers"
+
+        def reader(self, schema: Any) -> Any:
+            made = super().reader(schema)
+            made.__class__ = Reader
+            return made
+
+    return Source
+
+
+@pytest.mark.parametrize("how", ["refused", "late"])
 @pytest.mark.parametrize("mode", ["url", "dir"])
 def test_a_dataframe_outlives_its_urls_and_credentials(
     spark: Any,
-    server: SharingServer,
-    table: DeltaTableBuilder,
+    server: BucketServer,
     address: str,
     mode: str,
+    how: str,
     note: Callable[[str], None],
     expected: Any,
+    tmp_path: Path,
 ) -> None:
-    server.add_table("s.d.t", table.path, access_modes=(mode,))
-    server.settings.credential_ttl = 8.0
-    frame = spark.read.format("deltaSharing").option("maxSplitBytes", "200k").load(address)
+    """Used again when all that its plan holds has ended: each worker process asks once at most, whatever its tasks."""
+    workers = tmp_path / "workers"
+    workers.mkdir()
+    spark.dataSource.register(noting_workers(str(workers)))
+    reader = spark.read.format("notingWorkers").option("maxSplitBytes", "80k")
+    table = address if mode == "url" else address.replace("#s.d.t", "#s.d.dir")
+    frame = reader.option("storageEndpoint", server.storage_endpoint).load(table)
     wanted = [tuple(row.values()) for row in expected.to_pylist()]
+    if how == "late":
+        server.settings.url_ttl = server.settings.credential_ttl = 3.0
     assert answers(frame) == wanted
-    for _ in range(2):
-        if mode == "dir":
-            import time
-
-            time.sleep(8.1)
-        server.expire_urls()
+    if how == "late":
+        time.sleep(3.1)
+        server.settings.url_ttl = server.settings.credential_ttl = 3600.0
+    kind = "query" if mode == "url" else "credentials"
+    for _ in range(2 if how == "refused" else 1):
+        if how == "refused":
+            server.expire_urls()
+            server.expire_credentials()
         server.reset_metrics()
+        for worker in workers.iterdir():
+            worker.unlink()
         assert answers(frame) == wanted
-        kind = "query" if mode == "url" else "credentials"
+        processes = len(list(workers.iterdir()))
         note(
-            f"a DataFrame kept while everything expires ({mode}): same rows, {server.count(kind)} renewal requests, "
-            f"{server.bytes_sent(kind)} bytes, {frame.rdd.getNumPartitions() if hasattr(frame, 'rdd') and mode == 'url' else 'n'} tasks"
+            f"a DataFrame kept while everything expires ({mode}, {how}): same rows, {processes} worker processes, "
+            f"{server.count(kind)} renewal requests of {server.bytes_sent(kind)} bytes"
         )
-        assert 1 <= server.count(kind) <= 4, "at most one for each of the two workers, and those that replaced them"
+        assert 1 <= server.count(kind) <= processes, "a worker process asked more than once"
+        if how == "late":
+            assert all(request.status < 400 for request in server.requests), "nothing was used until it was refused"
 
 
 def test_faults_under_tasks(spark: Any, server: SharingServer, address: str, expected: Any) -> None:
@@ -72,68 +115,111 @@ def test_faults_under_tasks(spark: Any, server: SharingServer, address: str, exp
         answers(frame)
 
 
+#: Counts each table once it is loaded; then keeps what the UI shows and what lies in temporary directories.
 _JOB = """
-    import logging, sys
-    logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
+    import json, os, shutil, sys, urllib.request
     from pyspark.sql import SparkSession
+    mode, work, port, loads = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
     builder = SparkSession.builder
-    builder = builder.remote("local[2]") if sys.argv[2] == "connect" else builder.master("local[2]")
+    builder = builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")
     spark = (
-        builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", "file://" + sys.argv[3])
-        .config("spark.eventLog.compress", "false").config("spark.ui.enabled", "false")
-        .config("spark.local.dir", sys.argv[3] + "/local").config("spark.driver.host", "127.0.0.1")
+        builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", "file://" + work)
+        .config("spark.eventLog.compress", "false").config("spark.ui.port", port).config("spark.log.level", "INFO")
+        .config("spark.local.dir", work + "/local").config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", "-Djava.io.tmpdir=" + work)
         .getOrCreate()
     )
-    frame = spark.read.format("deltaSharing").load(sys.argv[1])
-    frame.explain(True)
-    print("ROWS", frame.count())
-    print(repr(frame))
-    try:
-        spark.read.format("deltaSharing").load(sys.argv[1].replace(".t", ".broken")).count()
-    except Exception as error:
-        print("FAILED", type(error).__name__, str(error)[-2000:])
+    for name, address, options in loads:
+        try:
+            frame = spark.read.format("deltaSharing").options(**options).load(address)
+            frame.explain(True)
+            print("ROWS", name, frame.count(), repr(frame))
+        except Exception as error:
+            print("FAILED", name, type(error).__name__, str(error), repr(error))
+    def page(path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}") as answer:
+            return answer.read().decode()
+    (application,) = json.loads(page("api/v1/applications"))
+    pages = ["jobs/", "stages/", "environment/", "executors/", "SQL/", "metrics/json/"]
+    pages += [f"SQL/execution/?id={number}" for number in range(3)]
+    pages += [f"api/v1/applications/{application['id']}/{what}" for what in ("sql?details=true", "stages?details=true")]
+    with open(work + "/ui.txt", "w") as out:
+        for path in pages:
+            print(path, page(path), file=out)
+    shutil.copytree(work + "/local", work + "/seen", ignore_dangling_symlinks=True)
     spark.stop()
 """
 
 
-@pytest.mark.parametrize("mode", ["classic", "connect"])
+#: Every Python process logs all there is; but for Py4J, which writes each call that the driver's program makes.
+_TALKATIVE = """
+import logging, sys
+logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
+logging.getLogger("py4j").setLevel(logging.INFO)
+"""
+
+
+@pytest.mark.parametrize("session", ["classic", "connect"])
 def test_no_secret_shows(
-    mode: str,
-    server: SharingServer,
-    table: DeltaTableBuilder,
-    address: str,
-    tmp_path: Path,
-    note: Callable[[str], None],
+    session: str, server: BucketServer, table: DeltaTableBuilder, tmp_path: Path, note: Callable[[str], None]
 ) -> None:
-    """After a run that succeeds and one that fails: plan, event log, logs of driver and executors, files left behind."""
-    server.add_table("s.d.broken", table.path)
-    server.faults.add("data", skip=60, times=None, corrupt=700)
-    logs = tmp_path / "events"
-    logs.mkdir()
+    """Loads that succeed and that fail, in both modes and on three clouds: plans, UI, event log, logs, errors, files."""
+    server.identity.client_id, server.identity.client_secret = "client-of-the-test", "secret-of-the-client-of-the-test"
+    profile = server.write_profile(tmp_path / "c.share")
+    loads: list[tuple[str, str, dict[str, str]]] = []
+    for state in ("whole", "damaged", "refused"):
+        copy = tmp_path / state
+        shutil.copytree(table.path, copy)
+        for way in ("url", "s3", "gs", "abfss"):
+            name = f"s.d.{way}-{state}"
+            if way == "url":
+                server.add_table(name, copy)
+            else:
+                server.add_bucket_table(name, copy, scheme=way)
+            loads.append((f"{way}-{state}", f"{profile}#{name}", _QUICK | {"storageEndpoint": server.storage_endpoint}))
+    server.faults.add("data", r"/damaged/.*parquet", times=None, corrupt=700)
+    server.faults.add("data", r"/refused/.*parquet", times=None, status=403)
+    if session == "classic":  # Connect's event log shows options as they are given: see the warning
+        oauth = {k: str(v) for k, v in server.profile("oauth_client_credentials").items()}
+        loads += [
+            ("inline", "s.d.url-whole", {"endpoint": server.endpoint, "bearerToken": server.token}),
+            ("inline-oauth", "s.d.url-damaged", oauth),
+        ]
+    work = tmp_path / "work"
+    (work / "local").mkdir(parents=True)
+    (work / "sitecustomize.py").write_text(_TALKATIVE)
     (tmp_path / "job.py").write_text(textwrap.dedent(_JOB))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TMPDIR": str(work)}
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "job.py"), address, mode, str(logs)],
+        [sys.executable, str(tmp_path / "job.py"), session, str(work), str(port), json.dumps(loads)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         cwd=tmp_path,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TMPDIR": str(logs)},
+        env={**os.environ, **environment, "PYTHONPATH": str(work)},
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "ROWS 11976" in done.stdout
+    for name, _, _ in loads:
+        wanted = "FAILED" if name.endswith(("damaged", "refused", "oauth")) else "ROWS"
+        assert f"{wanted} {name} " in done.stdout, done.stdout[-3000:]
     texts = {"output": done.stdout, "log": done.stderr}
-    for path in logs.rglob("*"):
+    for path in work.rglob("*"):
         if path.is_file():
-            texts[str(path.relative_to(logs))] = path.read_bytes().decode("latin-1")
+            texts[str(path.relative_to(work))] = path.read_bytes().decode("latin-1")
+    assert "DEBUG:" in done.stderr, "workers log all there is"
     assert any("SparkListenerApplicationStart" in text for text in texts.values()), "there is an event log"
-    for secret in (
-        server.token,
-        "X-Amz-Signature=",
-        json.loads(Path(address.split("#")[0]).read_text())["bearerToken"],
-    ):
-        assert not [name for name, text in texts.items() if secret in text], "a secret shows"
-    note(f"secrets ({mode}): none in {len(texts)} texts of {sum(map(len, texts.values()))} characters")
+    issued = [*server.issued, *server.identity.issued, server.identity.client_secret]
+    assert len(server.issued) > 12
+    for secret in (server.token, "X-Amz-Signature=", *issued):
+        shown = [name for name, text in texts.items() if secret in text]
+        assert not shown, f"a secret shows: {secret}"
+    note(
+        f"secrets ({session}): {len(issued) + 2} sought after {len(loads)} loads, none in {len(texts)} texts "
+        f"of {sum(map(len, texts.values()))} characters"
+    )
 
 
 def test_what_is_pickled_into_tasks_holds_no_option(server: SharingServer) -> None:

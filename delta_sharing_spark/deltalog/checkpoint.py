@@ -19,6 +19,8 @@ from delta_sharing_spark.errors import DeltaSharingError, LogError
 
 _BATCH_ROWS = 1 << 13
 _BUFFER = 1 << 18
+#: Batches after which memory is given back: each time costs as much as a batch or two.
+_RELEASED_EVERY = 16
 _PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError)
 
 
@@ -172,7 +174,10 @@ class Checkpoint:
 
 def _batches(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
     # A few small columns gain nothing from threads, and each thread has an allocator's pool of its own.
-    yield from file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False)
+    for number, batch in enumerate(file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False), 1):
+        yield batch
+        if number % _RELEASED_EVERY == 0:
+            release_unused()
     release_unused()
 
 

@@ -270,7 +270,7 @@ class DirectorySource:
 
         store, table = self._directory.store, str(self._load.table)
         for commit in load_commits(store, start, end, table=table, before=self._head):
-            yield VersionFiles(commit.version, commit.adds, len(commit.removes), self._shape(commit, start))
+            yield VersionFiles(commit.version, commit.adds, commit.removes, self._shape(commit, start))
 
     def _shape(self, commit: CommitChanges | CommitFiles, start: int) -> TableShape | None:
         table, self._head = str(self._load.table), commit.head

@@ -43,14 +43,21 @@ class CommitChanges:
 
 @dataclass(frozen=True, slots=True)
 class CommitFiles:
-    """The files one commit added to and removed from the table's data (``dataChange`` true)."""
+    """What one commit did to the table's files (``dataChange`` true).
+
+    Attributes:
+        version: The version.
+        metadata, protocol: If the commit carries such an action.
+        adds: The files it added.
+        removes: How many it removed: an action may say no more of one than its path.
+        head: Protocol and metadata in effect at the version.
+    """
 
     version: int
-    timestamp_ms: int
     metadata: Metadata | None = None
     protocol: Protocol | None = None
     adds: list[FileTask] = field(default_factory=list)
-    removes: list[FileTask] = field(default_factory=list)
+    removes: int = 0
     head: Head | None = None
 
 
@@ -92,15 +99,8 @@ def load_commits(
 ) -> Iterator[CommitFiles]:
     """Files added and removed by each commit of a range, for streams of a table. Arguments and errors as above."""
     for commit in _Range(store, start_version, end_version, table, before, feed=False):
-        yield CommitFiles(
-            commit.version,
-            commit.time,
-            commit.metadata,
-            commit.protocol,
-            [commit.task(tree, None) for tree in commit.adds],
-            [commit.task(tree, None) for tree in commit.removes],
-            commit.head,
-        )
+        adds = [commit.task(tree, None) for tree in commit.adds]
+        yield CommitFiles(commit.version, commit.metadata, commit.protocol, adds, len(commit.removes), commit.head)
 
 
 def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
@@ -154,7 +154,8 @@ class _Range:
                     f"ask for a range in which it is on"
                 )
             commit.head = head
-            commit.time = self._time(commit, times)
+            if self._feed:
+                commit.time = self._time(commit, times)
             yield commit
 
     def _head(self, version: int) -> Head:

@@ -99,9 +99,9 @@ def test_the_gate_stands_at_every_version():
 
 
 def test_commits_for_streams():
-    store = log([add("a"), add("z", dataChange=False)], [remove("a", size=1, partitionValues={"p": "x"}), add("b")])
-    commits = list(load_commits(store, 0))
-    assert [([t.id for t in c.adds], [t.id for t in c.removes]) for c in commits] == [(["a"], []), (["b"], ["a"])]
+    # Of a removed file an action need say no more than its path, and a clean-up may have deleted it.
+    store = log([add("a"), add("z", dataChange=False)], [remove("a"), add("b")])
+    assert [([t.id for t in c.adds], c.removes) for c in load_commits(store, 0)] == [(["a"], 0), (["b"], 1)]
 
 
 @pytest.mark.parametrize("read", [load_commits, load_changes])
@@ -185,11 +185,11 @@ def test_in_commit_timestamps(listing):
     store = timed(5, 6, 7, ict={}, listing=listing)
     assert [history.timestamp_of(store, v) for v in range(3)] == [1000, 1001, 1002]
     assert history.version_at_or_before(store, 1001) == 1
-    late = timed(5, 6, 7, 8, listing=listing, ict={
+    late = timed(5, 6, 7, 8, listing=listing, ict={**CDF,
         "delta__inCommitTimestampEnablementVersion": "2", "delta__inCommitTimestampEnablementTimestamp": "1002"})  # fmt: skip
     assert [history.timestamp_of(late, v) for v in range(4)] == [5, 6, 1002, 1003]
     assert [history.version_at_or_before(late, t) for t in (5, 6, 500, 1002, 1003)] == [0, 1, 1, 2, 3]
-    assert [c.timestamp_ms for c in load_commits(late, 0)] == [5, 6, 1002, 1003]
+    assert [c.timestamp_ms for c in load_changes(late, 0)] == [5, 6, 1002, 1003]
 
 
 def test_a_missing_in_commit_timestamp_is_an_error():

@@ -1,6 +1,7 @@
 """A stream that catches up: how fast 10,000 versions are planned, and in how much of the driver's memory.
 
-Run: ``python benchmarks/streams.py [--versions 10000] [--files 1]``. The data files do not exist: planning reads none.
+Run: ``python benchmarks/streams.py [--versions 10000] [--files 1]``. The data files do not exist: planning reads none. In
+url mode most of the time is the embedded server's; the reader's own is beside it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 TABLE = "share.bench.stream"
+#: Versions between checkpoints.
+CHECKPOINTS = 500
 
 
 def make(path: Path, versions: int, files: int) -> DeltaTableBuilder:
@@ -38,11 +41,16 @@ def make(path: Path, versions: int, files: int) -> DeltaTableBuilder:
             for _ in range(files)
         ]
         table.commit(adds)
-    table.checkpoint()
+        if table.version % CHECKPOINTS == 0:
+            table.checkpoint()
     return table
 
 
-def catch_up(profile: str, mode: str, results: multiprocessing.Queue[tuple[str, int, int, int, float, int]]) -> None:
+#: Mode, versions, files, batches, seconds, CPU seconds, MiB.
+Result = tuple[str, int, int, int, float, float, int]
+
+
+def catch_up(profile: str, mode: str, results: multiprocessing.Queue[Result]) -> None:
     """Plan every batch of a stream from version 0 on, in a process of its own; ``results`` gets what it cost."""
     from delta_sharing_spark.access.load import resolve
     from delta_sharing_spark.access.stream import Limits, Position, open_stream
@@ -53,13 +61,14 @@ def catch_up(profile: str, mode: str, results: multiprocessing.Queue[tuple[str, 
     base = _peak()
     _, planner = open_stream(load)
     planner.freeze()
-    began, at, batches, files = time.perf_counter(), Position(0), 0, 0
+    began, busy = time.perf_counter(), time.process_time()
+    at, batches, files = Position(0), 0, 0
     while (end := planner.advance(at, Limits(files=1000))) != at:
         files += sum(len(tasks) for tasks, _ in planner.files(at, end))
         planner.forget(end)
         at, batches = end, batches + 1
-    took = time.perf_counter() - began
-    results.put((mode, at.version, files, batches, took, (_peak() - base) // 1024))
+    took, busy = time.perf_counter() - began, time.process_time() - busy
+    results.put((mode, at.version, files, batches, took, busy, (_peak() - base) // 1024))
 
 
 def _peak() -> int:
@@ -80,15 +89,19 @@ def main() -> None:
         server.add_table(TABLE, table.path, access_modes=("url", "dir"), location=table.uri)
         profile = str(server.write_profile(Path(directory) / "bench.share"))
         print(f"{given.versions:,} versions of {given.files} file(s), 1,000 files a batch")
-        print(f"{'mode':6}{'batches':>9}{'seconds':>9}{'versions/s':>12}{'files/s':>10}{'MiB over base':>15}")
+        print(
+            f"{'mode':6}{'batches':>9}{'seconds':>9}{'reader CPU':>12}{'versions/s':>12}{'files/s':>10}{'MiB over base':>15}"
+        )
         context = multiprocessing.get_context("spawn")
         for mode in ("url", "dir"):
             results = context.Queue()
             reader = context.Process(target=catch_up, args=(profile, mode, results))
             reader.start()
-            name, versions, files, batches, took, peak = results.get()
+            name, versions, files, batches, took, busy, peak = results.get()
             reader.join()
-            print(f"{name:6}{batches:>9}{took:>9.1f}{versions / took:>12,.0f}{files / took:>10,.0f}{peak:>15}")
+            print(
+                f"{name:6}{batches:>9}{took:>9.1f}{busy:>12.1f}{versions / took:>12,.0f}{files / took:>10,.0f}{peak:>15}"
+            )
 
 
 if __name__ == "__main__":

@@ -161,30 +161,32 @@ def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(
     seed = int(os.environ.get("KILL_SEED", random.randrange(10**6)))
     draw, rounds = random.Random(seed), int(os.environ.get("KILL_ROUNDS", "1"))
     table = DeltaTableBuilder(tmp_path / "killed", SCHEMA)
-    for i in range(12):
-        table.append(rows(i * 10, 10))
     address = share(table)
     python = worker_python(sys.executable)
     environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     command = [sys.executable, "-c", _DRIVER, address, str(tmp_path / "stream")]
+    commits = tmp_path / "stream-checkpoint" / "commits"
     for _ in range(rounds):
-        moment = draw.uniform(0, 8)
+        for _ in range(12):  # six batches
+            table.append(rows(table.version * 10, 10))
+        before = len(list(commits.glob("[0-9]*")))
+        batches, moment = draw.randrange(6), draw.uniform(0, 1.5)
         driver = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
         assert driver.stdout is not None
         assert driver.stdout.readline() == b"STARTED\n"
+        deadline = time.monotonic() + 60
+        while len(list(commits.glob("[0-9]*"))) < before + batches and time.monotonic() < deadline:
+            time.sleep(0.02)
         time.sleep(moment)
         assert driver.poll() is None, "the driver ended by itself"
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
         driver.stdout.close()
-        committed = len(list((tmp_path / "stream-checkpoint" / "commits").glob("[0-9]*")))
         with capsys.disabled():
-            sys.stderr.write(
-                f"\n[KILL_SEED={seed}: killed {moment:.2f} s after its start, {committed} batches committed]\n"
-            )
-        table.append(rows(table.version * 10, 10))
+            sys.stderr.write(f"\n[KILL_SEED={seed}: killed {moment:.2f} s after {batches} batches]\n")
+    table.append(rows(table.version * 10, 10))
     if not ADMISSION_CONTROL:  # before, a run is one batch: here the one that was begun
         stream(address)
     assert sorted(r.id for r in stream(address)) == list(range(table.version * 10))

@@ -43,7 +43,7 @@ class SchemaPolicy:
         Raises:
             StreamError: Names version, column and change, and says what to do.
         """
-        differing = self.partitions ^ physical_partitions(now)
+        differing = self.partitions ^ _physical_partitions(now)
         if differing:
             names = {f.physical_name: f.name for f in now.schema.fields}
             column = min(names.get(name, name) for name in differing)
@@ -134,18 +134,18 @@ def policy_of(load: Load, schema: Struct, *, given: bool) -> SchemaPolicy:
     """
     feed = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP) if load.options.read_change_feed else ()
     own = Struct(tuple(f for f in schema.fields if f.name not in feed))
-    chosen = chosen_structs(own, load.shape.schema, chosen=given or load.options.columns is not None)
+    chosen = _chosen_structs(own, load.shape.schema, chosen=given or load.options.columns is not None)
     since = load.head.version if load.version is None else load.version
-    return SchemaPolicy(own, physical_partitions(load.shape), since, chosen, load.options.allow_added_columns)
+    return SchemaPolicy(own, _physical_partitions(load.shape), since, chosen, load.options.allow_added_columns)
 
 
-def physical_partitions(shape: TableShape) -> frozenset[str]:
+def _physical_partitions(shape: TableShape) -> frozenset[str]:
     """The partition columns' physical names: those of a renamed column stay."""
     found = {f.name: f.physical_name for f in shape.schema.fields}
     return frozenset(found.get(name, name) for name in shape.partition_columns)
 
 
-def chosen_structs(stream: Struct, table: Struct, *, chosen: bool) -> frozenset[str]:
+def _chosen_structs(stream: Struct, table: Struct, *, chosen: bool) -> frozenset[str]:
     """Paths of the structs of which a stream reads some fields only, as it was told.
 
     Args:

@@ -21,6 +21,9 @@ class DeltaSharingDataSource(DataSource):
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        from delta_sharing_spark.spark.inline_secrets import log_inline_secrets
+
+        log_inline_secrets(options)
         self.options: Any = options
         self._load: Load | None = None
 

@@ -17,6 +17,7 @@ from delta_sharing_spark.predicates.query import Query, TableReference, analyse
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
 from delta_sharing_spark.spark.register import register
 from delta_sharing_spark.table import cheapest_column, quoted_column
 
@@ -180,6 +181,7 @@ class _Loads:
         serial = str(len(self._made)) if "pushdown" in {name.lower() for name in options} else ""
         key = (*sorted(options.items()), ("", serial))
         if key not in self._made:
+            warn_of_inline_secrets(self.spark, options)
             path = options.pop("path")
             self._made[key] = self.spark.read.format("deltaSharing").options(**options).load(path)
         return self._made[key]

@@ -21,6 +21,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.read import CONNECTIONS, read_split
+from delta_sharing_spark.spark import inline_secrets
 from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
 from delta_sharing_spark.testing.buckets import BucketServer
 from delta_sharing_spark.testing.datafiles import FileStyle
@@ -267,9 +268,7 @@ def test_cache(
     note(f"cache ({mode}): {kept} bytes kept, the second read asked for none")
 
 
-def test_inline_secrets_are_warned_about_once_on_connect(recwarn: pytest.WarningsRecorder) -> None:
-    from delta_sharing_spark.spark import inline_secrets
-
+def test_clients_warn_once_of_inline_secrets_on_connect(recwarn: pytest.WarningsRecorder) -> None:
     inline_secrets._warned.clear()
     connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     for session, options in (
@@ -283,3 +282,23 @@ def test_inline_secrets_are_warned_about_once_on_connect(recwarn: pytest.Warning
     text = str(recwarn.pop(UserWarning).message)
     assert "bearerToken" in text
     assert "s3cret" not in text
+
+
+def test_servers_log_inline_secrets_once_on_connect(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
+
+    inline_secrets._warned.clear()
+    inline = {"bearertoken": "s3cret", "path": "s.d.t"}
+    for artifacts, options in (
+        ("default", inline),
+        ("26d280d8", {"path": "p#s.d.t"}),
+        ("26d280d8", inline),
+        ("26d280d8", inline),
+    ):
+        monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", artifacts)
+        DeltaSharingDataSource(options)
+    (record,) = caplog.records
+    assert "bearertoken" in record.getMessage()
+    assert "s3cret" not in record.getMessage()

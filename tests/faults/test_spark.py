@@ -179,7 +179,9 @@ def test_no_secret_shows(
             loads.append((f"{way}-{state}", f"{profile}#{name}", _QUICK | {"storageEndpoint": server.storage_endpoint}))
     server.faults.add("data", r"/damaged/.*parquet", times=None, corrupt=700)
     server.faults.add("data", r"/refused/.*parquet", times=None, status=403)
-    if session == "classic":  # Connect's event log shows options as they are given: see the warning
+    if session == "connect":  # its event log shows options as they are given, which is what the warning says
+        loads.append(("inline", "s.d.nowhere", {"endpoint": server.endpoint, "bearerToken": "a-token-of-no-use"}))
+    else:
         oauth = {k: str(v) for k, v in server.profile("oauth_client_credentials").items()}
         loads += [
             ("inline", "s.d.url-whole", {"endpoint": server.endpoint, "bearerToken": server.token}),
@@ -203,13 +205,15 @@ def test_no_secret_shows(
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for name, _, _ in loads:
-        wanted = "FAILED" if name.endswith(("damaged", "refused", "oauth")) else "ROWS"
+        fails = name.endswith(("damaged", "refused", "oauth")) or (name, session) == ("inline", "connect")
+        wanted = "FAILED" if fails else "ROWS"
         assert f"{wanted} {name} " in done.stdout, done.stdout[-3000:]
     texts = {"output": done.stdout, "log": done.stderr}
     for path in work.rglob("*"):
         if path.is_file():
             texts[str(path.relative_to(work))] = path.read_bytes().decode("latin-1")
     assert "DEBUG:" in done.stderr, "workers log all there is"
+    assert ("Spark Connect writes options into its event log in clear" in done.stderr) == (session == "connect")
     assert any("SparkListenerApplicationStart" in text for text in texts.values()), "there is an event log"
     issued = [*server.issued, *server.identity.issued, server.identity.client_secret]
     assert len(server.issued) > 12

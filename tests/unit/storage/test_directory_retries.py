@@ -1,0 +1,108 @@
+"""Storage in directory mode when requests fail: how long it waits, where it goes on, how it is ended."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret
+from delta_sharing_spark.storage.transfer import Cancellation, ReadCancelled
+from delta_sharing_spark.testing.buckets import BucketServer
+
+DATA = os.urandom(300_000)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[BucketServer]:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "f.bin").write_bytes(DATA)
+    with BucketServer() as running:
+        yield running
+
+
+def opened(server: BucketServer, directory: Path, scheme: str) -> Storage:
+    table = server.add_bucket_table("s.d.t", directory, scheme=scheme)
+    vended: dict[str, Any] = server.vendors[scheme](table.root if table.location is None else table.location, table)
+    secret: Secret
+    if scheme == "s3":
+        keys = vended["awsTempCredentials"]
+        secret = AwsSession(keys["accessKeyId"], keys["secretAccessKey"], keys["sessionToken"])
+    elif scheme == "gs":
+        secret = GcpBearer(vended["gcpOauthToken"]["oauthToken"])
+    else:
+        secret = AzureSas(vended["azureUserDelegationSas"]["sasToken"])
+    location = parse_location(str(table.location))
+    return Storage(location, secret, StorageSettings(endpoint=server.storage_endpoint, retry_seconds=60))
+
+
+class Waits(Cancellation):
+    """Notes how long it should have waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
+def test_retry_after(server: BucketServer, tmp_path: Path, scheme: str) -> None:
+    storage, waits = opened(server, tmp_path / "t", scheme), Waits()
+    server.faults.add("data", times=1, status=503, retry_after="7")
+    at = parse_location(f"{storage.location}/f.bin")
+    assert storage.get(at, 10, 1000, cancellation=waits) == DATA[10:1000]
+    if scheme == "gs":  # gcsfs keeps the headers of an error to itself
+        assert waits.seconds[0] < 1
+    else:
+        assert waits.seconds == [7.0]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_break_goes_on_where_it_was(server: BucketServer, tmp_path: Path, scheme: str, reset: bool) -> None:
+    storage = opened(server, tmp_path / "t", scheme)
+    server.faults.add("data", times=1, truncate=100_000, reset=reset)
+    at = parse_location(f"{storage.location}/f.bin")
+    assert storage.get(at, 10, 250_010, cancellation=Waits()) == DATA[10:250_010]
+    first, second = (request.headers.get("range") or request.headers["x-ms-range"] for request in server.requests)
+    assert first == "bytes=10-250009"
+    if scheme == "s3" and not reset:
+        assert second == "bytes=100010-250009"
+    assert second.endswith("-250009")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
+@pytest.mark.parametrize("slow", ["silent", "waiting"])
+def test_cancelled(server: BucketServer, tmp_path: Path, scheme: str, slow: str) -> None:
+    storage, cancellation = opened(server, tmp_path / "t", scheme), Cancellation()
+    if slow == "silent":
+        server.faults.add("data", times=None, stall=30, stall_at=10)
+    else:
+        server.faults.add("data", times=None, status=503, retry_after="30")
+    ended: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            storage.get(parse_location(f"{storage.location}/f.bin"), 0, 1000, cancellation=cancellation)
+        except ReadCancelled as cancelled:
+            ended.append(cancelled)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    while not server.requests:
+        time.sleep(0.01)
+    cancellation.cancel()
+    thread.join(20)
+    assert len(ended) == 1
+    with pytest.raises(ReadCancelled):
+        storage.get(parse_location(f"{storage.location}/f.bin"), 0, 1000, cancellation=cancellation)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from delta_sharing_spark.deltalog.deletion_vector import decode, decode_inline, select_mask
+from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask
 from delta_sharing_spark.scan.select import packed
 
@@ -37,22 +38,37 @@ class Kept:
         return select_mask(first_row, rows, self.deleted, invert=self.inverted, excluded=self.excluded)
 
 
-def read_kept(task: FileTask, access: Access) -> Kept | None:
+def read_kept(task: FileTask, rows: int, access: Access) -> Kept | None:
     """Fetch and decode the task's deletion vectors; None where every row stays.
 
+    Args:
+        task: The file's.
+        rows: How many the file has.
+        access: Where vectors are read.
+
     Raises:
-        CorruptFileError: A vector's size, checksum or format is wrong.
+        CorruptFileError: A vector's size, checksum or format is wrong, or it marks rows that the file does not have.
     """
     if task.deletion_vector is None and task.excluded is None:
         return None
     return Kept(
-        _read(task, task.deletion_vector, access), task.invert_deletion_vector, _read(task, task.excluded, access)
+        _read(task, task.deletion_vector, rows, access),
+        task.invert_deletion_vector,
+        _read(task, task.excluded, rows, access),
     )
 
 
-def _read(task: FileTask, vector: DeletionVector | None, access: Access) -> Any:
+def _read(task: FileTask, vector: DeletionVector | None, rows: int, access: Access) -> Any:
     if vector is None:
         return None
     if vector.storage == "i":
-        return decode_inline(vector, file=task.id)
-    return decode(access.read_vector(task, vector), vector, file=task.id)
+        marked = decode_inline(vector, file=task.id)
+    else:
+        marked = decode(access.read_vector(task, vector), vector, file=task.id)
+    if len(marked) and marked.max() >= rows:
+        raise CorruptFileError(
+            f"the deletion vector of {task.id} marks row {marked.max()}, and the file has {rows} rows: they do not belong "
+            f"together; reload the DataFrame, and if it happens again ask the provider to check the table",
+            file=task.id,
+        )
+    return marked

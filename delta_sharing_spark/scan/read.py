@@ -188,7 +188,7 @@ class _SplitReader:
             for i in footer.owned(part.start, part.end)
             if may_match is None or may_match(i)
         ]
-        kept = read_kept(task, self._split.access) if groups else None
+        kept = read_kept(task, footer.metadata.num_rows, self._split.access) if groups else None
         return _Opened(task, source, footer, wanted, constants, context, groups, kept, held)
 
     def _decode(self, opened: _Opened, group: RowGroup) -> Iterator[pa.RecordBatch]:

@@ -255,6 +255,21 @@ def test_deletion_vectors_under_splits_and_projection(data: st.DataObject) -> No
     assert cut_off == expected[:limit]
 
 
+@pytest.mark.parametrize("part", ["deletion_vector", "excluded"])
+def test_a_vector_that_marks_rows_the_file_does_not_have_is_an_error(part: str) -> None:
+    """It belongs to another file: applied all the same, it would leave wrong rows out."""
+    raw = parquet(numbers(50), row_group_size=20)
+    for positions, fits in (([3, 49], True), ([3, 50], False), ([1 << 40], False), ([], True)):
+        vector, data = vector_of("v", positions)
+        task = FileTask("f", "f", len(raw), **{part: vector})
+        access = LocalAccess({"f": raw}, {"v": data})
+        if fits:
+            assert ids(read(spec_of(SCHEMA), access, [task])) == [i for i in range(50) if i not in positions]
+        else:
+            with pytest.raises(CorruptFileError, match=r"of f .*marks row .*has 50 rows"):
+                read(spec_of(SCHEMA), access, [task])
+
+
 def test_limit_stops_early() -> None:
     data = {f"f{n:03}": parquet(numbers(10_000)) for n in range(60)}
     access = LocalAccess(data)

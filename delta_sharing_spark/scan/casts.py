@@ -78,6 +78,9 @@ def _cast_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
     unit = array.type.unit
     if unit == "ns":
         # Floor, as Spark does: Arrow truncates toward zero, which is another microsecond before 1970.
-        array = pc.floor_temporal(array.cast(pa.timestamp("ns")), unit="microsecond")
+        nanos = array.cast(pa.int64())
+        whole = pc.divide(nanos, 1000)
+        before = pc.less(nanos, pc.multiply(whole, 1000))
+        return pc.subtract(whole, before.cast(pa.int64())).view(target)
     # A zone is only a label here: both sides count from the epoch.
     return array.cast(pa.timestamp(unit)).cast(pa.timestamp("us")).cast(pa.int64()).view(target)

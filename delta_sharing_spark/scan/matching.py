@@ -81,10 +81,23 @@ def wanted_leaves(source: pa.Schema, wanted: Struct, context: Context) -> list[i
 
     Where a struct is wanted but the file has none of its wanted fields, its first leaf is read all the same: only a
     leaf tells which structs are NULL.
+
+    Raises:
+        CorruptFileError: Columns are found by id, and the file has none; or several fields fit one column.
     """
+    if context.mapping == "id" and wanted.fields and len(source) and not any(map(_has_id, source)):
+        raise CorruptFileError(
+            f"file {context.file} of {context.table} has no field ids, and its table finds columns by them "
+            f"(delta.columnMapping.mode is 'id'): every column would be NULL; ask the provider to rewrite the file",
+            file=context.file,
+        )
     leaves: list[int] = []
     _collect(Sources(source), wanted.fields, 0, leaves, context)
     return sorted(set(leaves))
+
+
+def _has_id(field: pa.Field) -> bool:
+    return _FIELD_ID in (field.metadata or {})
 
 
 def _collect(sources: Sources, fields: tuple[Field, ...], first: int, leaves: list[int], context: Context) -> None:

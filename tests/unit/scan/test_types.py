@@ -154,9 +154,10 @@ def test_timestamps_of_every_unit_count_from_the_epoch(
 
 
 def test_nanoseconds_are_cut_towards_the_past() -> None:
-    array = pa.array([-1, -1000, -1001, 999, 1999], pa.timestamp("ns"))
+    nanos = [-1, -1000, -1001, 999, 1999, None, (1 << 63) - 1, -(1 << 63)]
+    array = pa.array(nanos, pa.timestamp("ns"))
     got = read_one(parquet(pa.table({"c": array})), Struct((Field("c", P("timestamp_ntz")),))).column("c")
-    assert got.cast(pa.int64()).to_pylist() == [-1, -1, -2, 0, 1]
+    assert got.cast(pa.int64()).to_pylist() == [None if n is None else n // 1000 for n in nanos]
 
 
 def test_milliseconds_beyond_the_range_of_microseconds_are_an_error() -> None:
@@ -352,10 +353,20 @@ def test_column_mapping_at_every_level(mode: str) -> None:
 
 
 def test_a_mapped_column_is_never_found_by_its_logical_name() -> None:
-    data = parquet(pa.table({"a": [1]}))
+    data = parquet(pa.table([pa.array([1])], pa.schema([with_id("a", pa.int64(), 7)])))
     for mode in ("name", "id"):
         got = read_one(data, Struct((mapped("a", "p-a", 1, P("long")),)), mapping=mode)
         assert got.to_pylist() == [{"a": None}]
+
+
+def test_a_file_without_ids_is_refused_where_columns_are_found_by_id() -> None:
+    """Every column of it would be NULL, with no word."""
+    data = parquet(pa.table({"p-a": [1]}))
+    wanted = Struct((mapped("a", "p-a", 1, P("long")),))
+    with pytest.raises(CorruptFileError, match=r"f\.parquet of s\.d\.t has no field ids"):
+        read_one(data, wanted, mapping="id")
+    assert read_one(data, wanted, mapping="name").to_pylist() == [{"a": 1}]
+    assert read_one(data, Struct(()), mapping="id").num_columns == 0
 
 
 def test_struct_none_of_whose_wanted_fields_are_in_the_file_keeps_its_nulls() -> None:

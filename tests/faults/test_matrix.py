@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
+from delta_sharing_spark.access.url import UrlAccess
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import FileError
 from delta_sharing_spark.scan.plan import Split
@@ -36,7 +37,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "reset in the body": ({"reset": True, "truncate": 700, "times": 2}, "rows"),
     "body cut short": ({"truncate": -1, "times": 2}, "rows"),
     "429 with Retry-After": ({"status": 429, "retry_after": "0", "times": 2}, "rows"),
-    "503 with Retry-After": ({"status": 503, "retry_after": "1", "times": 1}, "rows"),
+    "503 with Retry-After": ({"status": 503, "retry_after": "0", "times": 2}, "rows"),
     "503": ({"status": 503, "times": 2}, "rows"),
     "silence in the body": ({"stall": 0.8, "stall_at": 100, "times": 1}, "rows"),
     "200 for a range": ({"ignore_range": True, "times": None}, "rows"),
@@ -79,7 +80,14 @@ def planned(server: SharingServer, mode: str, **options: str) -> Split:
     (split,) = SharingClient(server.profile(), **given).table(f"s.d.{mode}").scan(columns=["id", "text"]).plan().splits
     assert len(split.slices) == 3
     arrived: Split = pickle.loads(pickle.dumps(split))
-    return arrived
+    return replace(arrived, access=_impatient(arrived.access))
+
+
+def _impatient(access: Any) -> Any:
+    """The same access, with short waits between tries."""
+    if isinstance(access, UrlAccess):
+        return replace(access, policy=replace(access.policy, first_wait=0.01))
+    return replace(access, settings=replace(access.settings, first_wait=0.01))
 
 
 def outcome(split: Split, expected: pa.Table) -> str:
@@ -117,7 +125,7 @@ def test_faults(
         wanted = IN_DIRECTORIES.get(fault, wanted)
     if mode == "abfss":
         wanted = ON_AZURE.get(fault, wanted)
-    split = planned(server, mode, **({"retryTimeout": "1s"} if wanted == "NetworkError" else {}))
+    split = planned(server, mode, **({"retryTimeout": "300ms"} if wanted == "NetworkError" else {}))
     path, skip = place(split, moment)
     rule = server.faults.add("data", path, skip=skip, **what)
     came = outcome(split, expected)

@@ -74,7 +74,7 @@ def test_closed_early(server: BucketServer, slow: str, after: int, name: str) ->
         next(batches)
     batches.close()  # type: ignore[attr-defined]
     while ours():
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20, "far less than what it waits for"
         time.sleep(0.02)
 
 

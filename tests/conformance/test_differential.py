@@ -10,7 +10,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from datetime import timezone
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -237,18 +237,38 @@ def nested(children: Any) -> Any:
 KINDS = st.recursive(st.sampled_from(LEAVES), nested, max_leaves=4)
 
 
+#: Types of partition columns, values that paths and logs must escape among them.
+PARTITIONS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (
+        pa.string(),
+        st.sampled_from(["", " ", "a b", "%25", "é/ü", "x=y", "a:b", '"q"', "\\", "#?&", "\U0001f600", "NULL"]),
+    ),
+    (pa.int16(), st.integers(-3, 3)),
+    (pa.bool_(), st.booleans()),
+    (pa.date32(), st.dates(min_value=date(1900, 1, 1))),
+    (pa.decimal128(12, 3), st.sampled_from([Decimal("-0.001"), Decimal("0.000"), Decimal("999999999.999")])),
+    (pa.timestamp("us"), st.datetimes(min_value=datetime(1900, 1, 1))),
+    (pa.timestamp("us", "UTC"), st.datetimes(min_value=datetime(1900, 1, 1), timezones=st.just(timezone.utc))),
+]
+
+
 @st.composite
-def drawn_tables(draw: Any) -> tuple[pa.Table, int, int, list[int], str, str]:
-    """Rows, files, row-group size, the ids to delete, a vector's storage and the mapping mode."""
+def drawn_tables(draw: Any) -> tuple[pa.Table, list[str], int, int, list[int], str, str]:
+    """Rows, partition columns, files, row-group size, the ids to delete, a vector's storage and the mapping mode."""
     kinds = draw(st.lists(KINDS, min_size=1, max_size=4))
     count = draw(st.integers(1, 30))
     columns: dict[str, Any] = {"id": pa.array(range(count), pa.int64())}
     for index, (kind, values) in enumerate(kinds):
         columns[f"c{index}"] = pa.array(draw(st.lists(st.none() | values, min_size=count, max_size=count)), kind)
+    parts = draw(st.lists(st.sampled_from(PARTITIONS), max_size=2))
+    for index, (kind, values) in enumerate(parts):
+        few = draw(st.lists(st.none() | values, min_size=1, max_size=3))
+        columns[f"p {index}"] = pa.array([few[row % len(few)] for row in range(count)], kind)
     gone = draw(st.lists(st.integers(0, count - 1), unique=True))
     mode = draw(st.sampled_from(["none", "name", "id"]))
     return (
         pa.table(columns),
+        [name for name in columns if name.startswith("p ")],
         draw(st.integers(1, 3)),
         draw(st.integers(1, 10)),
         gone,
@@ -266,12 +286,12 @@ def running() -> Iterator[tuple[SharingServer, SharingClient]]:
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=drawn_tables())
 def test_drawn_tables(running: tuple[SharingServer, SharingClient], drawn: tuple[Any, ...]) -> None:
-    rows, files, group, gone, storage, mode = drawn
+    rows, parts, files, group, gone, storage, mode = drawn
     server, client = running
     with tempfile.TemporaryDirectory() as folder:
         properties = VECTORS | ({} if mode == "none" else {"delta.columnMapping.mode": mode})
         style = FileStyle(row_group_size=group, field_ids=mode == "id")
-        builder = DeltaTableBuilder(folder, rows.schema, properties=properties, style=style).append(rows, files=files)
+        builder = DeltaTableBuilder(folder, rows.schema, parts, properties, style=style).append(rows, files=files)
         if gone:
             chosen = pa.array(gone, pa.int64())
             builder.delete(lambda t: pc.is_in(t["id"], value_set=chosen), deletion_vectors=True, storage=storage)
@@ -282,4 +302,7 @@ def test_drawn_tables(running: tuple[SharingServer, SharingClient], drawn: tuple
         low = math.floor(rows.num_rows / 2)
         kept = client.table("s.s.drawn").scan(columns=["id"], where=f"id >= {low}").to_arrow()["id"].to_pylist()
         assert sorted(kept) == sorted(set(range(low, rows.num_rows)) - set(gone))
-        assert row_texts(by_kernel(Path(folder)), rows.column_names) == wanted
+        for read in OTHERS.values():
+            theirs = read(Path(folder))
+            assert row_texts(theirs, rows.column_names) == wanted
+            assert types(theirs) == types(builder.expected())

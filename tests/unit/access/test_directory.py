@@ -400,9 +400,16 @@ def test_a_storage_that_falls_silent_while_the_log_is_read_is_given_up_for_url(
     decision = negotiate(["url", "dir"], table="s.d.t", num_files=2000, location=LOCATION)
     settings = StorageSettings(endpoint=server.url)  # a minute for each answer, two for retries
 
-    def by_directory() -> str:
+    def by_directory(seconds: float = 2) -> str:
         found = open_directory(
-            PROFILE, TransportSettings(), NAME, head, settings=settings, seconds=2, replaceable=True, issuer=issuer
+            PROFILE,
+            TransportSettings(),
+            NAME,
+            head,
+            settings=settings,
+            seconds=seconds,
+            replaceable=True,
+            issuer=issuer,
         )
         return str(len(list(found.tasks(found.snapshot()))))
 
@@ -410,7 +417,7 @@ def test_a_storage_that_falls_silent_while_the_log_is_read_is_given_up_for_url(
     assert with_fallback(decision, by_directory, lambda: "by url", table="s.d.t") == "by url"
     assert time.monotonic() - start < 10
     server.hangs = None
-    assert with_fallback(decision, by_directory, lambda: "by url", table="s.d.t") != "by url"
+    assert with_fallback(decision, lambda: by_directory(30), lambda: "by url", table="s.d.t") != "by url"
 
 
 def test_a_server_that_does_not_answer_is_given_up(table: DeltaTableBuilder) -> None:

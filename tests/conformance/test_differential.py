@@ -302,7 +302,10 @@ def test_drawn_tables(running: tuple[SharingServer, SharingClient], drawn: tuple
         low = math.floor(rows.num_rows / 2)
         kept = client.table("s.s.drawn").scan(columns=["id"], where=f"id >= {low}").to_arrow()["id"].to_pylist()
         assert sorted(kept) == sorted(set(range(low, rows.num_rows)) - set(gone))
-        for read in OTHERS.values():
+        empty = any("" in rows[name].to_pylist() for name in parts)
+        for reader, read in OTHERS.items():
+            if reader == "deltalake" and empty:
+                continue  # it gives an empty string where the protocol says NULL
             theirs = read(Path(folder))
             assert row_texts(theirs, rows.column_names) == wanted
             assert types(theirs) == types(builder.expected())

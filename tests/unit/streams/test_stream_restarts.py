@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -161,8 +162,11 @@ def test_idle_polls_ask_nobody_and_do_not_sleep(
     server.reset_metrics()
     table.append(numbered(4))
 
+    polling, sleep = threading.get_ident(), time.sleep
+
     def no_sleep(seconds: float) -> None:
-        raise AssertionError(f"slept {seconds} s")
+        assert threading.get_ident() != polling, f"slept {seconds} s"
+        sleep(seconds)  # another thread of the process: py4j's, where a Spark session stands beside
 
     monkeypatch.setattr(time, "sleep", no_sleep)
     for _ in range(500):

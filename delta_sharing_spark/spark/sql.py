@@ -75,8 +75,8 @@ def _zone_of_loads(client: SharingClient) -> str:
 
 def _other_rules(spark: SparkSession, text: str) -> str | None:
     """Why ``where`` may not stand for the session's own conditions in a query; None if it may."""
-    if spark.version < "4.1" and ("''" in text or '""' in text):
-        return "Spark 4.0 reads two quotes in a literal as none"
+    if spark.version < "4.1" and ("''" in text or '""' in text or any(c > "\uffff" for c in text)):
+        return "Spark 4.0 reads two quotes in a literal as none, and takes the surrogates of a LIKE pattern apart"
     for name, needed in _RULES.items():
         value = spark.conf.get(name, needed)
         if str(value).upper() != needed.upper():

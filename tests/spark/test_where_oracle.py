@@ -178,7 +178,9 @@ NOT flag IS DISTINCT FROM TRUE
 
 
 def test_odd_predicates_select_what_spark_selects(spark):
-    assert not differences(spark, [row for rows in draw(ROWS, 40) for row in rows], ODD)
+    # Spark 4.0 takes the surrogates of a LIKE pattern apart.
+    odd = [text for text in ODD if spark.version >= "4.1" or "LIKE '_😀_'" not in text]
+    assert not differences(spark, [row for rows in draw(ROWS, 40) for row in rows], odd)
 
 
 def test_times_without_a_zone_are_read_in_the_sessions(spark):

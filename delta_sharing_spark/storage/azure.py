@@ -80,20 +80,27 @@ async def get(fs: Any, at: Location, transfer: Transfer) -> None:
     """One download of what a transfer is missing; the SDK hands over chunks of up to 16 MiB."""
     missing = transfer.missing
     asked = {} if missing is None else {"offset": missing.start, "length": missing.length}
-    begun = False
+    begun, response = False, None
 
     def begin(answer: Any) -> None:
         # Before the SDK looks at the answer: it takes a wrong range for the right one. Later chunks follow the first.
-        nonlocal begun
+        nonlocal begun, response
         head = answer.http_response
+        response = head.internal_response
         if not begun and head.status_code in (200, 206):
             begun = True
             transfer.begin(head.status_code, head.headers)
 
-    async with fs.service_client.get_blob_client(container=at.container, blob=at.key) as client:
-        stream = await client.download_blob(raw_response_hook=begin, **asked)
-        async for chunk in stream.chunks():
-            transfer.add(chunk)
+    try:
+        async with fs.service_client.get_blob_client(container=at.container, blob=at.key) as client:
+            stream = await client.download_blob(raw_response_hook=begin, **asked)
+            async for chunk in stream.chunks():
+                transfer.add(chunk)
+    except BaseException:
+        # The SDK hangs up after errors, not where it is cancelled.
+        if response is not None:
+            response.close()
+        raise
 
 
 def head(fs: Any, container: str, blob: str) -> tuple[int, Any]:

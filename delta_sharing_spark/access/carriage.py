@@ -16,13 +16,11 @@ from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.filesystems import Storage
 from delta_sharing_spark.storage.locations import Location, parse_location
-from delta_sharing_spark.storage.ranges import ByteSource
-from delta_sharing_spark.storage.source import FsspecSource, read_leased
+from delta_sharing_spark.storage.ranges import ByteSource, Part
+from delta_sharing_spark.storage.source import FsspecSource
 
 _LOG = logging.getLogger(__name__)
 
-#: What frames a vector's payload in its file: its size before, its CRC after.
-_FRAME = 8
 _STORAGES_KEPT = 64
 
 _storages: OrderedDict[tuple[int, str, StorageSettings], Storage] = OrderedDict()
@@ -70,16 +68,11 @@ class DirectoryAccess:
         at = parse_location(task.location)
         return FsspecSource(self.lease(at), at, name=task.id, size=task.size)
 
-    def read_vector(self, task: FileTask, vector: DeletionVector) -> bytes:
-        """See ``Access.read_vector``."""
+    def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
+        """See ``Access.open_vector``."""
         at = parse_location(vector.path)
-        start = 1 if vector.offset is None else vector.offset
-        end = start + vector.size + _FRAME
         name = f"deletion vector {vector.unique_id} of {task.id}"
-        return bytes(read_leased(self.lease(at), at, start, end, name=name))
-
-    def close(self) -> None:
-        """Connections are pooled by process; nothing of a split's own."""
+        return Part(FsspecSource(self.lease(at), at, name=name, size=None), vector.frame)
 
     def lease(self, at: Location) -> DirectoryLease:
         """The lease of the location that ``at`` lies in.

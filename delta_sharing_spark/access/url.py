@@ -17,9 +17,7 @@ from delta_sharing_spark.scan.plan import DeletionVector, FileSlice, FileTask
 from delta_sharing_spark.sharing.actions import FileRecord
 from delta_sharing_spark.sharing.transport import TransportSettings, data_session
 from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
-
-#: What frames a vector's payload in its file: its size before, its CRC after.
-_FRAME = 8
+from delta_sharing_spark.storage.ranges import ByteSource, Part
 
 
 def task_of(record: FileRecord, table: str, *, keep_stats: bool = True) -> FileTask:
@@ -105,16 +103,14 @@ class UrlAccess:
     planned_at: float = 0.0
     expires_at: float | None = None
     files: tuple[FileTask, ...] = field(default=(), repr=False)
-    #: Vectors being read by this split.
-    vectors: set[HttpSource] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def open(self, task: FileTask) -> HttpSource:
         """See ``Access.open``."""
         lease = _Lease(self, task, task.location)
         return HttpSource(data_session(self.settings), lease, name=task.id, size=task.size, policy=self.policy)
 
-    def read_vector(self, task: FileTask, vector: DeletionVector) -> bytes:
-        """See ``Access.read_vector``."""
+    def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
+        """See ``Access.open_vector``."""
         source = HttpSource(
             data_session(self.settings),
             _Lease(self, task, vector.path, vector),
@@ -122,16 +118,7 @@ class UrlAccess:
             size=None,
             policy=self.policy,
         )
-        self.vectors.add(source)
-        try:
-            return bytes(source.read(1 if vector.offset is None else vector.offset, vector.size + _FRAME))
-        finally:
-            self.vectors.discard(source)
-
-    def close(self) -> None:
-        """Break off what is being read of vectors. Connections are pooled by process."""
-        for source in list(self.vectors):
-            source.close()
+        return Part(source, vector.frame)
 
     def carrying(self, slices: Iterable[FileSlice]) -> UrlAccess:
         """The same access for one split; its pickle names each file once."""

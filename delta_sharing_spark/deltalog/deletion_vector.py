@@ -21,11 +21,8 @@ from delta_sharing_spark.scan.plan import DeletionVector
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
-#: First byte of a deletion vector file, and where the first vector starts when the descriptor has no offset.
+#: First byte of a deletion vector file.
 FILE_VERSION = 1
-FIRST_OFFSET = 1
-#: A vector in a file is framed by its size before and a checksum after.
-FRAME_BYTES = 8
 _MAGIC = 1681511377
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -146,7 +143,7 @@ def _bad_descriptor(file: str, why: str) -> LogError:
     )
 
 
-def decode(framed: bytes, vector: DeletionVector, *, file: str = "a file") -> BitMap64:
+def decode(framed: bytes | memoryview, vector: DeletionVector, *, file: str = "a file") -> BitMap64:
     """The rows a vector in a file marks.
 
     Args:
@@ -160,8 +157,8 @@ def decode(framed: bytes, vector: DeletionVector, *, file: str = "a file") -> Bi
     Raises:
         CorruptFileError: Size, checksum, magic number, bitmap or row count are not what the descriptor says.
     """
-    if len(framed) < vector.size + FRAME_BYTES:
-        raise _corrupt(vector, file, f"{len(framed)} bytes were read, {vector.size + FRAME_BYTES} are needed")
+    if len(framed) < vector.frame.length:
+        raise _corrupt(vector, file, f"{len(framed)} bytes were read, {vector.frame.length} are needed")
     (size,) = struct.unpack_from(">i", framed)
     if size != vector.size:
         raise _corrupt(vector, file, f"it says {size} bytes, the log {vector.size}")

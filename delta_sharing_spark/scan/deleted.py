@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,10 @@ import pyarrow as pa
 
 from delta_sharing_spark.deltalog.deletion_vector import decode, decode_inline, select_mask
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask
+from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.scan.select import packed
+
+Fetch = Callable[[FileTask, DeletionVector], memoryview]
 
 #: Rows whose mask is made at once: a byte each until it is packed into bits.
 _PIECE = 1 << 20
@@ -38,13 +41,13 @@ class Kept:
         return select_mask(first_row, rows, self.deleted, invert=self.inverted, excluded=self.excluded)
 
 
-def read_kept(task: FileTask, rows: int, access: Access) -> Kept | None:
+def read_kept(task: FileTask, rows: int, fetch: Fetch) -> Kept | None:
     """Fetch and decode the task's deletion vectors; None where every row stays.
 
     Args:
         task: The file's.
         rows: How many the file has.
-        access: Where vectors are read.
+        fetch: Reads the frame of a vector that lies in a file.
 
     Raises:
         CorruptFileError: A vector's size, checksum or format is wrong, or it marks rows that the file does not have.
@@ -52,19 +55,19 @@ def read_kept(task: FileTask, rows: int, access: Access) -> Kept | None:
     if task.deletion_vector is None and task.excluded is None:
         return None
     return Kept(
-        _read(task, task.deletion_vector, rows, access),
+        _read(task, task.deletion_vector, rows, fetch),
         task.invert_deletion_vector,
-        _read(task, task.excluded, rows, access),
+        _read(task, task.excluded, rows, fetch),
     )
 
 
-def _read(task: FileTask, vector: DeletionVector | None, rows: int, access: Access) -> Any:
+def _read(task: FileTask, vector: DeletionVector | None, rows: int, fetch: Fetch) -> Any:
     if vector is None:
         return None
     if vector.storage == "i":
         marked = decode_inline(vector, file=task.id)
     else:
-        marked = decode(access.read_vector(task, vector), vector, file=task.id)
+        marked = decode(fetch(task, vector), vector, file=task.id)
     if len(marked) and marked.max() >= rows:
         raise CorruptFileError(
             f"the deletion vector of {task.id} marks row {marked.max()}, and the file has {rows} rows: they do not belong "

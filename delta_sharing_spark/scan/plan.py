@@ -7,13 +7,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 if TYPE_CHECKING:
     from delta_sharing_spark.predicates.tree import Expression
-    from delta_sharing_spark.storage.ranges import ByteSource
 
 #: Columns that a change data feed adds after the table's own.
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
+
+#: Of a deletion vector in a file: its size before the payload, its CRC after.
+_FRAME_BYTES = 8
+#: A deletion vector file begins with its format's version.
+_VERSION_BYTE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,12 @@ class DeletionVector:
     cardinality: int
     unique_id: str
     file_id: str | None = None
+
+    @property
+    def frame(self) -> Range:
+        """Where size, payload and CRC lie in the file; without an offset, right after the file's version byte."""
+        start = _VERSION_BYTE if self.offset is None else self.offset
+        return Range(start, start + self.size + _FRAME_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +138,8 @@ class Access(Protocol):
             FileGoneError, CredentialError, NetworkError, TableChangedError
         """
 
-    def read_vector(self, task: FileTask, vector: DeletionVector) -> bytes:
-        """The framed bytes (size, payload, CRC) of a vector that lies in a file (storage ``u`` or ``p``).
-
-        With ``offset`` given: from there, ``size`` + 8 bytes; without: the whole file after its version byte.
-        """
-
-    def close(self) -> None:
-        """Give back connections and threads."""
+    def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
+        """The ``frame`` of a vector that lies in a file (storage ``u`` or ``p``), and no more of that file."""
 
 
 @dataclass(frozen=True, slots=True)

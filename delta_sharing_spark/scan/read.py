@@ -18,6 +18,7 @@ from delta_sharing_spark.scan.plan import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
+    DeletionVector,
     FileSlice,
     FileTask,
     ReadSpec,
@@ -127,7 +128,6 @@ class _SplitReader:
         for source in list(self._sources.values()):
             source.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._split.access.close()
 
     def _fill(self) -> None:
         """Begin fetching row groups, in order, until the budget is used or the next footer is still on its way."""
@@ -167,8 +167,25 @@ class _SplitReader:
     def _done_with(self, opened: _Opened) -> None:
         self._in_flight -= opened.held
         opened.held = 0
-        self._sources.pop(id(opened.source), None)
-        opened.source.close()
+        self._close_source(opened.source)
+
+    def _in_use(self, source: ByteSource) -> ByteSource:
+        """Note a source that ``close`` is to break off; one that comes after it is closed at once."""
+        self._sources[id(source)] = source
+        if self._closed:
+            source.close()
+        return source
+
+    def _close_source(self, source: ByteSource) -> None:
+        self._sources.pop(id(source), None)
+        source.close()
+
+    def _fetch_vector(self, task: FileTask, vector: DeletionVector) -> memoryview:
+        source = self._in_use(self._split.access.open_vector(task, vector))
+        try:
+            return source.read(0, source.size)
+        finally:
+            self._close_source(source)
 
     def _open(self, part: FileSlice, held: int) -> _Opened:
         spec, task = self._spec, part.task
@@ -176,10 +193,7 @@ class _SplitReader:
         constants = _constants(task, spec)
         wanted = spec.full_schema
         from_file = Struct(tuple(f for f in wanted.fields if f.name not in constants))
-        source = self._split.access.open(task)
-        self._sources[id(source)] = source
-        if self._closed:
-            source.close()
+        source = self._in_use(self._split.access.open(task))
         footer = read_footer(source, spec.table, self._whole_below(part))
         leaves = wanted_leaves(footer.schema, from_file, context)
         may_match = row_group_filter(spec, footer, constants, context)
@@ -188,7 +202,7 @@ class _SplitReader:
             for i in footer.owned(part.start, part.end)
             if may_match is None or may_match(i)
         ]
-        kept = read_kept(task, footer.metadata.num_rows, self._split.access) if groups else None
+        kept = read_kept(task, footer.metadata.num_rows, self._fetch_vector) if groups else None
         return _Opened(task, source, footer, wanted, constants, context, groups, kept, held)
 
     def _decode(self, opened: _Opened, group: RowGroup) -> Iterator[pa.RecordBatch]:

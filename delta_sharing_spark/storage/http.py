@@ -28,13 +28,12 @@ from delta_sharing_spark.errors import (
     redact,
 )
 from delta_sharing_spark.storage.backoff import Patience, TransientFault, WrongRange, retry_after
-from delta_sharing_spark.storage.ranges import Range
+from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range
 from delta_sharing_spark.storage.transfer import FileVersion, ReadCancelled
 
 _log = logging.getLogger(__name__)
 
 _CHUNK = 256 << 10
-_UNKNOWN = 1 << 62
 _MAX_REDIRECTS = 5
 _MAX_RENEWALS = 2
 _ERROR_BODY = 4096
@@ -104,7 +103,7 @@ class HttpSource:
         policy: HttpPolicy | None = None,
     ) -> None:
         self.name = name
-        self.size = size if size is not None else _UNKNOWN
+        self.size = size if size is not None else UNKNOWN_SIZE
         self._session = session
         self._lease = lease
         self._policy = policy or HttpPolicy()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+#: Of a source whose size no plan tells: larger than any.
+UNKNOWN_SIZE = 1 << 62
+
 
 class Range(NamedTuple):
     """Bytes ``[start, end)`` of a file."""
@@ -40,6 +43,22 @@ class ByteSource(Protocol):
 
     def close(self) -> None:
         """Give back what the source holds."""
+
+
+class Part:
+    """A range of another source as a source of its own, which closes the other one with it."""
+
+    def __init__(self, source: ByteSource, within: Range) -> None:
+        self.name, self.size = source.name, within.length
+        self._source, self._start = source, within.start
+
+    def read(self, start: int, length: int) -> memoryview:
+        """See ``ByteSource.read``."""
+        return self._source.read(self._start + start, length)
+
+    def close(self) -> None:
+        """See ``ByteSource.close``."""
+        self._source.close()
 
 
 def coalesce(ranges: Iterable[Range], gap: int) -> list[Range]:

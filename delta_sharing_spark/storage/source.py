@@ -8,6 +8,7 @@ from typing import Protocol
 from delta_sharing_spark.errors import CorruptFileError, FileGoneError
 from delta_sharing_spark.storage.filesystems import Storage
 from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE
 from delta_sharing_spark.storage.transfer import Cancellation, FileVersion
 
 
@@ -32,12 +33,12 @@ class FsspecSource:
         lease: Where the storage comes from.
         at: The file.
         name: How errors name it.
-        size: Planned bytes.
+        size: Planned bytes; None where the plan does not say.
     """
 
-    def __init__(self, lease: StorageLease, at: Location, *, name: str, size: int) -> None:
+    def __init__(self, lease: StorageLease, at: Location, *, name: str, size: int | None) -> None:
         self.name = name
-        self.size = size
+        self.size = size if size is not None else UNKNOWN_SIZE
         self._lease = lease
         self._at = at
         self._version = FileVersion(name, size)
@@ -64,7 +65,7 @@ class FsspecSource:
         )
         if len(data) != length:
             raise CorruptFileError(
-                f"file {self.name} has {start + len(data)} bytes, planned were {self.size}; "
+                f"file {self.name} has {start + len(data)} bytes, needed were {start + length}; "
                 f"it was replaced or is damaged: reload the table",
                 file=self.name,
             )

@@ -13,16 +13,19 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
-from delta_sharing_spark.scan.plan import Split
+from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
 from delta_sharing_spark.scan.read import CONNECTIONS, read_split
 from delta_sharing_spark.spark import inline_secrets
 from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
+from delta_sharing_spark.storage.ranges import ByteSource
 from delta_sharing_spark.testing.buckets import BucketServer
 from delta_sharing_spark.testing.datafiles import FileStyle
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -58,24 +61,62 @@ def nothing_left() -> Iterator[None]:
     assert not ours()
 
 
-@pytest.mark.parametrize("name", ["s.d.t", "s.d.dir"])
-@pytest.mark.parametrize("slow", ["nothing", "silent body", "waiting to try again"])
-@pytest.mark.parametrize("after", [0, 1])
-def test_closed_early(server: BucketServer, slow: str, after: int, name: str) -> None:
-    split = planned(server, name, memoryBudget="1m", readTimeout="60s", retryTimeout="60s")
-    skip = 12
-    if slow == "silent body":
-        server.faults.add("data", skip=skip, times=None, stall=30, stall_at=10)
-    elif slow == "waiting to try again":
-        server.faults.add("data", skip=skip, times=None, status=503, retry_after="40")
+SLOW: dict[str, dict[str, Any]] = {
+    "silent body": {"times": None, "stall": 30, "stall_at": 10},
+    "waiting to try again": {"times": None, "status": 503, "retry_after": "40"},
+}
+
+
+def until(happened: Callable[[], object]) -> None:
+    """Wait for it: far less long than anything here is slow."""
     began = time.monotonic()
+    while not happened():
+        assert time.monotonic() - began < 20
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("name", ["s.d.t", "s.d.dir"])
+@pytest.mark.parametrize("slow", SLOW)
+@pytest.mark.parametrize("at", ["footer", "rows"])
+def test_closed_early(server: BucketServer, at: str, slow: str, name: str) -> None:
+    """With batches at hand, while the last file is fetched ahead."""
+    split = planned(server, name, memoryBudget="1m", readTimeout="60s", retryTimeout="60s")
+    path = urlsplit(split.slices[-1].task.location).path
+    fault = server.faults.add("data", path, skip=1 if at == "rows" else 0, **SLOW[slow])
     batches = read_split(split)
-    for _ in range(after):
-        next(batches)
+    for _ in batches:
+        time.sleep(0.05)  # the last file's rows are asked for when some of the others' were taken
+        if fault.hits:
+            break
     batches.close()  # type: ignore[attr-defined]
-    while ours():
-        assert time.monotonic() - began < 20, "far less than what it waits for"
-        time.sleep(0.02)
+    assert fault.hits
+    until(lambda: not ours())
+
+
+@pytest.mark.parametrize("name", ["s.d.t", "s.d.dir"])
+@pytest.mark.parametrize("slow", SLOW)
+@pytest.mark.parametrize("moment", ["before", "while"])
+def test_closed_at_a_deletion_vector(
+    server: BucketServer, moment: str, slow: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its request begins, or while it is under way."""
+    split = planned(server, name, readTimeout="60s", retryTimeout="60s")
+    last, go_on, open_vector = split.slices[-1].task.id, threading.Event(), type(split.access).open_vector
+
+    def held_up(access: Access, task: FileTask, vector: DeletionVector) -> ByteSource:
+        assert task.id != last or go_on.wait(20)
+        return open_vector(access, task, vector)
+
+    monkeypatch.setattr(type(split.access), "open_vector", held_up)
+    batches = read_split(split)
+    next(batches)
+    fault = server.faults.add("data", "deletion_vector", **SLOW[slow])
+    if moment == "while":
+        go_on.set()
+        until(lambda: fault.hits)
+    batches.close()  # type: ignore[attr-defined]
+    go_on.set()
+    until(lambda: not ours())
 
 
 @pytest.mark.parametrize("name", ["s.d.t", "s.d.dir"])

@@ -78,9 +78,9 @@ def test_several_vectors_in_one_file_with_and_without_offset():
         blob += dv.frame(payload)
     for (offset, size), rows in zip(places, sets, strict=True):
         vector = DeletionVector("p", "x", offset, size, len(rows), "px")
-        assert list(dv.decode(bytes(blob[offset : offset + size + dv.FRAME_BYTES]), vector)) == rows
+        assert list(dv.decode(bytes(blob[vector.frame.start : vector.frame.end]), vector)) == rows
     first = DeletionVector("p", "x", None, places[0][1], 2, "px")
-    assert list(dv.decode(bytes(blob[dv.FIRST_OFFSET :]), first)) == sets[0]
+    assert list(dv.decode(bytes(blob[first.frame.start : first.frame.end]), first)) == sets[0]
 
 
 def corruptions():

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.deltalog.changes import load_changes
-from delta_sharing_spark.deltalog.deletion_vector import FIRST_OFFSET, decode, decode_inline, select_mask
+from delta_sharing_spark.deltalog.deletion_vector import decode, decode_inline, select_mask
 from delta_sharing_spark.deltalog.paths import LocalLogStore
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
@@ -133,7 +133,7 @@ def changed_rows(table):
 def positions(store, vector):
     if vector.storage == "i":
         return decode_inline(vector)
-    return decode(store.read(vector.path)[vector.offset or FIRST_OFFSET :], vector)
+    return decode(store.read(vector.path)[vector.frame.start :], vector)
 
 
 @pytest.mark.parametrize("name", ["cdf-table-with-dv", "cdf-table-simple", "cdf-table-partitioned"])

@@ -59,15 +59,12 @@ class LocalAccess:
         with self._lock:
             return Bytes(task.id, data, self.reads.setdefault(task.id, []))
 
-    def read_vector(self, task: FileTask, vector: DeletionVector) -> bytes:
+    def open_vector(self, task: FileTask, vector: DeletionVector) -> Bytes:
+        name = f"deletion vector {vector.unique_id}"
         if vector.unique_id in self.vectors:
-            return self.vectors[vector.unique_id]
+            return Bytes(name, self.vectors[vector.unique_id])
         data = Path(local_path(vector.path)).read_bytes()
-        start = 1 if vector.offset is None else vector.offset
-        return data[start:] if vector.offset is None else data[start : start + vector.size + 8]
-
-    def close(self) -> None:
-        pass
+        return Bytes(name, data[vector.frame.start : vector.frame.end])
 
 
 def parquet(table: pa.Table, **how: Any) -> bytes:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from delta_sharing_spark.errors import ConfigError
 
@@ -101,9 +101,9 @@ def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-def standard_output(stream: IO[str]) -> AbstractContextManager[BinaryIO]:
+def standard_output(stream: TextIO) -> AbstractContextManager[BinaryIO]:
     """The bytes behind a text stream; left open."""
-    return nullcontext(stream.buffer)  # type: ignore[attr-defined]
+    return nullcontext(stream.buffer)
 
 
 def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:

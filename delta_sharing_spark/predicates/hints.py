@@ -41,7 +41,7 @@ MAX_VALUES = 20
 #: The reference server ignores a tree of 100 levels and more, OpenSharing's one above 1 MiB.
 _MAX_DEPTH, _MAX_CHARACTERS = 90, 900_000
 
-_NAMES = {BOOLEAN: "bool", INTEGER: "int", LONG: "long", STRING: "string", DATE: "date", FLOAT: "float", DOUBLE: "double",
+_NAMES: dict[DataType, str] = {BOOLEAN: "bool", INTEGER: "int", LONG: "long", STRING: "string", DATE: "date", FLOAT: "float", DOUBLE: "double",
           TIMESTAMP: "timestamp"}  # fmt: skip
 _OPS = {"=": "equal", "<": "lessThan", "<=": "lessThanOrEqual", ">": "greaterThan", ">=": "greaterThanOrEqual"}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
@@ -175,7 +175,7 @@ def _column(column: Column) -> Node:
 
 
 def _name(kind: DataType) -> str:
-    return _NAMES[kind]  # type: ignore[index]
+    return _NAMES[kind]
 
 
 def _node(op: str, column: Column, text: str) -> Node:

@@ -37,6 +37,11 @@ class Token:
     start: int
     value: str
 
+    @property
+    def end(self) -> int:
+        """Where the source goes on after it."""
+        return self.start + len(self.text)
+
     def one_of(self, *values: str) -> bool:
         """Whether it is a word or an operator, and one of these."""
         return self.kind in ("word", "operator") and self.value in values

@@ -159,6 +159,6 @@ def _qualifiers(tokens: list[Token], relations: list[Relation]) -> tuple[tuple[i
                 size, found = 2, next((r for name, r in unaliased.items() if name[1:] == parts[:2]), None)
             if found is not None:
                 last = tokens[chain[size - 1]]
-                edits.append((tokens[at].start, last.start + len(last.text), f"`{found.alias}`"))
+                edits.append((tokens[at].start, last.end, f"`{found.alias}`"))
         at = chain[-1] + 1
     return tuple(edits)

@@ -192,7 +192,7 @@ class Conditions:
             elif (qualified and word in aliases) or not alone or word in known:
                 return None
         last = tokens[-1]
-        condition = edited(self._source.text[: last.start + len(last.text)], edits)[tokens[0].start :]
+        condition = edited(self._source.text[: last.end], edits)[tokens[0].start :]
         parsed = self._parsed(condition, relation)
         if not isinstance(parsed, PredicateError):
             return condition

@@ -43,7 +43,7 @@ def folded(tokens: Sequence[Token]) -> list[tuple[int, int, str]]:
         whole = (at == 0 or tokens[at - 1].one_of(*_BEFORE)) and (end >= len(tokens) or tokens[end].one_of(*_AFTER))
         if literal is not None and whole:
             last = tokens[end - 1]
-            edits.append((tokens[at].start, last.start + len(last.text), literal))
+            edits.append((tokens[at].start, last.end, literal))
         at = end
     return edits
 

@@ -216,7 +216,7 @@ class Structure:
                 schema = self._schema_of(name)
                 if schema is not None:
                     relation.name, relation.schema = name, schema
-                    relation.span = parts[0].start, parts[-1].start + len(parts[-1].text)
+                    relation.span = parts[0].start, parts[-1].end
         else:
             block.complicated = block.complicated or item.text
             return at
@@ -236,7 +236,7 @@ class Structure:
                 )
         while at < len(items) and is_word(items[at], "TABLESAMPLE", "REPEATABLE"):
             at += 2
-        end = items[at - 1].end if isinstance(items[at - 1], Group) else items[at - 1].start + len(items[at - 1].text)  # type: ignore[union-attr]
+        end = items[at - 1].end
         explicit = at < len(items) and is_word(items[at], "AS")
         named = at + 1 if explicit else at
         item = items[named] if named < len(items) else None

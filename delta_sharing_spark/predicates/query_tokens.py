@@ -121,5 +121,5 @@ def flat(items: list[Item], tokens: list[Token]) -> list[Token]:
     """The tokens of some neighbouring items, parentheses included."""
     start = items[0].start
     last = items[-1]
-    end = last.end if isinstance(last, Group) else last.start + len(last.text)
+    end = last.end
     return [t for t in tokens if start <= t.start < end]

@@ -41,7 +41,7 @@ class _Worker(threading.Thread):
             with suppress(_Stopped):
                 self._put(error)
         finally:
-            batches.close()  # type: ignore[attr-defined]
+            batches.close()
 
     def _put(self, item: pa.RecordBatch | BaseException | None) -> None:
         while not self._stop_reading.is_set():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -55,7 +55,7 @@ class _Opened:
     columns: Columns | None = field(default=None)
 
 
-def read_split(split: Split) -> Iterator[pa.RecordBatch]:
+def read_split(split: Split) -> Generator[pa.RecordBatch, None, None]:
     """The rows of one split, as batches of exactly the schema of ``split.spec.schema``.
 
     Batches come in the order of files and row groups, so that a repeated task repeats its rows. Closing the iterator

@@ -88,7 +88,7 @@ def test_closed_early(server: BucketServer, at: str, slow: str, name: str) -> No
         time.sleep(0.05)  # the last file's rows are asked for when some of the others' were taken
         if fault.hits:
             break
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     assert fault.hits
     until(lambda: not ours())
 
@@ -114,7 +114,7 @@ def test_closed_at_a_deletion_vector(
     if moment == "while":
         go_on.set()
         until(lambda: fault.hits)
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     go_on.set()
     until(lambda: not ours())
 
@@ -141,7 +141,7 @@ def test_nothing_piles_up(
             next(batches)
             if end != "closed":
                 list(batches)
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()
         deadline = time.monotonic() + 5
         while ours() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -250,7 +250,7 @@ def test_a_slow_consumer_is_not_fetched_for(server: BucketServer, tmp_path: Path
         next(batches)
         time.sleep(0.1)
         fetched = max(fetched, server.bytes_sent("data") - taken * (1 << 20))
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     assert fetched <= split.spec.fetch_ahead + (3 << 20), "small files count in the budget too"
     assert split.spec.fetch_ahead < 40 << 20
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from parquet_twins import create_twin
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import PredicateError
@@ -60,9 +60,7 @@ def client(
         for start in range(0, rows.num_rows, third):
             table.append(rows.slice(start, third))
         server.add_table(f"market.shop.{name}", table.path)
-        (root / f"{name}_parquet").mkdir()
-        pq.write_table(rows, root / f"{name}_parquet" / "0.parquet")
-        spark.sql(f"CREATE TABLE shop.{name} USING parquet LOCATION '{root}/{name}_parquet'")
+        create_twin(spark, "shop", name, rows, root)
     spark.sql("SELECT id AS k, id % 5 AS five FROM range(20)").createOrReplaceTempView("session_view")
     yield SharingClient(profile)
     spark.catalog.dropTempView("session_view")

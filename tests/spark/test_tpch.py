@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
+from parquet_twins import create_twin
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.testing.server import SharingServer
@@ -28,9 +28,7 @@ def client(
     spark.sql("CREATE DATABASE tpch")
     for name, rows in tables(0.002).items():
         server.add_table(f"tpch.sf.{name}", DeltaTableBuilder(root / name, rows.schema).append(rows, files=2).path)
-        (root / f"{name}_parquet").mkdir()
-        pq.write_table(rows, root / f"{name}_parquet" / "0.parquet")
-        spark.sql(f"CREATE TABLE tpch.{name} USING parquet LOCATION '{root}/{name}_parquet'")
+        create_twin(spark, "tpch", name, rows, root)
     yield SharingClient(profile)
     spark.sql("DROP DATABASE tpch CASCADE")
 

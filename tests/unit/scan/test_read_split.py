@@ -210,7 +210,7 @@ def test_memory_held_ahead_is_bounded_whatever_the_number_of_files() -> None:
         time.sleep(0.01)
         # Eight being opened, four within the budget, and one in hand.
         assert len(opened) <= taken + 8 + 4 + 2
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
 
 
 # --- deletion vectors, limits --------------------------------------------------------------------------------------

@@ -13,6 +13,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.rest import SharingRest
+
+NAME = TableName("sh", "sch", "t")
+#: Makes clients of a server.
+Rest = Callable[..., SharingRest]
 SCHEMA_STRING = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 PROTOCOL = {"protocol": {"minReaderVersion": 1}}
 METADATA = {
@@ -81,6 +87,10 @@ class Reply:
         if isinstance(self.body, str):
             return self.body.encode()
         return ndjson(self.body) if isinstance(self.body, list) else json.dumps(self.body).encode()
+
+
+#: The answer to a question for ``NAME``'s version.
+OK = Reply(headers={"Delta-Table-Version": "7"})
 
 
 def refusal(status: int, code: str = "CODE", message: str = "what the server says", **headers: str) -> Reply:

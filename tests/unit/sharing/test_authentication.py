@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import TOKEN
-from scripted_server import Asked, Clock, Reply, ScriptedServer, refusal
+from scripted_server import NAME, OK, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 from delta_sharing_spark.errors import (
     ConfigError,
@@ -28,13 +28,7 @@ from delta_sharing_spark.errors import (
     UnavailableError,
 )
 from delta_sharing_spark.sharing import auth
-from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.sessions import TransportSettings
-
-NAME = TableName("sh", "sch", "t")
-OK = Reply(headers={"Delta-Table-Version": "7"})
-Rest = Callable[..., SharingRest]
 
 
 @pytest.fixture(autouse=True)

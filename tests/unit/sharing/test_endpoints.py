@@ -12,6 +12,7 @@ from scripted_server import (
     DELTA_PROTOCOL,
     HEAD,
     METADATA,
+    NAME,
     PROTOCOL,
     Asked,
     Clock,
@@ -32,10 +33,8 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.features import reader_features_header
 from delta_sharing_spark.sharing.actions import Protocol, Schema, Share, Table
-from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.rest import ChangesQuery, Query, SharingRest
 
-NAME = TableName("sh", "sch", "t")
 TABLE = "/shares/sh/schemas/sch/tables/t"
 V7 = {"Delta-Table-Version": "7"}
 

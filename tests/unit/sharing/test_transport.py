@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from email.utils import format_datetime
@@ -19,7 +19,7 @@ from conftest import TOKEN
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from scripted_server import HEAD, Asked, Clock, Reply, ScriptedServer, refusal
+from scripted_server import HEAD, NAME, OK, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 from delta_sharing_spark.errors import (
     ConfigError,
@@ -34,15 +34,10 @@ from delta_sharing_spark.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import Query, SharingRest
 from delta_sharing_spark.sharing.sessions import TransportSettings, data_session, rest_session
 from delta_sharing_spark.sharing.transport import Transient, check_endpoint, with_retries
-
-NAME = TableName("sh", "sch", "t")
-OK = Reply(headers={"Delta-Table-Version": "7"})
-Rest = Callable[..., SharingRest]
 
 
 def unused_port() -> int:

@@ -112,7 +112,13 @@ class ResponseError(ServerError):
 
 
 class NetworkError(DeltaSharingError):
-    """No answer at all: unreachable, reset, timed out, or a TLS failure."""
+    """No answer that helps: unreachable, reset, timed out, a TLS failure, or a storage that stays overloaded.
+
+    Attributes:
+        busy: The storage answered, again and again, that it is not ready.
+    """
+
+    busy: bool = False
 
 
 class TableError(DeltaSharingError):

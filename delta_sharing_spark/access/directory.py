@@ -189,6 +189,9 @@ def open_directory(
         except PermissionError:
             # Late, or read-only and absent: a new token decides the first, reading the log the second.
             token = TOKENS.get(hurried, location, refused=token)
+        except NetworkError as error:
+            if replaceable or not error.busy:
+                raise  # else the log is read as patiently as the settings say
         return token
 
     opening = seconds * (1 - _SILENCE) if replaceable else seconds

@@ -13,11 +13,16 @@ _MAX_STRANGE = 3
 
 
 class TransientFault(Exception):
-    """A failure that another try may mend; ``wait`` is what Retry-After asked for, in seconds. Never leaves this package."""
+    """A failure that another try may mend. Never leaves this package.
 
-    def __init__(self, reason: str, wait: float | None = None) -> None:
+    Attributes:
+        wait: What Retry-After asked for, in seconds.
+        busy: The storage answered: that it is not ready.
+    """
+
+    def __init__(self, reason: str, wait: float | None = None, *, busy: bool = False) -> None:
         super().__init__(reason)
-        self.wait = wait
+        self.wait, self.busy = wait, busy
 
 
 class WrongRange(TransientFault):

@@ -110,6 +110,13 @@ def _given_up(fault: TransientFault, what: str, host: str) -> DeltaSharingError:
             f"look for a proxy in between, and ask the provider if there is none",
             file=what,
         )
+    if fault.busy:
+        return NetworkError(
+            f"{what}: the storage at {host} goes on answering that it is not ready ({fault}); try again later, "
+            f"or use accessMode=url if the server offers it",
+            host=host,
+            busy=True,
+        )
     return NetworkError(
         f"{what}: the storage at {host} could not be reached ({fault}); "
         f"check the network from this machine to {host}, or use accessMode=url if the server offers it",
@@ -125,7 +132,7 @@ def _told_apart(error: Exception, what: str) -> Exception:
     if _is_broken_body(error):
         return TransientFault(label)
     if code in _TRANSIENT_CODES or (status is not None and (status >= 500 or status in (408, 425, 429))):
-        return TransientFault(label, _asked_to_wait(error))
+        return TransientFault(label, _asked_to_wait(error), busy=True)
     if status in (401, 403) or code in _REFUSED_CODES or isinstance(error, PermissionError) or _forbidden(error):
         return PermissionError(label)
     if isinstance(error, FileNotFoundError) or status in (404, 410):

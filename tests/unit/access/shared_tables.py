@@ -47,9 +47,14 @@ def head_of(
 
 
 def opened(
-    head: TableSnapshotHead, *, endpoint: str | None = None, profile: Profile = PROFILE, **options
+    head: TableSnapshotHead,
+    *,
+    endpoint: str | None = None,
+    profile: Profile = PROFILE,
+    retry_seconds: float = 2,
+    **options,
 ) -> DirectoryTable:
-    settings = StorageSettings(endpoint=endpoint, retry_seconds=2, first_wait=0.01)
+    settings = StorageSettings(endpoint=endpoint, retry_seconds=retry_seconds, first_wait=0.01)
     return open_directory(profile, TransportSettings(), NAME, head, settings=settings, **options)
 
 

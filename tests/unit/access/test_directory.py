@@ -211,7 +211,25 @@ def test_passing_faults_of_the_storage_are_repeated(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     server.failures = [503, 500, 503, 500]
-    assert _ids(rows(opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer))) == EXPECTED
+    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, retry_seconds=60)
+    assert _ids(rows(found)) == EXPECTED
+
+
+@pytest.mark.parametrize("replaceable", [False, True])
+def test_a_storage_that_is_busy_for_long(
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer, replaceable: bool
+) -> None:
+    """It outlasts the time for the decision: waited for where there is no other way, given up where there is one."""
+    head = head_of(table, LOCATION)
+    how = {"endpoint": server.url, "issuer": issuer, "retry_seconds": 60, "replaceable": replaceable}
+    opened(head, **how)  # the client is made
+    server.failures = [503] * 8
+    if replaceable:
+        with pytest.raises(NetworkError, match="goes on answering that it is not ready") as caught:
+            opened(head, **how, seconds=1)
+        assert caught.value.busy
+    else:
+        assert _ids(rows(opened(head, **how, seconds=1))) == EXPECTED
 
 
 def test_expired_while_planning_is_renewed_on_the_driver(

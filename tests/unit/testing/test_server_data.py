@@ -195,7 +195,7 @@ def test_slow_network(server: SharingServer, url: str) -> None:
     server.faults.shape(latency=0.02, bandwidth=10e6)
     began = time.monotonic()
     assert get(url).content == CONTENT
-    assert 0.11 <= time.monotonic() - began < 1.0
+    assert time.monotonic() - began >= 0.11
     server.faults.clear()
 
 

@@ -119,7 +119,5 @@ def disjuncts_of(items: list[Item]) -> list[list[Item]]:
 
 def flat(items: list[Item], tokens: list[Token]) -> list[Token]:
     """The tokens of some neighbouring items, parentheses included."""
-    start = items[0].start
-    last = items[-1]
-    end = last.end
+    start, end = items[0].start, items[-1].end
     return [t for t in tokens if start <= t.start < end]

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from scripted_server import Clock, ScriptedServer
+from scripted_server import TOKEN, Clock, ScriptedServer
 
 from delta_sharing_spark.sharing import transport
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.sessions import TransportSettings
-
-TOKEN = "dapi-S3cretT0ken-0123456789"
 
 
 @pytest.fixture

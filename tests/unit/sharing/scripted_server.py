@@ -17,6 +17,7 @@ from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.rest import SharingRest
 
 NAME = TableName("sh", "sch", "t")
+TOKEN = "dapi-S3cretT0ken-0123456789"
 #: Makes clients of a server.
 Rest = Callable[..., SharingRest]
 SCHEMA_STRING = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pytest
 import requests
-from conftest import TOKEN
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from scripted_server import HEAD, NAME, OK, Asked, Clock, Reply, Rest, ScriptedServer, refusal
+from scripted_server import HEAD, NAME, OK, TOKEN, Asked, Clock, Reply, Rest, ScriptedServer, refusal
 
 from delta_sharing_spark.errors import (
     ConfigError,

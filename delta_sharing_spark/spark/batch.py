@@ -73,7 +73,7 @@ class FilteringReader(DeltaSharingReader):
         super().__init__(options, load, schema)
         from delta_sharing_spark.spark.filters import PushedFilters
 
-        self.pushFilters = PushedFilters(self._filters.extend)  # type: ignore[method-assign]
+        self.pushFilters = PushedFilters(self._filters.extend)  # type: ignore[method-assign]  # see PushedFilters
 
 
 def make_reader(options: dict[str, str], load: Load | None, schema: StructType) -> DataSourceReader:

@@ -18,7 +18,7 @@ try:
 except ImportError:
     ADMISSION_CONTROL = False
 
-    class AvailableNow:  # type: ignore[no-redef]
+    class AvailableNow:  # type: ignore[no-redef]  # the stand-in
         """Before 4.2 Spark runs Trigger.AvailableNow as one batch up to the newest offset."""
 
 

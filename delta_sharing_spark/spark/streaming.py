@@ -148,7 +148,7 @@ class _RememberingReader(_StreamReader):
         super().__init__(options, schema, given=given)
         self._at: dict[str, Any] = dict(INITIAL)
 
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # before 4.2 it takes nothing
         """The end of the next batch."""
         return self._advance(self._at, self._limits())
 

@@ -15,7 +15,7 @@ from delta_sharing_spark.storage.secrets import AzureSas
 from delta_sharing_spark.storage.transfer import Transfer
 
 
-class _SasFileSystem(AzureBlobFileSystem):  # type: ignore[misc]
+class _SasFileSystem(AzureBlobFileSystem):  # type: ignore[misc]  # adlfs has no types
     """adlfs with a client of our making.
 
     adlfs takes a connection string of the environment before a SAS, turns an empty SAS into a default identity,

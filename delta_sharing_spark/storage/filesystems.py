@@ -8,6 +8,7 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, NamedTuple
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError
@@ -149,7 +150,7 @@ class Storage:
         token: str | None = None
         while True:
             page, token = retried(
-                lambda at=token: module.list_page(self._fs, directory.container, prefix, start, at),  # type: ignore[misc]
+                partial(module.list_page, self._fs, directory.container, prefix, start, token),
                 self.settings,
                 what=what,
                 host=self.host,

@@ -20,7 +20,7 @@ from delta_sharing_spark.storage.transfer import Transfer
 ENDPOINT = "https://storage.googleapis.com"
 
 
-class _BearerFileSystem(GCSFileSystem):  # type: ignore[misc]
+class _BearerFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
     """gcsfs with a session of our making (no client certificate of the machine), and without its own retries."""
 
     protocol = ()

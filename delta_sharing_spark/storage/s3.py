@@ -29,7 +29,7 @@ for _name in _TALKATIVE:
     logging.getLogger(_name).addFilter(_above_debug)
 
 
-class _SessionFileSystem(S3FileSystem):  # type: ignore[misc]
+class _SessionFileSystem(S3FileSystem):  # type: ignore[misc]  # s3fs has no types
     """s3fs without fsspec's configuration (``FSSPEC_S3_*``, ``~/.config/fsspec``), which goes by protocol names."""
 
     protocol = ()

@@ -129,7 +129,7 @@ class SourceFile(io.RawIOBase):
         self._at = max(0, base + offset)
         return self._at
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # RawIOBase gives no other buffer
         length = max(0, min(len(buffer), self._source.size - self._at))
         buffer[:length] = self._source.read(self._at, length)
         self._at += length

@@ -14,6 +14,8 @@ from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.secrets import AzureSas
 from delta_sharing_spark.storage.transfer import Transfer
 
+_CHUNK = 1 << 20
+
 
 class _SasFileSystem(AzureBlobFileSystem):  # type: ignore[misc]  # adlfs has no types
     """adlfs with a client of our making.
@@ -58,8 +60,8 @@ def _client_arguments(location: Location, secret: AzureSas, settings: StorageSet
         "read_timeout": settings.read_timeout,
         # The environment's settings would bring ~/.netrc along, another identity; its proxies are passed on below.
         "use_env_settings": False,
-        "max_single_get_size": 64 << 20,
-        "max_chunk_get_size": 16 << 20,
+        # A whole object in one request, of whatever size.
+        "max_single_get_size": 1 << 50,
     }
     host = location.blob_host
     if settings.proxy:
@@ -76,31 +78,39 @@ def build(location: Location, secret: AzureSas, settings: StorageSettings) -> An
     return _SasFileSystem(location, secret, settings)
 
 
+class _Answered(Exception):
+    """Carries an answer past the SDK, which would ask again by itself where a body breaks, and not look at the answer.
+
+    Its downloader also takes a wrong range for the right one, leaves a silent connection open, starts a broken body
+    from its beginning, and does not hang up when it is cancelled.
+    """
+
+    def __init__(self, response: Any) -> None:
+        super().__init__()
+        self.response = response
+
+
+def _keep(answer: Any) -> None:
+    if answer.http_response.status_code in (200, 206):
+        raise _Answered(answer.http_response)
+
+
 async def get(fs: Any, at: Location, transfer: Transfer) -> None:
-    """One download of what a transfer is missing; the SDK hands over chunks of up to 16 MiB."""
+    """One request for what a transfer is missing; its bytes are kept as they arrive."""
     missing = transfer.missing
     asked = {} if missing is None else {"offset": missing.start, "length": missing.length}
-    begun, response = False, None
-
-    def begin(answer: Any) -> None:
-        # Before the SDK looks at the answer: it takes a wrong range for the right one. Later chunks follow the first.
-        nonlocal begun, response
-        head = answer.http_response
-        response = head.internal_response
-        if not begun and head.status_code in (200, 206):
-            begun = True
-            transfer.begin(head.status_code, head.headers)
-
+    async with fs.service_client.get_blob_client(container=at.container, blob=at.key) as client:
+        try:
+            await client.download_blob(raw_response_hook=_keep, **asked)
+        except _Answered as answered:
+            head = answered.response
+    body = head.internal_response
     try:
-        async with fs.service_client.get_blob_client(container=at.container, blob=at.key) as client:
-            stream = await client.download_blob(raw_response_hook=begin, **asked)
-            async for chunk in stream.chunks():
-                transfer.add(chunk)
-    except BaseException:
-        # The SDK hangs up after errors, not where it is cancelled.
-        if response is not None:
-            response.close()
-        raise
+        transfer.begin(head.status_code, head.headers)
+        while not transfer.complete and (chunk := await body.content.read(_CHUNK)):
+            transfer.add(chunk)
+    finally:
+        body.close()
 
 
 def head(fs: Any, container: str, blob: str) -> tuple[int, Any]:

@@ -6,6 +6,7 @@ The libraries' own texts are not passed on: they may hold URLs with a SAS, and A
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -143,6 +144,14 @@ def _told_apart(error: Exception, what: str) -> Exception:
         )
     if status is None and _is_network(error):
         return TransientFault(label)
+    if isinstance(error, OSError) and error.errno:
+        return FileError(f"{what}: {os.strerror(error.errno)} ({label}); look for the cause on this machine", file=what)
+    if status is None and code is None and not isinstance(error, OSError):
+        return FileError(
+            f"{what}: the library that reads the storage failed ({label}); "
+            f"look whether its version and those of what it needs fit together (pip check)",
+            file=what,
+        )
     return FileError(
         f"{what}: the storage answered {label}; reload the table, and ask the provider if it goes on", file=what
     )

@@ -18,6 +18,7 @@ from delta_sharing_spark.storage.transfer import Transfer
 
 #: Given, so that STORAGE_EMULATOR_HOST and GOOGLE_CLOUD_UNIVERSE_DOMAIN cannot redirect the token.
 ENDPOINT = "https://storage.googleapis.com"
+_CHUNK = 1 << 20
 
 
 class _BearerFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
@@ -75,12 +76,18 @@ def build(location: Location, secret: GcpBearer, settings: StorageSettings) -> A
 
 
 async def get(fs: Any, at: Location, transfer: Transfer) -> None:
-    """One request for what a transfer is missing; gcsfs hands its body over whole."""
+    """One request for what a transfer is missing; its bytes are kept as they arrive.
+
+    Not by gcsfs's own request, which hands a body over whole and keeps the headers of an error to itself.
+    """
     missing = transfer.missing
-    asked = {} if missing is None else {"Range": f"bytes={missing.start}-{missing.end - 1}"}
-    status, headers, _, body = await fs._request("GET", fs.url(at.path), headers=asked)
-    transfer.begin(status, headers)
-    transfer.add(body)
+    asked = fs._get_headers({} if missing is None else {"Range": f"bytes={missing.start}-{missing.end - 1}"})
+    session = await fs._set_session()
+    async with session.get(fs.url(at.path), headers=asked, timeout=fs.requests_timeout) as answer:
+        answer.raise_for_status()
+        transfer.begin(answer.status, answer.headers)
+        while not transfer.complete and (chunk := await answer.content.read(_CHUNK)):
+            transfer.add(chunk)
 
 
 def head(fs: Any, bucket: str, name: str) -> tuple[int, Any]:

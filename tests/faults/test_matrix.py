@@ -55,8 +55,6 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 }
 #: Directory mode looks whether other files can be read, and tells a refused file from a refused credential.
 IN_DIRECTORIES = {"403 for good": "FileGoneError"}
-#: Azure's SDK takes no answer of 200 to a range; Azure gives none.
-ON_AZURE = {"200 for a range": "FileError"}
 
 
 @pytest.fixture
@@ -123,8 +121,6 @@ def test_faults(
     what, wanted = FAULTS[fault]
     if mode != "url":
         wanted = IN_DIRECTORIES.get(fault, wanted)
-    if mode == "abfss":
-        wanted = ON_AZURE.get(fault, wanted)
     split = planned(server, mode, **({"retryTimeout": "300ms"} if wanted == "NetworkError" else {}))
     path, skip = place(split, moment)
     rule = server.faults.add("data", path, skip=skip, **what)

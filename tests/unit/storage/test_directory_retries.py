@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from delta_sharing_spark.errors import FileError
 from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.filesystems import Storage
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.ranges import Range
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
 from delta_sharing_spark.storage.transfer import Cancellation, FileVersion, ReadCancelled
 from delta_sharing_spark.testing.buckets import BucketServer
 
@@ -32,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[BucketServer]:
         yield running
 
 
-def opened(server: BucketServer, directory: Path, scheme: str) -> Storage:
+def opened(server: BucketServer, directory: Path, scheme: str, **settings: Any) -> Storage:
     table = server.add_bucket_table("s.d.t", directory, scheme=scheme)
     vended: dict[str, Any] = server.vendors[scheme](table.root if table.location is None else table.location, table)
     secret: Secret
@@ -44,7 +45,7 @@ def opened(server: BucketServer, directory: Path, scheme: str) -> Storage:
     else:
         secret = AzureSas(vended["azureUserDelegationSas"]["sasToken"])
     location = parse_location(str(table.location))
-    return Storage(location, secret, StorageSettings(endpoint=server.storage_endpoint, retry_seconds=60))
+    return Storage(location, secret, StorageSettings(endpoint=server.storage_endpoint, retry_seconds=60, **settings))
 
 
 class Waits(Cancellation):
@@ -64,10 +65,7 @@ def test_retry_after(server: BucketServer, tmp_path: Path, scheme: str) -> None:
     server.faults.add("data", times=1, status=503, retry_after="7")
     at = parse_location(f"{storage.location}/f.bin")
     assert storage.get(at, 10, 1000, cancellation=waits) == DATA[10:1000]
-    if scheme == "gs":  # gcsfs keeps the headers of an error to itself
-        assert waits.seconds[0] < 1
-    else:
-        assert waits.seconds == [7.0]
+    assert waits.seconds == [7.0]
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
@@ -79,7 +77,7 @@ def test_a_break_goes_on_where_it_was(server: BucketServer, tmp_path: Path, sche
     assert storage.get(at, 10, 250_010, cancellation=Waits()) == DATA[10:250_010]
     first, second = (request.headers.get("range") or request.headers["x-ms-range"] for request in server.requests)
     assert first == "bytes=10-250009"
-    if scheme == "s3" and not reset:
+    if not reset:
         assert second == "bytes=100010-250009"
     assert second.endswith("-250009")
 
@@ -109,6 +107,26 @@ def test_cancelled(server: BucketServer, tmp_path: Path, scheme: str, slow: str)
     assert len(ended) == 1
     with pytest.raises(ReadCancelled):
         storage.get(parse_location(f"{storage.location}/f.bin"), 0, 1000, cancellation=cancellation)
+
+
+def test_a_library_that_does_not_fit(server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer of the storage: botocore of another version than aiobotocore wants ends in a TypeError."""
+    storage = opened(server, tmp_path / "t", "s3")
+
+    def misfit(*_: object, **__: object) -> None:
+        raise TypeError("missing 1 required positional argument")
+
+    monkeypatch.setattr(storage.fs, "_call_s3", misfit)
+    with pytest.raises(
+        FileError, match=r"f\.bin: the library that reads the storage failed \(TypeError\); .*pip check"
+    ):
+        storage.get(parse_location(f"{storage.location}/f.bin"), 0, 10)
+
+
+def test_what_this_machine_says(tmp_path: Path) -> None:
+    storage = Storage(parse_location(f"file://{tmp_path}"), NoSecret(), StorageSettings())
+    with pytest.raises(FileError, match=r"Is a directory \(IsADirectoryError\)"):
+        storage.get(parse_location(f"file://{tmp_path}"), 0, 10)
 
 
 def connections(server: BucketServer) -> int:
@@ -141,16 +159,26 @@ def test_cancelled_in_a_body_hangs_up(server: BucketServer, tmp_path: Path, sche
 
     thread = threading.Thread(target=read)
     thread.start()
-    if scheme == "gs":  # gcsfs shows a head when its body is there
-        while not server.requests:
-            time.sleep(0.01)
-        time.sleep(0.2)
-    else:
-        assert began.wait(20)
-        assert connections(server) == 1
+    assert began.wait(20)
+    assert connections(server) == 1
     cancellation.cancel()
     thread.join(20)
     deadline = time.monotonic() + 10
     while connections(server) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert connections(server) == 0
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
+@pytest.mark.parametrize("broken", ["silent", "short"])
+def test_another_try_of_a_body_is_looked_at_as_well(
+    server: BucketServer, tmp_path: Path, scheme: str, broken: str
+) -> None:
+    """Azure's SDK asks again by itself: it would take other bytes, and keep the silent connection open."""
+    storage = opened(server, tmp_path / "t", scheme, read_timeout=0.3)
+    server.faults.add("data", times=1, **{"silent": {"stall": 30, "stall_at": 10}, "short": {"truncate": 10}}[broken])
+    server.faults.add("data", skip=1, times=1, shift_range=3)
+    waits = Waits()
+    assert storage.get(parse_location(f"{storage.location}/f.bin"), 5, 1000, cancellation=waits) == DATA[5:1000]
+    assert len(waits.seconds) == 2
+    assert connections(server) == 1

@@ -182,3 +182,22 @@ def test_another_try_of_a_body_is_looked_at_as_well(
     assert storage.get(parse_location(f"{storage.location}/f.bin"), 5, 1000, cancellation=waits) == DATA[5:1000]
     assert len(waits.seconds) == 2
     assert connections(server) == 1
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
+def test_a_connection_serves_one_read_after_another(server: BucketServer, tmp_path: Path, scheme: str) -> None:
+    storage = opened(server, tmp_path / "t", scheme)
+    at = parse_location(f"{storage.location}/f.bin")
+    assert [storage.get(at, start, start + 1000) for start in range(0, 5000, 1000)] == [
+        DATA[start : start + 1000] for start in range(0, 5000, 1000)
+    ]
+    assert storage.get(at) == DATA
+    assert storage.get(at, 299_999, 300_000) == DATA[-1:]
+    assert len({request.connection for request in server.requests}) == 1
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
+def test_an_empty_object(server: BucketServer, tmp_path: Path, scheme: str) -> None:
+    (tmp_path / "t" / "empty.bin").touch()
+    storage = opened(server, tmp_path / "t", scheme)
+    assert storage.get(parse_location(f"{storage.location}/empty.bin")) == b""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from delta_sharing_spark.testing.interpreter import worker_python
 
@@ -21,6 +22,11 @@ _MARKED = {"spark": pytest.mark.spark, "conformance": pytest.mark.spark, "emulat
 
 os.environ["PYSPARK_PYTHON"] = worker_python(sys.executable)
 os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"]
+
+# A slow machine fails no test, and a commit is tested alike each time; --hypothesis-profile=search draws anew.
+settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("search", settings.get_profile("steady"), derandomize=False, max_examples=1000)
+settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -283,7 +283,7 @@ def running() -> Iterator[tuple[SharingServer, SharingClient]]:
         yield server, SharingClient(server.profile())
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(drawn=drawn_tables())
 def test_drawn_tables(running: tuple[SharingServer, SharingClient], drawn: tuple[Any, ...]) -> None:
     rows, parts, files, group, gone, storage, mode = drawn

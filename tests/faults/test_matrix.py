@@ -29,7 +29,7 @@ MODES = ("url", "dir")
 #: Directory mode is on S3 at every moment; on the other clouds, whose libraries differ, within a file.
 PLACES = [(mode, moment) for mode in MODES for moment in MOMENTS] + [("gs", "during"), ("abfss", "during")]
 #: A small budget, so that a file takes several requests.
-SMALL = {"readTimeout": "500ms", "connectTimeout": "1s", "memoryBudget": "1m"}
+SMALL = {"memoryBudget": "1m"}
 
 #: A fault of the storage, and the error it ends in; "rows": the table's, exactly.
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -52,6 +52,12 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "410": ({"status": 410, "times": None}, "FileGoneError"),
     "file grew": ({"ignore_range": True, "grow": 4, "times": None}, "CorruptFileError"),
     "corrupt byte": ({"corrupt": 500, "times": None}, "CorruptFileError"),
+}
+#: Options of the faults that would be waited for.
+HASTE = {
+    "silence in the body": {"readTimeout": "500ms"},
+    "reset for good": {"retryTimeout": "300ms"},
+    "503 for good": {"retryTimeout": "300ms"},
 }
 #: Directory mode looks whether other files can be read, and tells a refused file from a refused credential.
 IN_DIRECTORIES = {"403 for good": "FileGoneError"}
@@ -121,7 +127,7 @@ def test_faults(
     what, wanted = FAULTS[fault]
     if mode != "url":
         wanted = IN_DIRECTORIES.get(fault, wanted)
-    split = planned(server, mode, **({"retryTimeout": "300ms"} if wanted == "NetworkError" else {}))
+    split = planned(server, mode, **HASTE.get(fault, {}))
     path, skip = place(split, moment)
     rule = server.faults.add("data", path, skip=skip, **what)
     came = outcome(split, expected)

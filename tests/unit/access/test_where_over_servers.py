@@ -43,7 +43,7 @@ def server() -> Iterator[SharingServer]:
         assert not running.failures
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(ROWS, st.lists(predicates(), min_size=1, max_size=3), st.data())
 def test_where_equals_the_row_oracle(
     server: SharingServer, rows: list[dict[str, Any]], texts: list[str], data: st.DataObject

@@ -330,7 +330,7 @@ STEPS: dict[str, Callable[[DeltaTableBuilder, tuple[int, ...], int], Any]] = {
 STEP = st.tuples(st.sampled_from(sorted(STEPS)), st.lists(st.integers(0, 40), max_size=6).map(tuple))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(
     steps=st.lists(STEP, min_size=1, max_size=7),
     partitioned=st.booleans(),

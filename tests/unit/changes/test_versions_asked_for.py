@@ -120,7 +120,7 @@ ENDS = (
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     name=st.sampled_from(["t", "mapped", "cleaned", "stamped"]),
     options=st.tuples(STARTS, ENDS).map(lambda between: feed(**between[0], **between[1]))

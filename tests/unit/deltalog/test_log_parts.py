@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from logbuilder import ADD, add, log, metadata, parquet, protocol
 
@@ -86,7 +86,6 @@ def test_integers_round_trip(values):
     assert array.to_pylist() == values
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | st.text(max_size=5), max_size=20))
 def test_strings_round_trip(texts):
     array = columns.strings(texts)
@@ -102,7 +101,6 @@ MAPS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(MAPS, st.integers(0, 5), st.sampled_from("abcd"))
 def test_map_values(rows, cut, key):
     array = pa.array([None if r is None else list(r.items()) for r in rows], pa.map_(pa.string(), pa.string()))

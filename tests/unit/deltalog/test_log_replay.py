@@ -38,7 +38,7 @@ ACTION = st.tuples(st.booleans(), PATHS, DVS, st.integers(0, 99), st.sampled_fro
 COMMIT = st.lists(ACTION, max_size=5, unique_by=lambda a: (a[1], a[2]))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     st.lists(st.tuples(COMMIT, st.sampled_from([None, None, *KINDS])), min_size=1, max_size=8),
     st.booleans(),
@@ -159,7 +159,7 @@ def test_compactions_stand_for_their_commits_where_they_can_be_listed(listing):
     assert [t.id for t in load_snapshot(store, version=1).tasks()] == ["a", "b"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data(), st.integers(1, 70), st.booleans())
 def test_a_log_that_cannot_be_listed_is_found_by_names_or_not_at_all(data, count, refuses):
     store = log(*[[add(f"f{i}")] for i in range(count)], listing=False, refuses=refuses)

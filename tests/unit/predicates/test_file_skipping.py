@@ -268,7 +268,7 @@ def test_a_column_that_a_file_lacks_is_null() -> None:
     assert RowGroupSkipping(parse_where("a = 1", TABLE)).bind(file, {}, {})(0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.sampled_from(["a2 = 5", "a2 > 3 AND a2 <= 7", "a >= 2 AND s = 'b'", "a2 < 4 OR a = 1", "a2 IN (2, 4)", "a > 1"]),
     st.lists(

@@ -170,7 +170,7 @@ class Server:
         }[node["op"]]  # fmt: skip
 
 
-@settings(deadline=None, max_examples=400, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
 @given(
     predicates(),
     ROWS,

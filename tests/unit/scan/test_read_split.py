@@ -41,7 +41,7 @@ def ids(table: pa.Table) -> list[int]:
 # --- splits and row groups ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 200), st.integers(1, 60)), min_size=1, max_size=4),
     st.integers(2_000, 20_000),
@@ -149,7 +149,7 @@ def test_windows_give_the_same_rows_as_buffers(codec: str, pages: str) -> None:
     assert len(windowed.reads["f"]) > len(buffered.reads["f"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_any_read_of_fetched_ranges_gives_the_file(data: st.DataObject) -> None:
     raw = bytes(range(256)) * 4
@@ -216,7 +216,7 @@ def test_memory_held_ahead_is_bounded_whatever_the_number_of_files() -> None:
 # --- deletion vectors, limits --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_deletion_vectors_under_splits_and_projection(data: st.DataObject) -> None:
     rows = data.draw(st.integers(1, 300))

@@ -48,7 +48,7 @@ def deeper(inner: Any) -> Any:
 KINDS = st.recursive(st.sampled_from(LEAVES), deeper, max_leaves=5)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_any_column_as_arrow_filters_it(data: st.DataObject) -> None:
     kind, values = data.draw(KINDS)

@@ -459,7 +459,7 @@ def typed_rows(draw: Any, depth: int = 3) -> tuple[DataType, pa.DataType, st.Sea
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_conform_keeps_values_of_any_slice(data: st.DataObject) -> None:
     wanted, arrow, values = data.draw(typed_rows())
@@ -477,7 +477,7 @@ def test_conform_keeps_values_of_any_slice(data: st.DataObject) -> None:
     assert got.column(1).to_pylist() == [None] * got.num_rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_rows_of_any_type_come_back_from_parquet(data: st.DataObject) -> None:
     wanted, arrow, values = data.draw(typed_rows(2))

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_access import parquet, read_one
 from pyspark.sql.types import VariantVal
@@ -141,7 +141,7 @@ SHREDS = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200)
 @given(st.lists(VALUES | st.just(MISSING), min_size=1, max_size=6), SHREDS, st.integers(0, 2))
 def test_shredded_values_come_back(values: list[Any], shred: Any, start: int) -> None:
     array = column(values, shred)
@@ -149,7 +149,7 @@ def test_shredded_values_come_back(values: list[Any], shred: Any, start: int) ->
     assert meanings(array.slice(start)) == values[start:]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(VALUES, min_size=1, max_size=4), SHREDS)
 def test_shredded_values_come_back_from_parquet(values: list[Any], shred: Any) -> None:
     array = column(values, shred)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -71,7 +71,7 @@ TYPES: st.SearchStrategy[DataType] = st.recursive(
 SCHEMAS = structs(TYPES, least=1)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200)
 @given(SCHEMAS)
 def test_the_arrow_schema_is_pysparks(schema: Struct) -> None:
     schema = parse_schema(json.dumps(schema_to_json(schema)))
@@ -90,7 +90,7 @@ def names_of(kind: Any) -> list[Any]:
     return [(kind.value_field.name, names_of(kind.value_type))] if isinstance(kind, pa.ListType) else []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SCHEMAS)
 def test_json_round_trips_and_spark_sees_no_delta_metadata(schema: Struct) -> None:
     schema = parse_schema(json.dumps(schema_to_json(schema)))

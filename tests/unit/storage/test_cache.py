@@ -41,7 +41,7 @@ def files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, len(DATA)), st.integers(0, 2 * BLOCK)), max_size=6), st.integers(0, 5 * BLOCK))
 def test_reads_are_the_files_bytes(
     tmp_path_factory: pytest.TempPathFactory, asked: list[tuple[int, int]], room: int

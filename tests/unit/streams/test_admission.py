@@ -75,7 +75,7 @@ def _ids(planner: StreamPlanner, start: Position, end: Position) -> list[str]:
     return [task.id for tasks, _ in planner.files(start, end) for task in tasks]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     counts=st.lists(st.integers(0, 5), min_size=1, max_size=12),
     files=st.none() | st.integers(1, 6),

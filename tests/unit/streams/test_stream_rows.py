@@ -90,7 +90,7 @@ def ids(chosen: Callable[[int], bool]) -> Callable[[pa.Table], pa.Array]:
     return lambda t: pa.array([chosen(i) for i in t["id"].to_pylist()])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_exactly_once_whatever_happens(shared: Any, data: st.DataObject) -> None:
     server, directory, profile = shared

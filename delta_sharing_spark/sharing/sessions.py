@@ -19,6 +19,7 @@ import requests
 from requests.utils import get_environ_proxies
 
 from delta_sharing_spark.errors import OptionError
+from delta_sharing_spark.storage.connections import BreakableAdapter, pause
 
 _SESSIONS = 16
 _POOL = 32
@@ -49,7 +50,7 @@ class TransportSettings:
     ca_bundle: str | None = None
     caller_org: str | None = None
     engine: str | None = None
-    sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
+    sleep: Callable[[float], None] = field(default=pause, repr=False, compare=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
 
     @property
@@ -73,7 +74,7 @@ class _Session(requests.Session):
         # With trust_env requests would put the environment before our options, and send ~/.netrc after redirects.
         self.trust_env = False
         self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-        adapter = requests.adapters.HTTPAdapter(pool_connections=_POOL, pool_maxsize=_POOL, max_retries=0)
+        adapter = BreakableAdapter(pool_connections=_POOL, pool_maxsize=_POOL, max_retries=0)
         self.mount("https://", adapter)
         self.mount("http://", adapter)
         self.headers["User-Agent"] = settings.user_agent

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
-import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,8 +25,9 @@ from delta_sharing_spark.errors import (
     redact,
 )
 from delta_sharing_spark.storage.backoff import Patience, TransientFault, WrongRange, retry_after
+from delta_sharing_spark.storage.connections import Breaker, pause
 from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range
-from delta_sharing_spark.storage.transfer import FileVersion, ReadCancelled
+from delta_sharing_spark.storage.transfer import FileVersion
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +76,7 @@ class HttpPolicy:
     first_wait: float = 0.2
     longest_wait: float = 30.0
     allowed_hosts: tuple[str, ...] = ()
-    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+    sleep: Callable[[float], None] = field(default=pause, repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
 
 
@@ -108,9 +106,7 @@ class HttpSource:
         self._lease = lease
         self._policy = policy or HttpPolicy()
         self._version = FileVersion(name, size)
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._responses: set[requests.Response] = set()
+        self._breaker = Breaker(f"file {name}")
 
     def read(self, start: int, length: int) -> memoryview:
         """See ``ByteSource.read``. A broken transfer goes on from the byte it reached."""
@@ -126,8 +122,9 @@ class HttpSource:
         done, renewals, policy = 0, 0, self._policy
         patience = Patience(policy.retry_seconds, policy.first_wait, policy.longest_wait, policy.clock)
         while True:
-            self._go_on()
-            url = self._lease.url()
+            self._breaker.check()
+            with self._breaker.watching():
+                url = self._lease.url()
             try:
                 for got in self._transfer(url, start + done, buffer[done:]):
                     done += got
@@ -142,63 +139,47 @@ class HttpSource:
                         f"reload the table, and ask the provider if it goes on",
                         file=self.name,
                     ) from None
-                self._lease.refused(url, str(refusal))
+                with self._breaker.watching():
+                    self._lease.refused(url, str(refusal))
             except TransientFault as fault:
                 self._wait(fault, patience.wait_after(fault, done))
 
     def close(self) -> None:
         """Break off reads under way, in whatever thread. Connections belong to the session."""
-        self._closed.set()
-        with self._lock:
-            under_way = list(self._responses)
-        for response in under_way:
-            _hang_up(response)
+        self._breaker.break_off()
 
-    def _wait(self, fault: TransientFault, pause: float | None) -> None:
+    def _wait(self, fault: TransientFault, seconds: float | None) -> None:
         policy = self._policy
-        if pause is None and isinstance(fault, WrongRange):
+        if seconds is None and isinstance(fault, WrongRange):
             raise FileError(
                 f"file {self.name}: the storage goes on answering with other bytes than asked for ({fault}); "
                 f"look for a proxy in between, and ask the provider if there is none",
                 file=self.name,
             ) from None
-        if pause is None:
+        if seconds is None:
             raise NetworkError(
                 f"file {self.name}: the storage could not be read ({redact(str(fault))}), tried for "
                 f"{policy.retry_seconds:.0f} s; check the network between the executors and the storage, then run the query again",
                 file=self.name,
             ) from None
-        _log.info("file %s: trying again in %.1f s (%s)", self.name, pause, fault)
-        if policy.sleep is time.sleep:
-            self._closed.wait(pause)
-        else:
-            policy.sleep(pause)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self._closed.is_set():
-            raise ReadCancelled(f"file {self.name}: reading it was broken off")
+        _log.info("file %s: trying again in %.1f s (%s)", self.name, seconds, fault)
+        with self._breaker.watching():
+            policy.sleep(seconds)
 
     def _transfer(self, url: str, start: int, into: memoryview) -> Iterator[int]:
         """Yield the bytes received so far, piece by piece, into ``into``."""
         try:
-            with self._get(url, start, start + len(into)) as response:
-                with self._lock:
-                    self._responses.add(response)
-                try:
-                    self._go_on()
-                    if response.status_code not in (200, 206):
-                        self._raise_for(response)
-                    wanted = Range(start, start + len(into))
-                    skip = self._version.accept(wanted, response.status_code, response.headers)
-                    for count in _drain(response.raw, skip, into):
-                        self._go_on()
-                        yield count
-                finally:
-                    with self._lock:
-                        self._responses.discard(response)
+            with self._breaker.watching(), self._get(url, start, start + len(into)) as response:
+                self._breaker.check()
+                if response.status_code not in (200, 206):
+                    self._raise_for(response)
+                wanted = Range(start, start + len(into))
+                skip = self._version.accept(wanted, response.status_code, response.headers)
+                for count in _drain(response.raw, skip, into):
+                    self._breaker.check()
+                    yield count
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            self._go_on()
+            self._breaker.check()
             final = self._final(error, url)
             if final is not None:
                 raise final from None
@@ -293,14 +274,6 @@ def _drain(raw: urllib3.response.BaseHTTPResponse, skip: int, into: memoryview) 
         into[at : at + len(piece)] = piece
         at += len(piece)
         yield len(piece)
-
-
-def _hang_up(response: requests.Response) -> None:
-    """End a response whose body another thread may be waiting for: closing alone would not wake that one."""
-    sock = getattr(getattr(response.raw, "connection", None), "sock", None)
-    if sock is not None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
 
 
 def _is_certificate(error: BaseException | None) -> bool:

@@ -62,6 +62,7 @@ def nothing_left() -> Iterator[None]:
 
 
 SLOW: dict[str, dict[str, Any]] = {
+    "silent head": {"times": None, "delay": 30},
     "silent body": {"times": None, "stall": 30, "stall_at": 10},
     "waiting to try again": {"times": None, "status": 503, "retry_after": "40"},
 }
@@ -116,6 +117,22 @@ def test_closed_at_a_deletion_vector(
         until(lambda: fault.hits)
     batches.close()
     go_on.set()
+    until(lambda: not ours())
+
+
+@pytest.mark.parametrize("slow", SLOW)
+def test_closed_while_urls_are_renewed(server: BucketServer, slow: str) -> None:
+    """With batches at hand, while one thread asks the sharing server and others may wait for its answer."""
+    split = planned(server, memoryBudget="1m", readTimeout="60s", retryTimeout="60s")
+    renewal = server.faults.add("query", **SLOW[slow])
+    server.faults.add("data", urlsplit(split.slices[-1].task.location).path, times=None, status=403)
+    batches = read_split(split)
+    for _ in batches:
+        time.sleep(0.05)
+        if renewal.hits:
+            break
+    batches.close()
+    assert renewal.hits
     until(lambda: not ours())
 
 

@@ -23,6 +23,7 @@ from delta_sharing_spark.errors import (
     FileGoneError,
     NetworkError,
 )
+from delta_sharing_spark.storage.connections import BreakableAdapter
 from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.transfer import ReadCancelled
 
@@ -71,6 +72,7 @@ def server() -> Iterator[Server]:
 def session() -> Iterator[requests.Session]:
     with requests.Session() as one:
         one.trust_env = False
+        one.mount("http://", BreakableAdapter())
         yield one
 
 
@@ -329,11 +331,13 @@ def test_threads_share_a_source(server: Server, session: requests.Session, clock
         assert all(pool.map(lambda r: one.read(*r) == DATA[r[0] : r[0] + r[1]], ranges))
 
 
-def test_closing_breaks_off_a_read_under_way(server: Server, session: requests.Session) -> None:
+@pytest.mark.parametrize("silent", ["before the head", "in the body"])
+def test_closing_breaks_off_a_read_under_way(server: Server, session: requests.Session, silent: str) -> None:
     hold = threading.Event()
 
     def slow(handler: Handler, start: int, end: int) -> None:
-        handler.part(start, end, DATA[start : start + 10], length=end - start)
+        if silent == "in the body":
+            handler.part(start, end, DATA[start : start + 10], length=end - start)
         hold.wait(20)
 
     server.always = slow

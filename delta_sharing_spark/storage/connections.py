@@ -14,7 +14,9 @@ import requests
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from delta_sharing_spark.storage.transfer import ReadCancelled
+
+class ReadCancelled(Exception):
+    """The reader went away. Never reaches a user."""
 
 
 class Breaker:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileError, NetworkError
 from delta_sharing_spark.storage.backoff import Patience, TransientFault, WrongRange, retry_after
-from delta_sharing_spark.storage.transfer import ReadCancelled
+from delta_sharing_spark.storage.connections import ReadCancelled
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")

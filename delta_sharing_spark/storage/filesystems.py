@@ -102,7 +102,7 @@ class Storage:
             return retried(read, self.settings, what=what, host=self.host)
         wanted = None if start is None or end is None else Range(start, end)
         transfer = Transfer(wanted, version or FileVersion(what, None))
-        cancellation = cancellation or Cancellation()
+        cancellation = cancellation or Cancellation(what)
 
         def action() -> None:
             cancellation.run(_module(at).get(self._fs, at, transfer), self._fs.loop)

@@ -42,7 +42,7 @@ class FsspecSource:
         self._lease = lease
         self._at = at
         self._version = FileVersion(name, size)
-        self._cancellation = Cancellation()
+        self._cancellation = Cancellation(f"file {name}")
 
     def read(self, start: int, length: int) -> memoryview:
         """See ``ByteSource.read``; one request, unless it breaks."""
@@ -73,7 +73,7 @@ class FsspecSource:
 
     def close(self) -> None:
         """Break off reads under way, in whatever thread. Connections belong to the process."""
-        self._cancellation.cancel()
+        self._cancellation.break_off()
 
 
 def read_leased(
@@ -93,8 +93,10 @@ def read_leased(
         ReadCancelled: By ``cancellation``.
     """
     refusals = 0
+    cancellation = cancellation or Cancellation(f"file {name}")
     while True:
-        storage = lease.storage()
+        with cancellation.watching():
+            storage = lease.storage()
         try:
             return storage.get(at, start, end, what=f"file {name}", version=version, cancellation=cancellation)
         except FileNotFoundError:
@@ -104,7 +106,8 @@ def read_leased(
             ) from None
         except PermissionError:
             refusals += 1
-            lease.refused(storage, name, refusals)
+            with cancellation.watching():
+                lease.refused(storage, name, refusals)
 
 
 class SourceFile(io.RawIOBase):

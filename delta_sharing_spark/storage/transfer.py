@@ -11,13 +11,10 @@ from typing import Any
 
 from delta_sharing_spark.errors import CorruptFileError, FileError
 from delta_sharing_spark.storage.backoff import WrongRange
+from delta_sharing_spark.storage.connections import Breaker, ReadCancelled
 from delta_sharing_spark.storage.ranges import Range
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
-
-
-class ReadCancelled(Exception):
-    """The reader went away. Never reaches a user."""
 
 
 class FileVersion:
@@ -133,12 +130,11 @@ class Transfer:
         self.data += chunk[skipped:end]
 
 
-class Cancellation:
-    """Ends the requests and waits of one reader, from another thread."""
+class Cancellation(Breaker):
+    """A ``Breaker`` that also ends requests in a storage library's loop."""
 
-    def __init__(self) -> None:
-        self._cancelled = threading.Event()
-        self._lock = threading.Lock()
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self._under_way: set[concurrent.futures.Future[None]] = set()
 
     def run(self, request: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
@@ -148,9 +144,9 @@ class Cancellation:
             ReadCancelled: It was.
         """
         with self._lock:
-            if self._cancelled.is_set():
+            if self._broken.is_set():
                 request.close()
-                raise ReadCancelled
+                self.check()
             future = asyncio.run_coroutine_threadsafe(request, loop)
             self._under_way.add(future)
         try:
@@ -161,18 +157,8 @@ class Cancellation:
             with self._lock:
                 self._under_way.discard(future)
 
-    def wait(self, seconds: float) -> None:
-        """Wait before another try.
-
-        Raises:
-            ReadCancelled: The reader went away meanwhile.
-        """
-        if self._cancelled.wait(seconds):
-            raise ReadCancelled
-
-    def cancel(self) -> None:
-        """End what is under way, and whatever begins later."""
-        self._cancelled.set()
+    def break_off(self) -> None:
+        super().break_off()
         with self._lock:
             under_way = list(self._under_way)
         for future in under_way:

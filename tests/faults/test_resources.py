@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,9 @@ import pytest
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
-from delta_sharing_spark.scan.read import CONNECTIONS, read_split
+from delta_sharing_spark.scan.read import CONNECTIONS, _SplitReader, read_split
 from delta_sharing_spark.spark import inline_secrets
+from delta_sharing_spark.storage.connections import ReadCancelled
 from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.ranges import ByteSource
 from delta_sharing_spark.testing.buckets import BucketServer
@@ -120,20 +122,26 @@ def test_closed_at_a_deletion_vector(
     until(lambda: not ours())
 
 
+@pytest.mark.parametrize("name", ["s.d.t", "s.d.dir"])
 @pytest.mark.parametrize("slow", SLOW)
-def test_closed_while_urls_are_renewed(server: BucketServer, slow: str) -> None:
-    """With batches at hand, while one thread asks the sharing server and others may wait for its answer."""
-    split = planned(server, memoryBudget="1m", readTimeout="60s", retryTimeout="60s")
-    renewal = server.faults.add("query", **SLOW[slow])
-    server.faults.add("data", urlsplit(split.slices[-1].task.location).path, times=None, status=403)
-    batches = read_split(split)
-    for _ in batches:
-        time.sleep(0.05)
-        if renewal.hits:
-            break
-    batches.close()
-    assert renewal.hits
+def test_closed_at_a_renewal(server: BucketServer, slow: str, name: str) -> None:
+    """As where a wait for the next batch is interrupted, while a thread asks the sharing server and others wait for it."""
+    split = planned(server, name, memoryBudget="1m", readTimeout="60s", retryTimeout="60s")
+    renewal = server.faults.add("query" if name == "s.d.t" else "credentials", **SLOW[slow])
+    server.faults.add("data", times=None, status=400, body="<Error><Code>ExpiredToken</Code></Error>")
+    reader = _SplitReader(split)
+
+    def read() -> None:
+        with suppress(ReadCancelled, CancelledError):
+            list(reader.batches())
+
+    waiting = threading.Thread(target=read)
+    waiting.start()
+    until(lambda: renewal.hits)
+    reader.close()
     until(lambda: not ours())
+    waiting.join(20)
+    assert not waiting.is_alive()
 
 
 @pytest.mark.parametrize("name", ["s.d.t", "s.d.dir"])

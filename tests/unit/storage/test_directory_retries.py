@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from delta_sharing_spark.errors import FileError
+from delta_sharing_spark.storage.connections import ReadCancelled
 from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.filesystems import Storage
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
-from delta_sharing_spark.storage.transfer import Cancellation, FileVersion, ReadCancelled
+from delta_sharing_spark.storage.transfer import Cancellation, FileVersion
 from delta_sharing_spark.testing.buckets import BucketServer
 
 DATA = os.urandom(300_000)
@@ -51,8 +52,8 @@ def opened(server: BucketServer, directory: Path, scheme: str, **settings: Any) 
 class Waits(Cancellation):
     """Notes how long it should have waited."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.seconds: list[float] = []
 
     def wait(self, seconds: float) -> None:
@@ -61,7 +62,7 @@ class Waits(Cancellation):
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
 def test_retry_after(server: BucketServer, tmp_path: Path, scheme: str) -> None:
-    storage, waits = opened(server, tmp_path / "t", scheme), Waits()
+    storage, waits = opened(server, tmp_path / "t", scheme), Waits("f")
     server.faults.add("data", times=1, status=503, retry_after="7")
     at = parse_location(f"{storage.location}/f.bin")
     assert storage.get(at, 10, 1000, cancellation=waits) == DATA[10:1000]
@@ -74,7 +75,7 @@ def test_a_break_goes_on_where_it_was(server: BucketServer, tmp_path: Path, sche
     storage = opened(server, tmp_path / "t", scheme)
     server.faults.add("data", times=1, truncate=100_000, reset=reset)
     at = parse_location(f"{storage.location}/f.bin")
-    assert storage.get(at, 10, 250_010, cancellation=Waits()) == DATA[10:250_010]
+    assert storage.get(at, 10, 250_010, cancellation=Waits("f")) == DATA[10:250_010]
     first, second = (request.headers.get("range") or request.headers["x-ms-range"] for request in server.requests)
     assert first == "bytes=10-250009"
     if not reset:
@@ -85,7 +86,7 @@ def test_a_break_goes_on_where_it_was(server: BucketServer, tmp_path: Path, sche
 @pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
 @pytest.mark.parametrize("slow", ["silent", "waiting"])
 def test_cancelled(server: BucketServer, tmp_path: Path, scheme: str, slow: str) -> None:
-    storage, cancellation = opened(server, tmp_path / "t", scheme), Cancellation()
+    storage, cancellation = opened(server, tmp_path / "t", scheme), Cancellation("f")
     if slow == "silent":
         server.faults.add("data", times=None, stall=30, stall_at=10)
     else:
@@ -102,7 +103,7 @@ def test_cancelled(server: BucketServer, tmp_path: Path, scheme: str, slow: str)
     thread.start()
     while not server.requests:
         time.sleep(0.01)
-    cancellation.cancel()
+    cancellation.break_off()
     thread.join(20)
     assert len(ended) == 1
     with pytest.raises(ReadCancelled):
@@ -143,7 +144,7 @@ def connections(server: BucketServer) -> int:
 @pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
 def test_cancelled_in_a_body_hangs_up(server: BucketServer, tmp_path: Path, scheme: str) -> None:
     """Else the rest is sent for nobody, and asyncio logs an error once the response is forgotten."""
-    storage, cancellation = opened(server, tmp_path / "t", scheme), Cancellation()
+    storage, cancellation = opened(server, tmp_path / "t", scheme), Cancellation("f")
     server.faults.add("data", times=None, stall=30, stall_at=10)
     began = threading.Event()
 
@@ -161,7 +162,7 @@ def test_cancelled_in_a_body_hangs_up(server: BucketServer, tmp_path: Path, sche
     thread.start()
     assert began.wait(20)
     assert connections(server) == 1
-    cancellation.cancel()
+    cancellation.break_off()
     thread.join(20)
     deadline = time.monotonic() + 10
     while connections(server) and time.monotonic() < deadline:
@@ -178,7 +179,7 @@ def test_another_try_of_a_body_is_looked_at_as_well(
     storage = opened(server, tmp_path / "t", scheme, read_timeout=0.3)
     server.faults.add("data", times=1, **{"silent": {"stall": 30, "stall_at": 10}, "short": {"truncate": 10}}[broken])
     server.faults.add("data", skip=1, times=1, shift_range=3)
-    waits = Waits()
+    waits = Waits("f")
     assert storage.get(parse_location(f"{storage.location}/f.bin"), 5, 1000, cancellation=waits) == DATA[5:1000]
     assert len(waits.seconds) == 2
     assert connections(server) == 1

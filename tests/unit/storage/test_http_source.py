@@ -23,9 +23,8 @@ from delta_sharing_spark.errors import (
     FileGoneError,
     NetworkError,
 )
-from delta_sharing_spark.storage.connections import BreakableAdapter
+from delta_sharing_spark.storage.connections import BreakableAdapter, ReadCancelled
 from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
-from delta_sharing_spark.storage.transfer import ReadCancelled
 
 DATA = random.Random(7).randbytes(3_000_000)
 

@@ -60,10 +60,10 @@ class Breaker:
         with self._lock:
             in_use = list(self._in_use.values())
         for connection in in_use:
-            # Closing would not wake the thread that waits for it.
-            if connection.sock is not None:
+            sock = connection.sock  # its own thread may take it away meanwhile
+            if sock is not None:
                 with contextlib.suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)
+                    sock.shutdown(socket.SHUT_RDWR)  # closing would not wake the thread that waits for it
 
     def _use(self, connection: HTTPConnection) -> None:
         with self._lock:

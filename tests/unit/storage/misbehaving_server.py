@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 import struct
 import threading
 from collections import deque
@@ -58,8 +59,11 @@ def good(handler: Handler, start: int, end: int) -> None:
 class Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, context: ssl.SSLContext | None = None) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.scheme = "http" if context is None else "https"
+        if context is not None:
+            self.socket = context.wrap_socket(self.socket, server_side=True)
         self.data = data
         self.faults: deque[Fault] = deque()
         self.always: Fault | None = None
@@ -70,7 +74,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/f.parquet?sig=SECRET"
+        return f"{self.scheme}://127.0.0.1:{self.server_address[1]}/f.parquet?sig=SECRET"
 
     def handle_error(self, *_: Any) -> None:
         pass  # resets are on purpose

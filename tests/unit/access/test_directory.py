@@ -223,13 +223,13 @@ def test_a_storage_that_is_busy_for_long(
     head = head_of(table, LOCATION)
     how = {"endpoint": server.url, "issuer": issuer, "retry_seconds": 60, "replaceable": replaceable}
     opened(head, **how)  # the client is made
-    server.failures = [503] * 8
+    server.failures = [503] * (1000 if replaceable else 9)
     if replaceable:
         with pytest.raises(NetworkError, match="goes on answering that it is not ready") as caught:
-            opened(head, **how, seconds=1)
+            opened(head, **how, seconds=4)
         assert caught.value.busy
     else:
-        assert _ids(rows(opened(head, **how, seconds=1))) == EXPECTED
+        assert _ids(rows(opened(head, **how, seconds=4))) == EXPECTED
 
 
 def test_expired_while_planning_is_renewed_on_the_driver(

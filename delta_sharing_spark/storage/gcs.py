@@ -14,7 +14,7 @@ from google.oauth2.credentials import Credentials
 from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.secrets import GcpBearer
-from delta_sharing_spark.storage.transfer import Transfer
+from delta_sharing_spark.storage.transfer import Transfer, close_later
 
 #: Given, so that STORAGE_EMULATOR_HOST and GOOGLE_CLOUD_UNIVERSE_DOMAIN cannot redirect the token.
 ENDPOINT = "https://storage.googleapis.com"
@@ -56,7 +56,7 @@ class _BearerFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no ty
                 trust_env=False,
                 **proxied,
             )
-            weakref.finalize(self, self.close_session, self.loop, self._session, self.asynchronous)
+            weakref.finalize(self, close_later, self.loop, self._session.close)
         return self._session
 
     async def _request(self, *args: Any, **kwargs: Any) -> Any:

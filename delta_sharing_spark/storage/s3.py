@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from typing import Any
 
 import aiobotocore.session
@@ -13,7 +14,7 @@ from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import DEFAULT_REGION
 from delta_sharing_spark.storage.secrets import AwsSession
-from delta_sharing_spark.storage.transfer import Transfer
+from delta_sharing_spark.storage.transfer import Transfer, close_later
 
 _CHUNK = 1 << 20
 
@@ -35,6 +36,10 @@ class _SessionFileSystem(S3FileSystem):  # type: ignore[misc]  # s3fs has no typ
     protocol = ()
     cachable = False
     retries = 1
+
+    @staticmethod
+    def close_session(loop: Any, s3: Any) -> None:
+        close_later(loop, partial(s3.__aexit__, None, None, None))
 
 
 def build(location: Location, secret: AwsSession, settings: StorageSettings) -> Any:

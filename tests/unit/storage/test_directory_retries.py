@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import threading
@@ -202,3 +203,23 @@ def test_an_empty_object(server: BucketServer, tmp_path: Path, scheme: str) -> N
     (tmp_path / "t" / "empty.bin").touch()
     storage = opened(server, tmp_path / "t", scheme)
     assert storage.get(parse_location(f"{storage.location}/empty.bin")) == b""
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_a_storage_that_is_let_go_of_hangs_up(server: BucketServer, tmp_path: Path, scheme: str) -> None:
+    """However busy its loop is, from any thread. adlfs keeps its file systems to the end of the process."""
+    storage = opened(server, tmp_path / "t", scheme)
+    assert storage.get(parse_location(f"{storage.location}/f.bin"), 0, 10) == DATA[:10]
+    assert connections(server) == 1
+    loop = storage.fs.loop
+    loop.set_debug(True)  # refuses calls from other threads
+    try:
+        loop.call_soon_threadsafe(time.sleep, 0.5)
+        del storage
+        gc.collect()
+        deadline = time.monotonic() + 10
+        while connections(server) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert connections(server) == 0
+    finally:
+        loop.set_debug(False)

@@ -14,8 +14,6 @@ from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.secrets import AzureSas
 from delta_sharing_spark.storage.transfer import Transfer
 
-_CHUNK = 1 << 20
-
 
 class _SasFileSystem(AzureBlobFileSystem):  # type: ignore[misc]  # adlfs has no types
     """adlfs with a client of our making.
@@ -103,12 +101,10 @@ async def get(fs: Any, at: Location, transfer: Transfer) -> None:
         try:
             await client.download_blob(raw_response_hook=_keep, **asked)
         except _Answered as answered:
-            head = answered.response
-    body = head.internal_response
+            answer = answered.response
+    body = answer.internal_response
     try:
-        transfer.begin(head.status_code, head.headers)
-        while not transfer.complete and (chunk := await body.content.read(_CHUNK)):
-            transfer.add(chunk)
+        await transfer.receive(answer.status_code, answer.headers, body.content.read)
     finally:
         body.close()
 

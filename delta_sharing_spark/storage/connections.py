@@ -100,11 +100,8 @@ class _Plain(HTTPConnection):
         _note(self)  # who went away while it was connected could not hang up
 
 
-class _Secure(HTTPSConnection):
-    def request(self, *args: Any, **kwargs: Any) -> None:
-        _note(self)
-        super().request(*args, **kwargs)
-        _note(self)
+class _Secure(_Plain, HTTPSConnection):
+    pass
 
 
 class _PlainPool(urllib3.HTTPConnectionPool):

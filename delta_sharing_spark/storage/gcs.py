@@ -18,7 +18,6 @@ from delta_sharing_spark.storage.transfer import Transfer, close_later
 
 #: Given, so that STORAGE_EMULATOR_HOST and GOOGLE_CLOUD_UNIVERSE_DOMAIN cannot redirect the token.
 ENDPOINT = "https://storage.googleapis.com"
-_CHUNK = 1 << 20
 
 
 class _BearerFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
@@ -80,14 +79,11 @@ async def get(fs: Any, at: Location, transfer: Transfer) -> None:
 
     Not by gcsfs's own request, which hands a body over whole and keeps the headers of an error to itself.
     """
-    missing = transfer.missing
-    asked = fs._get_headers({} if missing is None else {"Range": f"bytes={missing.start}-{missing.end - 1}"})
     session = await fs._set_session()
-    async with session.get(fs.url(at.path), headers=asked, timeout=fs.requests_timeout) as answer:
+    headers = fs._get_headers(transfer.headers)
+    async with session.get(fs.url(at.path), headers=headers, timeout=fs.requests_timeout) as answer:
         answer.raise_for_status()
-        transfer.begin(answer.status, answer.headers)
-        while not transfer.complete and (chunk := await answer.content.read(_CHUNK)):
-            transfer.add(chunk)
+        await transfer.receive(answer.status, answer.headers, answer.content.read)
 
 
 def head(fs: Any, bucket: str, name: str) -> tuple[int, Any]:

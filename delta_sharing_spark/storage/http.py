@@ -168,12 +168,12 @@ class HttpSource:
 
     def _transfer(self, url: str, start: int, into: memoryview) -> Iterator[int]:
         """Yield the bytes received so far, piece by piece, into ``into``."""
+        wanted = Range(start, start + len(into))
         try:
-            with self._breaker.watching(), self._get(url, start, start + len(into)) as response:
+            with self._breaker.watching(), self._get(url, wanted) as response:
                 self._breaker.check()
                 if response.status_code not in (200, 206):
                     self._raise_for(response)
-                wanted = Range(start, start + len(into))
                 skip = self._version.accept(wanted, response.status_code, response.headers)
                 for count in _drain(response.raw, skip, into):
                     self._breaker.check()
@@ -206,8 +206,8 @@ class HttpSource:
             )
         return None
 
-    def _get(self, url: str, start: int, end: int) -> requests.Response:
-        headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
+    def _get(self, url: str, wanted: Range) -> requests.Response:
+        headers = {"Range": wanted.header, "Accept-Encoding": "identity"}
         timeout = (self._policy.connect_timeout, self._policy.read_timeout)
         first = url
         for _ in range(_MAX_REDIRECTS + 1):

@@ -19,6 +19,11 @@ class Range(NamedTuple):
     def length(self) -> int:
         return self.end - self.start
 
+    @property
+    def header(self) -> str:
+        """As HTTP's ``Range`` asks for it."""
+        return f"bytes={self.start}-{self.end - 1}"
+
 
 class ByteSource(Protocol):
     """A file's bytes by range, whatever the storage. Safe to call from several threads.

@@ -16,8 +16,6 @@ from delta_sharing_spark.storage.regions import DEFAULT_REGION
 from delta_sharing_spark.storage.secrets import AwsSession
 from delta_sharing_spark.storage.transfer import Transfer, close_later
 
-_CHUNK = 1 << 20
-
 #: At DEBUG these write canonical requests and headers, the session token among them.
 _TALKATIVE = ("botocore.auth", "botocore.endpoint", "botocore.httpsession")
 
@@ -88,14 +86,10 @@ def build(location: Location, secret: AwsSession, settings: StorageSettings) -> 
 
 async def get(fs: Any, at: Location, transfer: Transfer) -> None:
     """One GetObject of what a transfer is missing; its bytes are kept as they arrive."""
-    missing = transfer.missing
-    asked = {} if missing is None else {"Range": f"bytes={missing.start}-{missing.end - 1}"}
-    answer = await fs._call_s3("get_object", Bucket=at.container, Key=at.key, **asked)
+    answer = await fs._call_s3("get_object", Bucket=at.container, Key=at.key, **transfer.headers)
     body, said = answer["Body"], answer["ResponseMetadata"]
     try:
-        transfer.begin(said["HTTPStatusCode"], said["HTTPHeaders"])
-        while not transfer.complete and (chunk := await body.read(_CHUNK)):
-            transfer.add(chunk)
+        await transfer.receive(said["HTTPStatusCode"], said["HTTPHeaders"], body.read)
     finally:
         body.close()
 

@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from delta_sharing_spark.errors import CorruptFileError, FileError
@@ -15,6 +15,7 @@ from delta_sharing_spark.storage.backoff import WrongRange
 from delta_sharing_spark.storage.connections import Breaker, ReadCancelled
 from delta_sharing_spark.storage.ranges import Range
 
+_CHUNK = 1 << 20
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -111,20 +112,36 @@ class Transfer:
         """Whether nothing is missing; of a whole object, only the end of its body tells."""
         return self._wanted is not None and len(self.data) >= self._wanted.length
 
-    def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """Take in the head of an answer.
+    @property
+    def headers(self) -> dict[str, str]:
+        """What asks for it over HTTP."""
+        missing = self.missing
+        return {} if missing is None else {"Range": missing.header}
+
+    async def receive(
+        self, status: int, headers: Mapping[str, str], read: Callable[[int], Awaitable[bytes | memoryview]]
+    ) -> None:
+        """Take in an answer; its bytes are kept as they arrive, however it ends.
+
+        Args:
+            status, headers: Of the answer.
+            read: Up to so many bytes of its body, none at its end.
 
         Raises:
             As ``FileVersion.accept``.
         """
+        self._begin(status, headers)
+        while not self.complete and (chunk := await read(_CHUNK)):
+            self._add(chunk)
+
+    def _begin(self, status: int, headers: Mapping[str, str]) -> None:
         missing = self.missing
         if missing is None:
             self.data.clear()
         else:
             self._skip = self._version.accept(missing, status, headers)
 
-    def add(self, chunk: bytes | memoryview) -> None:
-        """Take in the next bytes of the body."""
+    def _add(self, chunk: bytes | memoryview) -> None:
         skipped = min(self._skip, len(chunk))
         self._skip -= skipped
         end = len(chunk) if self._wanted is None else skipped + self._wanted.length - len(self.data)

@@ -18,9 +18,6 @@ pytestmark = pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no golden tables a
 
 MODES = ("url", "dir")
 
-#: Tables that need what is not there yet, with the reason. A table that has come to pass must leave the list.
-PENDING: dict[str, str] = {}
-
 #: Answers that were not written in UTC, with the reason (README of the golden tables): compared but for these columns.
 QUIRKS = {"data-reader-partition-values": ("as_timestamp",)}
 
@@ -105,16 +102,11 @@ def types(frame: Any) -> list[tuple[str, str]]:
 
 def test_every_golden_table_is_accounted_for() -> None:
     assert TABLES.keys() == {*ANSWERED, *BROKEN, *COUNTED}
-    assert PENDING.keys() <= TABLES.keys()
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ANSWERED)
-def test_rows_and_types_are_those_of_spark(
-    spark: Any, profile: str, name: str, mode: str, request: pytest.FixtureRequest
-) -> None:
-    if name in PENDING:
-        request.applymarker(pytest.mark.xfail(reason=PENDING[name], strict=True))
+def test_rows_and_types_are_those_of_spark(spark: Any, profile: str, name: str, mode: str) -> None:
     ours, answer = load(spark, profile, name, mode), spark.read.parquet(str(GOLDEN / name / "expected"))
     assert types(ours) == types(answer)
     quirks = QUIRKS.get(name, ())

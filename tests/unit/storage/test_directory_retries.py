@@ -142,6 +142,14 @@ def connections(server: BucketServer) -> int:
     return found
 
 
+def hung_up(server: BucketServer) -> None:
+    """Soon, no connection is left."""
+    deadline = time.monotonic() + 10
+    while connections(server) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert connections(server) == 0
+
+
 @pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
 def test_cancelled_in_a_body_hangs_up(server: BucketServer, tmp_path: Path, scheme: str) -> None:
     """Else the rest is sent for nobody, and asyncio logs an error once the response is forgotten."""
@@ -165,10 +173,7 @@ def test_cancelled_in_a_body_hangs_up(server: BucketServer, tmp_path: Path, sche
     assert connections(server) == 1
     cancellation.break_off()
     thread.join(20)
-    deadline = time.monotonic() + 10
-    while connections(server) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert connections(server) == 0
+    hung_up(server)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
@@ -217,9 +222,6 @@ def test_a_storage_that_is_let_go_of_hangs_up(server: BucketServer, tmp_path: Pa
         loop.call_soon_threadsafe(time.sleep, 0.5)
         del storage
         gc.collect()
-        deadline = time.monotonic() + 10
-        while connections(server) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert connections(server) == 0
+        hung_up(server)
     finally:
         loop.set_debug(False)

@@ -51,11 +51,15 @@ def tests(session: nox.Session) -> None:
         pytest(session, "tests/spark", "--spark-mode=connect", "--ignore=tests/spark/test_tpch.py", env=env)
 
 
-@nox.session
+@nox.session(reuse_venv=True)
 def demo(session: nox.Session) -> None:
-    """A sample share on loopback, read by Spark as a user would."""
+    """A sample share on loopback, read by Spark as a user would; the second run reuses the first one's environment."""
     env = spark_environment(session)
-    install(session, ".[spark,server]")
+    stamp = Path(session.virtualenv.location) / "installed"
+    wanted = (HERE / "pyproject.toml").read_text(encoding="utf-8")
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
+        install(session, "-e", ".[spark,server]")
+        stamp.write_text(wanted, encoding="utf-8")
     session.run("delta-sharing-spark", "demo", *session.posargs, env=env)
 
 
@@ -88,6 +92,17 @@ def unit(session: nox.Session) -> None:
     """The tests that start no Spark and need no Java, on each Python there is; PySpark's types are oracles of some."""
     install(session, "-e", ".[spark,all,server]", groups=["test"])
     pytest(session, "tests/unit", *session.posargs, env=UTF8)
+
+
+@nox.session(name="fuzz-sql")
+def fuzz_sql(session: nox.Session) -> None:
+    """Queries drawn anew, by client.sql against whole tables: 1,000 on classic Spark, 200 over Connect; nightly."""
+    env = spark_environment(session)
+    install(session, "-e", EVERYTHING, groups=["test"])
+    seed = int.from_bytes(os.urandom(4), "big")
+    for mode, count in (("classic", 1000), ("connect", 200)):
+        drawn = [f"--spark-mode={mode}", f"--drawn-queries={count}", f"--drawn-seed={seed}"]
+        pytest(session, "tests/spark/test_sql_drawn.py", *drawn, *session.posargs, env=env)
 
 
 def _behaviour(version: str) -> Callable[[nox.Session], None]:
@@ -133,19 +148,75 @@ def reference_client(session: nox.Session) -> None:
     pytest(session, "tests/reference_client", *session.posargs, env=UTF8)
 
 
+@nox.session(name="flight-alone")
+def flight_alone(session: nox.Session) -> None:
+    """A Spark job in a network namespace, where it reaches a Flight gateway and nothing else; Linux, as root."""
+    env = spark_environment(session)
+    install(session, "-e", ".[spark,server,flight]", groups=["test-base"])
+    session.run("python", "tests/flight_alone.py", env=env)
+
+
+@nox.session(name="flight-go")
+def flight_go(session: nox.Session) -> None:
+    """Arrow's Go client lists, reads in parallel, renews and cancels at our Flight gateway; needs Go."""
+    if shutil.which("go") is None:
+        session.skip("no Go was found; install Go 1.24 or newer")
+    install(session, "-e", ".[server,flight]")
+    session.run("python", "examples/flight-go/run.py", env=UTF8)
+
+
+@nox.session
+def peers(session: nox.Session) -> None:
+    """This client against the reference sharing server, beside the reference Python client, one line a case; by hand.
+
+    The server is found by REFSERVER_DIR, or built by ../shared/peers/refserver/build.sh from SHARING_MIRROR. Sections of
+    the cases may be named: ``nox -s peers -- tables hints``.
+    """
+    env = spark_environment(session)
+    install(session, "-e", ".[spark,server]", groups=["test"])
+    folder = Path(session.create_tmp()).resolve() / "reference-client"
+    if not folder.is_dir():
+        session.run("python", "-m", "venv", str(folder))
+        session.run(str(folder / "bin" / "pip"), "install", "-q", "delta-sharing>=1.4", external=True)
+    python = str(folder / "bin" / "python")
+    session.run("python", "tests/peers/run.py", "--reference-python", python, *session.posargs, env=env)
+
+
 @nox.session
 def bench(session: nox.Session) -> None:
-    """The scan benchmark's table; ``nox -s bench -- --rows 1000000`` for a smaller one."""
+    """The scan benchmark's table; ``nox -s bench -- --rows 1000000`` for a smaller one.
+
+    Then the JVM connector beside ours, where it has been built (JVM_PEER).
+    """
     env = spark_environment(session)
     install(session, ".[spark,s3,server]")
     session.run("python", "benchmarks/scan.py", *session.posargs, env=env)
+    session.run("python", "benchmarks/jvm.py", *session.posargs, env=env)
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Damaged answers, logs, files, profiles, options and offsets for four minutes; ``-- --seconds 3600 --seed 2``."""
+    env = spark_environment(session)
+    install(session, "-e", EVERYTHING, groups=["test"])
+    with session.chdir("tests"):
+        session.run("python", "-m", "fuzz", *session.posargs, env=env)
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write the pages that are made from code: docs/options.md and docs/features.md."""
-    install(session, "-e", ".")
+    """Write the pages that are made from code, then the site with its API reference into build/site; no warnings."""
+    install(session, "-e", ".", groups=["docs"])
     session.run("python", "docs/generate.py", env=UTF8)
+    session.run("mkdocs", "build", "--strict", env={**UTF8, "NO_MKDOCS_2_WARNING": "1"})
+
+
+@nox.session
+def notebooks(session: nox.Session) -> None:
+    """Run examples/*.ipynb and keep their outputs; ``-- --without-spark`` where there is no Java."""
+    env = UTF8 if "--without-spark" in session.posargs else spark_environment(session)
+    install(session, "-e", ".[spark,server]", groups=["notebooks"])
+    session.run("python", "examples/run_notebooks.py", *session.posargs, env=env)
 
 
 # --- environment ------------------------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 import requests
 
-from delta_sharing_spark.access import renewal as renewals
-from delta_sharing_spark.access.url import UrlAccess
+from delta_sharing_spark.access.url import renewal as renewals
+from delta_sharing_spark.access.url.access import UrlAccess
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.read import read_split

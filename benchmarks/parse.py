@@ -68,9 +68,9 @@ def main(lines: int) -> None:
 
         best = min(_timed(lambda: parse_page(iter_lines(chunks()), "s.d.t")) for _ in range(3))
         peaks = {}
-        for name, collect in (("kept", list), ("dropped", Dropped)):
+        for name, sink in (("kept", list), ("dropped", Dropped)):
             tracemalloc.start()
-            page = parse_page(iter_lines(chunks()), "s.d.t", collect=collect)
+            page = parse_page(iter_lines(chunks()), "s.d.t", sink=sink)
             peaks[name] = tracemalloc.get_traced_memory()[1] >> 20
             tracemalloc.stop()
             del page

@@ -134,7 +134,7 @@ def main() -> None:
                     for _ in range(options.repeats):
                         server.reset_metrics()
                         scan = client.table("s.d.t").scan(columns=["id", "value"], where=where, accessMode=mode)
-                        scan.load()
+                        scan.resolved()
                         start = time.perf_counter()
                         report = scan.plan().report
                         plans.append(time.perf_counter() - start)

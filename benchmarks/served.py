@@ -30,6 +30,13 @@ class Served:
         self._process.stdin.flush()
         return dict(json.loads(self._answer()))
 
+    def shape(self, latency: float, bandwidth: float) -> None:
+        """Answer data requests after ``latency`` seconds, at ``bandwidth`` bytes a second and connection."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"shape {latency} {bandwidth}\n")
+        self._process.stdin.flush()
+        self._answer()
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -48,7 +55,9 @@ def main(tables: list[str]) -> None:
             server.add_table(f"bench.file.{name}", path, access_modes=("url", "dir"))
             server.add_bucket_table(f"bench.s3.{name}", path, ("url", "dir"))
         print(json.dumps(server.profile()), flush=True)
-        for _ in sys.stdin:
+        for line in sys.stdin:
+            if line.startswith("shape"):
+                server.faults.shape(*map(float, line.split()[1:]))
             kinds = {request.kind for request in list(server.requests)}
             counts = {kind: [server.count(kind), server.bytes_sent(kind)] for kind in kinds}
             server.reset_metrics()

@@ -52,15 +52,17 @@ Result = tuple[str, int, int, int, float, float, int]
 
 def catch_up(profile: str, mode: str, results: multiprocessing.Queue[Result]) -> None:
     """Plan every batch of a stream from version 0 on, in a process of its own; ``results`` gets what it cost."""
-    from delta_sharing_spark.access.load import resolve
-    from delta_sharing_spark.access.stream import Limits, Position, open_stream
+    from delta_sharing_spark.access.open import TableOpener, negotiated_table
+    from delta_sharing_spark.access.resolve import resolve_opened
+    from delta_sharing_spark.access.stream.planner import Limits, Position, open_stream
     from delta_sharing_spark.options import parse_options
 
     options = {"path": f"{profile}#{TABLE}", "startingVersion": "0", "accessMode": mode, "pollInterval": "100ms"}
-    load = resolve(parse_options(options, streaming=True))
+    opener = TableOpener(negotiated_table(parse_options(options, streaming=True)))
+    scan = resolve_opened(opener)
     base = _peak()
-    _, planner = open_stream(load)
-    planner.freeze()
+    planner = open_stream(opener, scan)
+    planner.pin_newest()
     began, busy = time.perf_counter(), time.process_time()
     at, batches, files = Position(0), 0, 0
     while (end := planner.advance(at, Limits(files=1000))) != at:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         load_as_spark,
         load_table_changes_as_pandas,
         load_table_changes_as_spark,
+        scan_share,
     )
     from delta_sharing_spark.sharing.profile import Profile
     from delta_sharing_spark.spark.register import register
@@ -39,6 +40,7 @@ _HOMES = {
     "load_table_changes_as_pandas": "functions",
     "load_table_changes_as_spark": "functions",
     "register": "spark.register",
+    "scan_share": "functions",
 }
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "load_table_changes_as_pandas",
     "load_table_changes_as_spark",
     "register",
+    "scan_share",
 ]
 
 

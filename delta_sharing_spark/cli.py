@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 refused by the server or the table, 2 wrong usage (an opti
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -16,9 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from delta_sharing_spark.completion import SHELLS, completion_script
 from delta_sharing_spark.errors import ConfigError, DeltaSharingError, NetworkError, UnavailableError
+from delta_sharing_spark.redaction import printable_json
+from delta_sharing_spark.terminal import styled, write_table
 
 if TYPE_CHECKING:
+    from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.table import Scan
 
 DONE, REFUSED, USAGE, NETWORK = 0, 1, 2, 3
@@ -46,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except DeltaSharingError as error:
-        sys.stderr.write(f"delta-sharing-spark: {error}\n")
+        sys.stderr.write(f"{styled('delta-sharing-spark:', 'error', sys.stderr)} {error}\n")
         return exit_code(error)
     return code
 
@@ -71,8 +74,20 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     profile = "a profile (DELTA_SHARING_PROFILE where it is left out)"
 
-    ls = commands.add_parser("ls", help="list shares, the schemas of a share, the tables of a schema")
-    ls.add_argument("where", nargs="?", default="", metavar="PROFILE[#SHARE[.SCHEMA]]", help=profile)
+    from delta_sharing_spark.flight.command_line import add_arguments
+
+    ls = commands.add_parser(
+        "ls", help="list shares, the schemas of a share, the tables of a schema, a table's columns"
+    )
+    ls.add_argument(
+        "where",
+        nargs="?",
+        default="",
+        metavar="[PROFILE#][SHARE[.SCHEMA[.TABLE]]]",
+        help=f"what to look into, after {profile}; or a profile alone",
+    )
+    ls.add_argument("--long", "-l", action="store_true", help="all that the server tells: ids, locations, access modes")
+    ls.add_argument("--limit", type=_positive, metavar="N", help="at most so many lines")
     ls.set_defaults(run=_ls)
 
     schema = commands.add_parser("schema", help="show a table's columns")
@@ -86,8 +101,9 @@ def _parser() -> argparse.ArgumentParser:
     count.set_defaults(run=_count)
 
     download = commands.add_parser("download", help="write a table's rows to a file")
-    download.add_argument("--format", choices=("parquet", "csv", "json"), default="parquet", help="(parquet)")
-    download.add_argument("--output", "-O", metavar="FILE", help="(TABLE.FORMAT); - is standard output")
+    download.add_argument("--format", choices=("parquet", "csv", "json"), help="(by the suffix of FILE)")
+    download.add_argument("--output", "-O", metavar="FILE", help="(TABLE.parquet); - is standard output")
+    download.add_argument("--limit", type=_positive, metavar="ROWS", help="at most so many rows")
     download.add_argument("--force", action="store_true", help="replace the file if it exists")
     download.set_defaults(run=_download)
 
@@ -101,6 +117,13 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--json", action="store_true", help="JSON, for scripts")
 
+    flight = commands.add_parser("flight", help="serve a share's tables over Arrow Flight until interrupted")
+    add_arguments(flight)
+    flight.add_argument(
+        "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="an option as Spark takes it"
+    )
+    flight.set_defaults(run=_flight)
+
     demo = commands.add_parser("demo", help="share sample tables on loopback and read them with Spark")
     demo.add_argument("--rows", type=_positive, help="rows of the large table (2,000,000)")
     demo.set_defaults(run=_demo)
@@ -113,6 +136,12 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--profile", type=Path, help="where to write the profile (beside the samples)")
     serve.add_argument("--rows", type=_positive, help="rows of the large sample table (2,000,000)")
     serve.set_defaults(run=_serve)
+
+    completion = commands.add_parser("completion", help="print a script that completes this command in a shell")
+    completion.add_argument("shell", choices=SHELLS, help='such as: eval "$(delta-sharing-spark completion bash)"')
+    completion.set_defaults(run=_completion)
+    for choice in commands._choices_actions:
+        commands.choices[choice.dest].description = choice.help
     return parser
 
 
@@ -136,24 +165,43 @@ def _ls(given: argparse.Namespace) -> int:
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.display import Listing
 
-    profile, _, path = given.where.rpartition("#") if "#" in given.where else (given.where, "", "")
+    profile, path = _profile_and_path(given.where)
     client = SharingClient(profile or None, **_options(given))
-    found: Sequence[Any]
-    if not path:
-        found = client.list_shares()
-    elif "." not in path or any(share.name.lower() == path.lower() for share in client.list_shares()):
-        found = client.list_schemas(path)  # the name of a share may contain periods
-    else:
-        found = client.list_tables(path)
+    items = _inside(client, path)[: given.limit]
     if given.json:
-        _print_json([_plain(item) for item in found])
+        _print_json([_plain(item) for item in items])
     else:
-        sys.stdout.write(f"{Listing(found).text()}\n")
+        listing = Listing(items).verbose if given.long else Listing(items).brief
+        write_table(listing.text(), sys.stdout)
     return DONE
 
 
+def _profile_and_path(text: str) -> tuple[str, str]:
+    """A profile and a path into its shares; text without ``#`` is a profile if it looks like one, else a path."""
+    if "#" in text:
+        profile, _, path = text.rpartition("#")
+        return profile, path
+    looks_like_a_profile = text.lstrip().startswith("{") or any(mark in text for mark in ("/", "\\", ":"))
+    if looks_like_a_profile or text.endswith((".share", ".json")) or Path(text).is_file():
+        return text, ""
+    return "", text
+
+
+def _inside(client: SharingClient, path: str) -> list[Any]:
+    """What a share, a schema or a table holds; all shares for no path. The name of a share may contain periods."""
+    if not path:
+        return list(client.list_shares())
+    shares = {share.name.lower() for share in client.list_shares()} if "." in path else {path.lower()}
+    above = path.rpartition(".")[0]
+    if path.lower() in shares:
+        return list(client.list_schemas(path))
+    if above.lower() in shares or "." not in above:
+        return list(client.list_tables(path))
+    return list(client.table(path).columns)
+
+
 def _schema(given: argparse.Namespace) -> int:
-    from delta_sharing_spark.display import text_table
+    from delta_sharing_spark.markup import text_table
     from delta_sharing_spark.schema.spark import spark_schema_json
 
     schema = _scan(given).schema
@@ -164,13 +212,13 @@ def _schema(given: argparse.Namespace) -> int:
         [f.name, str(f.type), "" if f.nullable else "NOT NULL", str(f.metadata.get("comment", ""))]
         for f in schema.fields
     ]
-    sys.stdout.write(text_table(["column", "type", "", "comment"], rows) + "\n")
+    write_table(text_table(["column", "type", "", "comment"], rows), sys.stdout)
     return DONE
 
 
 def _head(given: argparse.Namespace) -> int:
-    from delta_sharing_spark.display import text_table
     from delta_sharing_spark.export import cells, json_lines
+    from delta_sharing_spark.markup import text_table
 
     with _scan(given, limit=str(given.n)).to_record_batch_reader() as reader:
         if given.json:
@@ -178,7 +226,7 @@ def _head(given: argparse.Namespace) -> int:
                 sys.stdout.writelines(f"{line}\n" for line in json_lines(batch))
         else:
             rows = list(cells(reader))
-            sys.stdout.write(text_table(reader.schema.names, rows) + "\n")
+            write_table(text_table(reader.schema.names, rows), sys.stdout)
     return DONE
 
 
@@ -192,16 +240,18 @@ def _count(given: argparse.Namespace) -> int:
 
 
 def _download(given: argparse.Namespace) -> int:
-    from delta_sharing_spark.export import standard_output, whole_file, write_batches
+    from delta_sharing_spark.export import format_of, standard_output, whole_file, write_batches
 
-    scan = _scan(given)
-    if given.output == "-":
+    to_standard_output = given.output == "-"
+    format = given.format or "parquet" if to_standard_output else format_of(given.output, given.format)
+    scan = _scan(given, **({} if given.limit is None else {"limit": str(given.limit)}))
+    if to_standard_output:
         with standard_output(sys.stdout) as out:
-            write_batches(scan.to_record_batch_reader(), out, given.format)
+            write_batches(scan.to_record_batch_reader(), out, format)
         return DONE
-    target = Path(given.output or f"{scan.table.name.table}.{given.format}")
+    target = Path(given.output or f"{scan.table.name.table}.{format}")
     with whole_file(target, replace=given.force) as out:
-        rows = write_batches(scan.to_record_batch_reader(), out, given.format)
+        rows = write_batches(scan.to_record_batch_reader(), out, format)
     if given.json:
         _print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
     else:
@@ -244,7 +294,12 @@ def _plain(item: Any) -> dict[str, Any]:
 
 
 def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.write(printable_json(value) + "\n")
+
+
+def _completion(given: argparse.Namespace) -> int:
+    sys.stdout.write(completion_script(_parser(), given.shell))
+    return DONE
 
 
 def _demo(given: argparse.Namespace) -> int:
@@ -261,24 +316,31 @@ def _demo(given: argparse.Namespace) -> int:
 
 
 def _serve(given: argparse.Namespace) -> int:
-    from delta_sharing_spark.testing.sample import TRIPS, write_sample
+    from delta_sharing_spark.testing.sample import TRIPS, share_sample
     from delta_sharing_spark.testing.server import SharingServer
 
     tables = dict(_named_directory(text) for text in given.tables)
+    names = list(tables)
     with tempfile.TemporaryDirectory(prefix="delta-sharing-") as directory, SharingServer(port=given.port) as server:
         if not tables:
-            samples = write_sample(Path(directory), trips=given.rows or TRIPS)
-            tables = {str(sample): sample.path for sample in samples}
+            names = [str(sample) for sample in share_sample(server, directory, trips=given.rows or TRIPS)]
         for name, path in tables.items():
             server.add_table(name, path, access_modes=("url", "dir"))
         profile = server.write_profile(given.profile or Path(directory) / "demo.share")
         out = sys.stdout
         out.write(f"A sharing server runs at {server.endpoint}. Read its tables with\n\n")
-        for name in tables:
+        for name in names:
             out.write(f'  spark.read.format("deltaSharing").load("{profile}#{name}")\n')
         out.write("\nEnd it with Ctrl-C.\n")
         out.flush()
         _until_ended()
+    return DONE
+
+
+def _flight(given: argparse.Namespace) -> int:
+    from delta_sharing_spark.flight.command_line import run
+
+    run(given, _options(given), sys.stdout, _until_ended)
     return DONE
 
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.access.settings import transport_of
 from delta_sharing_spark.display import Listing
-from delta_sharing_spark.errors import AddressError, ProfileError
+from delta_sharing_spark.errors import AddressError, NotFoundError, OptionError, ProfileError, RequestRefusedError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.sharing.actions import Schema, Share, Table
-from delta_sharing_spark.sharing.address import TableName, parse_table_name
+from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name
+from delta_sharing_spark.sharing.near_names import with_near_names
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, Profile, load_profile, profile_from_environment
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.table import SharedTable, option_text
+from delta_sharing_spark.table import ENGINES, SharedTable, option_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from delta_sharing_spark.access.flight.catalog import FlightCatalog
+    from delta_sharing_spark.spark.views import RegisteredView
+
+_log = logging.getLogger(__name__)
 
 
 class SharingClient:
@@ -27,21 +34,57 @@ class SharingClient:
     Args:
         profile: A path (local or any fsspec URL), the profile's JSON, its fields, or a ``Profile``; None takes
             ``DELTA_SHARING_PROFILE``.
+        engine: How Spark reads: ``"native"``, ``"python"`` or ``"auto"``, see ``Scan.to_spark``.
         **options: Options of every load, by their names (``accessMode="dir"``, ``caBundle=...``).
 
     Raises:
         ProfileError: The profile is missing or malformed.
         OptionError: An unknown option.
 
-    >>> client = SharingClient("config.share")          # doctest: +SKIP
-    >>> client.table("share.schema.table").scan(columns=["city"]).to_pandas()          # doctest: +SKIP
+    Examples:
+        >>> client = SharingClient("config.share")          # doctest: +SKIP
+        >>> client.table("share.schema.table").scan(columns=["city"]).to_pandas()          # doctest: +SKIP
     """
 
-    def __init__(self, profile: str | Path | Mapping[str, Any] | Profile | None = None, **options: object) -> None:
+    def __init__(
+        self,
+        profile: str | Path | Mapping[str, Any] | Profile | None = None,
+        engine: str = "auto",
+        **options: object,
+    ) -> None:
+        if engine not in ENGINES:
+            raise OptionError(f"engine={engine!r} is not known; use one of {', '.join(ENGINES)}")
         self._source = profile
+        self.engine = engine
         self.profile = _profile(profile)
         self.options = {name: option_text(value) for name, value in options.items()}
-        self.rest = SharingRest(self.profile, transport_of(parse_options({"path": "a.b.c", **self.options})))
+        parsed = parse_options({"path": "a.b.c", **self.options})
+        self.rest: SharingRest | FlightCatalog
+        if parsed.gateway is None:
+            self.rest = SharingRest(self.profile, transport_of(parsed))
+        else:
+            from delta_sharing_spark.access.flight.catalog import FlightCatalog
+            from delta_sharing_spark.access.flight.connection import GatewayConnection
+            from delta_sharing_spark.access.flight.settings import gateway_address
+
+            self.rest = FlightCatalog(GatewayConnection(gateway_address(parsed)))
+
+    @classmethod
+    def over(cls, gateway: str, token: str | None = None, engine: str = "auto", **options: object) -> SharingClient:
+        """A view of what a Flight gateway shares, which holds the profile; tables are read through it.
+
+        Args:
+            gateway: ``grpc+tls://host:port`` or ``grpc+tcp://host:port``.
+            token: What the gateway asks for; ``gatewayTokenFile`` and ``DELTA_SHARING_FLIGHT_TOKEN`` are other ways.
+            engine: As for the client of a profile; the native lane needs files, and a gateway gives rows.
+            **options: Options of every load.
+
+        Raises:
+            OptionError: An option that does not go with a gateway.
+        """
+        if token is not None:
+            options["gatewayToken"] = token
+        return cls(Profile(gateway), engine, gateway=gateway, **options)
 
     def __repr__(self) -> str:
         return f"SharingClient({self.profile.endpoint!r})"
@@ -52,22 +95,44 @@ class SharingClient:
 
     def list_schemas(self, share: Share | str) -> Sequence[Schema]:
         """All schemas of a share."""
-        return Listing(self.rest.list_schemas(share if isinstance(share, str) else share.name))
+        name = share if isinstance(share, str) else share.name
+        try:
+            return Listing(self.rest.list_schemas(name))
+        except NotFoundError as error:
+            raise self._with_near_names(error, name) from None
 
     def list_tables(self, schema: Schema | str) -> Sequence[Table]:
         """All tables of a schema; a string is ``share.schema``."""
         if isinstance(schema, str):
-            share, _, name = schema.rpartition(".")
-            if not share or not name:
-                raise AddressError(f"{schema!r} does not name a schema; write <share>.<schema>")
+            share, name = parse_schema_name(schema)
         else:
             share, name = schema.share, schema.name
-        return Listing(self.rest.list_tables(share, name))
+        try:
+            return Listing(self.rest.list_tables(share, name))
+        except NotFoundError as error:
+            raise self._with_near_names(error, share, name) from None
 
     def list_all_tables(self, share: Share | str | None = None) -> Sequence[Table]:
-        """All tables of a share, or of all shares."""
-        shares = [s.name for s in self.rest.list_shares()] if share is None else [getattr(share, "name", share)]
-        return Listing(t for name in shares for t in self.rest.list_all_tables(str(name)))
+        """All tables of a share, or of all shares.
+
+        A share whose name breaks the protocol's rules, and that the server itself cannot be asked for, is left out of
+        the list of all with a warning.
+        """
+        if share is not None:
+            return Listing(self.rest.list_all_tables(share if isinstance(share, str) else share.name))
+        return Listing(table for name in self.rest.list_shares() for table in self._tables_if_listable(name.name))
+
+    def _tables_if_listable(self, share: str) -> list[Table]:
+        try:
+            return list(self.rest.list_all_tables(share))
+        except (AddressError, NotFoundError, RequestRefusedError) as refusal:
+            if not is_odd(share, "share"):
+                raise
+            _log.warning("share %r is left out of the list of all tables: %s", share, refusal)
+            return []
+
+    def _with_near_names(self, error: NotFoundError, *names: str) -> NotFoundError:
+        return with_near_names(error, self.rest, *names) if isinstance(self.rest, SharingRest) else error
 
     def table(self, name: str | Table) -> SharedTable:
         """A table by its three-part name, or as a listing shows it. Nothing is asked yet."""
@@ -75,24 +140,113 @@ class SharingClient:
             return SharedTable(self, TableName(name.share, name.schema, name.name))
         return SharedTable(self, parse_table_name(name))
 
-    def sql(self, spark: SparkSession, query: str) -> DataFrame:
+    def sql(
+        self,
+        spark: SparkSession,
+        query: str,
+        args: Mapping[str, Any] | Sequence[Any] | None = None,
+        engine: str = "python",
+    ) -> DataFrame:
         """Run any Spark query over shared tables by their three-part names, beside the session's own tables.
 
-        Each table is loaded with just the columns and conditions the query needs of it; Spark runs the query itself.
-        ``client.explain_sql(query)`` tells what is narrowed.
+        Each table is loaded with just the columns and rows that Spark's own plan needs of it; Spark runs the query
+        itself. ``client.explain_sql(query)`` tells what is narrowed. ``VERSION AS OF`` and ``TIMESTAMP AS OF`` with a
+        literal read a table as of then.
+
+        Args:
+            spark: A classic or Connect session.
+            query: A query; write its result by ``.write`` of what is returned.
+            args: Values of the query's parameters, as ``spark.sql`` takes them.
+            engine: ``"native"`` and ``"auto"`` let Spark's own reader read where it fits all tables of the query, see
+                ``Scan.to_spark``: Spark prunes itself then, and the query is planned once.
 
         Raises:
+            PredicateError: The text is not a query (an INSERT, a command); nothing has run then.
+            OptionError: An unknown engine.
             DeltaSharingError: A shared table cannot be loaded.
         """
         from delta_sharing_spark.spark.sql import run
 
-        return run(self, spark, query)
+        return run(self, spark, query, args, engine)
 
-    def explain_sql(self, query: str) -> str:
-        """What each shared table of a query is loaded with, and why not less."""
+    def query(self, spark: SparkSession, build: Callable[[Callable[[str], DataFrame]], DataFrame]) -> DataFrame:
+        """A DataFrame over shared tables, each loaded with just the columns and rows that it needs.
+
+        Args:
+            spark: A classic or Connect session.
+            build: Is called with a function that takes ``share.schema.table`` and gives the table's DataFrame; returns
+                the DataFrame wanted. It is called several times, first over tables that cannot be executed: where it
+                executes something, or builds another DataFrame at each call, its tables are loaded whole.
+
+        Raises:
+            DeltaSharingError: A shared table cannot be loaded.
+
+        Examples:
+            >>> client.query(spark, lambda t: t("s.d.orders").where("total > 10").groupBy("city").count())  # doctest: +SKIP
+        """
+        from delta_sharing_spark.spark.sql import query
+
+        return query(self, spark, build)
+
+    def explain_sql(
+        self,
+        query: str | Callable[[Callable[[str], DataFrame]], DataFrame],
+        spark: SparkSession | None = None,
+        args: Mapping[str, Any] | Sequence[Any] | None = None,
+    ) -> str:
+        """What each shared table of a query is loaded with, which conditions are left to Spark, and why.
+
+        Args:
+            query: As in ``sql``, or a function as in ``query``.
+            spark: The session whose plan is asked; the active one by default.
+            args: Values of the query's parameters.
+
+        Raises:
+            ConfigError: No session is active.
+        """
         from delta_sharing_spark.spark.sql import explain
 
-        return explain(self, query)
+        return explain(self, query, spark, args)
+
+    def register(
+        self,
+        spark: SparkSession,
+        tables: str | Sequence[str] | Mapping[str, str] | None = None,
+        engine: str | None = None,
+        **options: object,
+    ) -> Sequence[RegisteredView]:
+        """Make shared tables temporary views of a session, for plain ``spark.sql``.
+
+        Each view is a snapshot, planned now; ``refresh`` plans anew.
+
+        Args:
+            spark: A classic or Connect session.
+            tables: A share, by its name: all its tables; a table's three-part name, or several; views' names to tables;
+                None for all tables of all shares. A view is called ``<schema>_<table>`` where no name is given for it.
+            engine: As ``Scan.to_spark``.
+            **options: Options of each scan (``version=3``, ``where="..."``).
+
+        Returns:
+            The views. A table of a share that cannot be loaded has none, and says why; a table that was named raises.
+
+        Raises:
+            AddressError: Two tables would have one view.
+            DeltaSharingError: A table that was named cannot be loaded.
+        """
+        from delta_sharing_spark.spark.views import register_views
+
+        return register_views(self, spark, tables, engine, **options)
+
+    def refresh(self, spark: SparkSession, views: str | Sequence[str] | None = None) -> Sequence[RegisteredView]:
+        """Plan registered views anew, by their names; all of this client's by default.
+
+        Raises:
+            OptionError: A view was not registered.
+            DeltaSharingError: A table cannot be loaded.
+        """
+        from delta_sharing_spark.spark.views import refresh_views
+
+        return refresh_views(self, spark, views)
 
     def options_for(self, name: TableName) -> dict[str, str]:
         """The options of a Spark load of a table: its path, and the credentials unless the profile is a path."""
@@ -102,7 +256,8 @@ class SharingClient:
             named = os.environ.get(ENVIRONMENT, "").strip()
             if named and not named.startswith("{"):
                 return {**self.options, "path": f"{named}#{name}"}
-        return {**self.options, **_inline(self.profile), "path": str(name)}
+        inline = {} if "gateway" in self.options else _inline(self.profile)
+        return {**self.options, **inline, "path": str(name)}
 
     def load_options(self, name: TableName, more: Mapping[str, str]) -> dict[str, str]:
         """The options of a load in this process."""

@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from delta_sharing_spark.markup import html_table, text_table
+from delta_sharing_spark.redaction import printable
+
 if TYPE_CHECKING:
-    from delta_sharing_spark.access.load import Load
-    from delta_sharing_spark.access.planning import ScanPlan
+    from delta_sharing_spark.access.plan import ScanPlan
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
+    from delta_sharing_spark.scan.plan import Split
     from delta_sharing_spark.schema.types import Struct
 
 _T = TypeVar("_T")
 _SHOWN = 100
-#: Reads of at least so many bytes show their progress on a terminal.
-_PROGRESS_BYTES = 64 << 20
+#: Seconds that a read may take before its progress is shown.
+_PROGRESS_DELAY = 1.0
+#: What listings show on demand only.
+_ON_DEMAND = frozenset({"id", "share_id", "location", "auxiliary_locations", "properties", "display_name"})
 
 
 class Listing(list[_T], Generic[_T]):
-    """A list that shows itself as a table, in a terminal and in a notebook."""
+    """A list that shows itself as a table, in a terminal and in a notebook.
 
-    def __init__(self, items: Iterable[_T]) -> None:
+    Ids, locations and properties are shown by ``listing.verbose`` only.
+    """
+
+    def __init__(self, items: Iterable[_T], *, hidden: frozenset[str] = _ON_DEMAND) -> None:
         super().__init__(items)
+        self._hidden = hidden
+
+    @property
+    def brief(self) -> Listing[_T]:
+        """The same items, shown by their names and comments."""
+        return Listing(self, hidden=_ON_DEMAND | {"share", "schema", "access_modes"})
+
+    @property
+    def verbose(self) -> Listing[_T]:
+        """The same items, shown with all they have."""
+        return Listing(self, hidden=frozenset())
 
     def __repr__(self) -> str:
         return self.text(_SHOWN)
@@ -33,11 +52,17 @@ class Listing(list[_T], Generic[_T]):
         """The items as an aligned table, at most ``shown`` of them and a word on the rest."""
         if not self:
             return "(none)"
-        table = text_table(*_cells(self[:shown]))
-        return table if shown is None or len(self) <= shown else f"{table}\n... and {len(self) - shown} more"
+        table = text_table(*_cells(self[:shown], self._hidden))
+        return table if shown is None or len(self) <= shown else f"{table}\n{self._rest(shown)}"
 
     def _repr_html_(self) -> str:
-        return html_table(self)
+        if not self:
+            return html_table([], [["(none)"]])
+        header, rows = _cells(self[:_SHOWN], self._hidden)
+        return html_table(header, rows, note=self._rest(_SHOWN) if len(self) > _SHOWN else "")
+
+    def _rest(self, shown: int) -> str:
+        return f"... and {len(self) - shown} more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +83,24 @@ def columns_of(schema: Struct) -> list[Column]:
     ]
 
 
-def html_table(items: list[Any], caption: str | None = None) -> str:
-    """Items as a table of HTML, every text escaped; at most a hundred of them and a word on the rest."""
-    title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    if not items:
-        return f"<table>{title}<tbody><tr><td>(none)</td></tr></tbody></table>"
-    header, rows = _cells(items[:_SHOWN])
-    if len(items) > _SHOWN:
-        rows.append([f"... and {len(items) - _SHOWN} more", *[""] * (len(header) - 1)])
-    head = "".join(f"<th>{escape(name)}</th>" for name in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows)
-    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def schema_html(schema: Struct, caption: str) -> str:
+    """A schema as HTML: a row for each column."""
+    header, rows = _cells(columns_of(schema), frozenset())
+    return html_table(header, rows, caption)
 
 
-def _cells(items: list[Any]) -> tuple[list[str], list[list[str]]]:
+def scan_html(table: str, options: Mapping[str, str], schema: Struct) -> str:
+    """A scan as HTML: what it was asked for, and the columns it gives. ``options`` must hold no secret."""
+    asked = ", ".join(f"{name} = {value}" for name, value in options.items()) or "all rows of the newest version"
+    return schema_html(schema, f"Scan of {table}: {asked}")
+
+
+def _cells(items: Sequence[Any], hidden: frozenset[str]) -> tuple[list[str], list[list[str]]]:
     """Column names and cells; columns that are empty in every row are left out."""
     if not items or not is_dataclass(items[0]):
         return ["value"], [[str(item)] for item in items]
-    names = [f.name for f in fields(items[0]) if f.repr and any(getattr(item, f.name) for item in items)]
+    names = [f.name for f in fields(items[0]) if f.repr and f.name not in hidden]
+    names = [name for name in names if any(getattr(item, name) for item in items)]
     return names, [[_cell(getattr(item, name)) for name in names] for item in items]
 
 
@@ -87,57 +112,81 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def text_table(header: list[str], rows: list[list[str]]) -> str:
-    """Cells as aligned text."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = [header, ["-" * w for w in widths], *rows]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
-
-
-def explanation(planned: ScanPlan, load: Load) -> str:
+def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
     """What a plan sent, reads and skips."""
     report = planned.report
     version = "newest" if report.version is None else report.version
-    lines = [f"table      {load.table}, version {version}", f"access     {report.mode}: {report.reason}"]
+    lines = [f"table      {scan.table}, version {version}", f"access     {report.mode}: {report.reason}"]
     for name, value in report.sent.items():
         lines.append(f"sent       {name} = {value}")
     if not report.sent:
         lines.append("sent       no hints")
+    if report.fallback is not None:
+        lines.append(f"asked      {report.fallback}")
     lines.append(f"listed     {report.listed} files")
     for rule, count in report.skipped.items():
         lines.append(f"skipped    {count} files by {rule}")
     lines.append(f"to read    {report.files} files, {report.bytes:,} bytes, in {len(planned.splits)} splits")
-    lines.append(f"columns    {', '.join(load.output.names)}")
-    if load.predicate is not None:
-        lines.append(f"where      {load.predicate}")
+    lines.append(f"columns    {', '.join(scan.output.names)}")
+    if scan.predicate is not None:
+        lines.append(f"where      {scan.predicate}")
         for part in report.unhelpful:
             lines.append(f"           no file can be skipped by {part}; it filters rows")
-    return "\n".join(lines)
+    return "\n".join(printable(line, one_line=True) for line in lines)
 
 
-@contextmanager
-def progress_of(planned: ScanPlan) -> Iterator[Callable[[int], None] | None]:
-    """A line of progress on stderr for a long read, where a person is looking; else None."""
-    if planned.report.bytes < _PROGRESS_BYTES or not _is_watched():
-        yield None
-        return
-    total, done = len(planned.splits), 0
+class Progress:
+    """A bar of bytes and rows with rate and time left: a widget in a notebook, a line on a terminal, else nothing.
 
-    def show() -> None:
-        share = done * 40 // total if total else 40
-        sys.stderr.write(f"\r{planned.spec.table} [{'#' * share}{'.' * (40 - share)}] {done}/{total}")
-        sys.stderr.flush()
+    Args:
+        planned: What is read.
+    """
 
-    def step(_: int) -> None:
-        nonlocal done
-        done += 1
-        show()
+    def __init__(self, planned: ScanPlan) -> None:
+        self._bytes = {split.index: _bytes_of(split) for split in planned.splits}
+        self._rows = 0
+        bar = _bar() if _is_watched() else None
+        self._bar = bar and bar(
+            total=sum(self._bytes.values()),
+            desc=printable(planned.spec.table, one_line=True),
+            unit="B",
+            unit_scale=True,
+            delay=_PROGRESS_DELAY,
+            leave=False,
+        )
 
-    show()
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def add_rows(self, rows: int) -> None:
+        """Count rows that were read."""
+        if self._bar is not None:
+            self._rows += rows
+            self._bar.set_postfix_str(f"{self._rows:,} rows", refresh=False)
+
+    def finish_split(self, index: int) -> None:
+        """Count the bytes of a split that is done."""
+        if self._bar is not None:
+            self._bar.update(self._bytes[index])
+
+
+def _bytes_of(split: Split) -> int:
+    return sum((part.task.size if part.end is None else part.end) - part.start for part in split.slices)
+
+
+def _bar() -> Any:
+    """``tqdm.auto.tqdm``; None where it is not installed, as on servers that were sent this package alone."""
     try:
-        yield step
-    finally:
-        sys.stderr.write("\n")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tqdm warns of a notebook without ipywidgets, and shows text there
+            from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    return tqdm
 
 
 def _is_watched() -> bool:

@@ -1,4 +1,4 @@
-"""The error tree, and the redaction that keeps secrets out of it.
+"""The error tree; its messages carry no secret.
 
 ::
 
@@ -7,7 +7,8 @@
     │   ├── OptionError             an unknown option, or a value it cannot take
     │   ├── AddressError            "profile#share.schema.table" that is not one
     │   ├── ProfileError            a profile that is missing, malformed or too new
-    │   └── PredicateError          a ``where`` outside the exact language
+    │   ├── PredicateError          a ``where`` outside the exact language
+    │   └── CommandError            a Flight command, criteria or action that is none
     ├── ServerError                 what the sharing server answered (status, error_code)
     │   ├── UnauthenticatedError    401
     │   ├── ForbiddenError          403
@@ -28,29 +29,32 @@
     │   ├── CorruptFileError        its bytes are not what the plan or the format says
     │   ├── NullInRequiredError     a NULL in a column declared NOT NULL
     │   └── FileGoneError           the server or the storage no longer has it
-    └── StreamError                 an offset or a change a stream cannot go on from
+    ├── StreamError                 an offset or a change a stream cannot go on from
+    ├── TicketError                 a Flight ticket that is forged, another caller's, or late
+    └── CancelledError              a flight that was cancelled
 
 Every error crosses process borders (executor to driver), so all of them pickle: a message, and
-details as plain attributes. The last line of a message says what to do next.
+details as plain attributes. A message is one line, whose end says what to do next.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
+
+from delta_sharing_spark.redaction import shown
 
 
 class DeltaSharingError(Exception):
     """The root of every error this package raises on purpose.
 
     Args:
-        message: What failed, on which table or file, why, and what to do next. It is redacted here,
-            so that no error can carry a secret whoever built its text.
+        message: What failed, on which table or file, why, and what to do next. It is made fit to be shown here
+            (``redaction.shown``), so that no error can carry a secret or a control character whoever built its text.
         **details: Plain values kept as attributes (``status``, ``file``, ``column``...).
     """
 
     def __init__(self, message: str, **details: Any) -> None:
-        super().__init__(redact(message))
+        super().__init__(shown(" ".join(message.split("\n"))))
         self.__dict__.update(details)
 
 
@@ -72,6 +76,10 @@ class ProfileError(ConfigError):
 
 class PredicateError(ConfigError):
     """A ``where`` that is outside the language that is evaluated exactly."""
+
+
+class CommandError(ConfigError):
+    """A Flight descriptor, criteria or action that names nothing the gateway has."""
 
 
 class ServerError(DeltaSharingError):
@@ -104,7 +112,13 @@ class RequestRefusedError(ServerError):
 
 
 class UnavailableError(ServerError):
-    """429 or 5xx that outlasted the retries."""
+    """429 or 5xx that outlasted the retries.
+
+    Attributes:
+        permanent: The server failed on the same request in the same words each time: another try will not help.
+    """
+
+    permanent: bool = False
 
 
 class ResponseError(ServerError):
@@ -179,30 +193,15 @@ class StreamError(DeltaSharingError):
     """An offset, a version or a schema change that a stream cannot go on from."""
 
 
-_URL_QUERY = re.compile(r"(?P<base>[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>?#]*)\?[^\s\"'<>]*")
-#: urllib3 quotes the path alone: "Max retries exceeded with url: /f.parquet?X-Amz-Signature=abc".
-_PATH_QUERY = re.compile(r"(?P<base>\burl: /[^\s\"'<>?#]*)\?[^\s\"'<>]*")
-_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s\"'<>@]*:[^/\s\"'<>@]*@")
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
-_SECRET_FIELD = re.compile(
-    r"(?i)(?P<key>[\"']?\b(?:bearer_?token|access_?token|refresh_?token|client_?secret|secret_?access_?key|session_?token|"
-    r"access_?key_?id|sas_?token|oauth_?token|password|private_?key|client_?assertion|assertion)\b[\"']?\s*[:=]\s*)"
-    r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&}\"']+)"
-)
-_SIGNATURE = re.compile(
-    r"(?i)\b(?P<key>sig|signature|x-amz-(?:signature|credential|security-token)|x-goog-signature)=[^\s&\"']+"
-)
+class TicketError(DeltaSharingError):
+    """A Flight ticket that the gateway refuses.
 
-
-def redact(text: str) -> str:
-    """Return ``text`` without URL queries, user info, bearer tokens and named secrets.
-
-    >>> redact("GET https://host/f.parquet?X-Amz-Signature=abc failed")
-    'GET https://host/f.parquet?[redacted] failed'
+    Attributes:
+        reason: ``"forged"``, ``"identity"``, ``"cancelled"`` or ``"expired"``; only an expired ticket can be renewed.
     """
-    text = _URL_QUERY.sub(r"\g<base>?[redacted]", text)
-    text = _PATH_QUERY.sub(r"\g<base>?[redacted]", text)
-    text = _USERINFO.sub(r"\g<scheme>[redacted]@", text)
-    text = _BEARER.sub(r"\1 [redacted]", text)
-    text = _SECRET_FIELD.sub(r"\g<key>[redacted]", text)
-    return _SIGNATURE.sub(r"\g<key>=[redacted]", text)
+
+    reason: str = ""
+
+
+class CancelledError(DeltaSharingError):
+    """The flight was cancelled, by this client or another one of the same caller."""

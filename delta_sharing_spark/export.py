@@ -20,7 +20,34 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMATS = ("parquet", "csv", "json")
+_SUFFIXES = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+}
 _Encoder = Callable[[Any], Any]
+
+
+def format_of(path: str | None, format: str | None) -> str:
+    """The format of a file: as given, else by its suffix; Parquet where neither is named.
+
+    Raises:
+        ConfigError: The suffix is another format's, or none that is known while no format is given.
+    """
+    if path is None:
+        return format or "parquet"
+    suffix = Path(path).suffix.lower()
+    by_suffix = _SUFFIXES.get(suffix)
+    if by_suffix is None and format is None:
+        raise ConfigError(
+            f"the format of {path} is not known from its suffix; end it in {', '.join(_SUFFIXES)}, or give --format"
+        )
+    if format is not None and by_suffix not in (None, format):
+        raise ConfigError(f"{path} ends like {by_suffix} and --format says {format}; change one of them")
+    return format or str(by_suffix)
 
 
 def write_batches(reader: pa.RecordBatchReader, out: BinaryIO, format: str) -> int:

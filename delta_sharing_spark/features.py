@@ -29,9 +29,10 @@ _WIDER = {
     "float": ("double",),
     "date": ("timestamp_ntz",),
 }
-#: Digits that a decimal needs before its point to hold every value.
-_DECIMAL_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+#: Digits that a decimal needs before its point to hold every value. The protocol lists 10 for types up to INT and 20 for
+#: LONG; writers of narrower changes lose nothing, and the reference client reads them.
+_DECIMAL_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,12 @@ _READER_FEATURES = (
     Feature("deletionVectors", "Leave out the rows that a file's deletion vector marks.", True, "Every storage kind."),
     Feature("timestampNtz", "Read `timestamp_ntz` and never shift its zone.", True, "Spark's TIMESTAMP_NTZ."),
     Feature("timestampWithoutTimezone", "The former name of `timestampNtz`.", True, "Spark's TIMESTAMP_NTZ."),
-    Feature("typeWidening", _WIDENING, True, "Every change the protocol allows, nested ones too."),
+    Feature(
+        "typeWidening",
+        _WIDENING,
+        True,
+        "Every change the protocol allows, nested ones too; integers to any decimal that holds their every value.",
+    ),
     Feature("typeWidening-preview", _WIDENING, True, "As `typeWidening`."),
     Feature("v2Checkpoint", "Read V2 checkpoints and their sidecars.", True, "JSON and Parquet."),
     Feature("vacuumProtocolCheck", "None: an acknowledgement.", True, "Nothing to do."),
@@ -131,7 +137,8 @@ def check_protocol(min_reader_version: int, reader_features: Iterable[str] | Non
 
     Args:
         min_reader_version: ``minReaderVersion`` of the protocol action.
-        reader_features: ``readerFeatures``; None where the protocol has none.
+        reader_features: ``readerFeatures``; None where the protocol has none, which with version 3 is a list of none, as
+            in Delta Lake.
         table: How errors name the table.
 
     Raises:
@@ -158,12 +165,7 @@ def check_protocol(min_reader_version: int, reader_features: Iterable[str] | Non
                 f"only; ask the provider to repair the table"
             )
         return
-    if features is None:
-        raise LogError(
-            f"the protocol of {table} is invalid: minReaderVersion is {FEATURES_READER_VERSION} and readerFeatures is "
-            f"missing; ask the provider to repair the table"
-        )
-    refused = [name for name in features if name not in FEATURES or not FEATURES[name].supported]
+    refused = [name for name in features or () if name not in FEATURES or not FEATURES[name].supported]
     if refused:
         raise UnsupportedFeatureError(
             f"{table} uses table features that this reader does not support: {'; '.join(map(_refusal, refused))}",
@@ -220,7 +222,7 @@ def _check_change(change: object, column: str, table: str) -> None:
 
 
 def widens(before: str, after: str) -> bool:
-    """Whether the protocol lets a column of type ``before`` become ``after`` (Delta protocol, "Type Widening")."""
+    """Whether a column of type ``before`` may become ``after`` (Delta protocol, "Type Widening"): every value fits."""
     if after in _WIDER.get(before, ()):
         return True
     target = _DECIMAL.fullmatch(after)

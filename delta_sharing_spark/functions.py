@@ -1,9 +1,13 @@
-"""The common case in one call each; names follow the reference Python client."""
+"""The common case in one call each; names and keywords follow the reference Python client.
+
+Of that client's keywords ``use_delta_format`` chooses the response format. ``jsonPredicateHints`` skips files and
+filters no row, as there; ``where`` does both. ``convert_in_batches`` changes nothing: rows are always read in batches.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.sharing.actions import Metadata, Protocol
@@ -22,14 +26,14 @@ def get_table_version(url: str, starting_timestamp: Moment | None = None) -> int
     return _table(url).version(starting_timestamp)
 
 
-def get_table_metadata(url: str) -> Metadata:
-    """The newest metadata of a table."""
+def get_table_metadata(url: str, use_delta_format: bool = True) -> Metadata:
+    """The newest metadata of a table, the same in either format."""
     return _table(url).metadata
 
 
-def get_table_protocol(url: str) -> Protocol:
+def get_table_protocol(url: str, use_delta_format: bool = True) -> Protocol:
     """What a reader of the newest version must be able to do."""
-    return _table(url).head().protocol
+    return _table(url).snapshot_head().protocol
 
 
 def load_as_arrow(
@@ -41,7 +45,7 @@ def load_as_arrow(
     where: str | None = None,
 ) -> pa.Table:
     """A snapshot's rows as an Arrow table."""
-    return _scan(url, limit, version, timestamp, columns, where).to_arrow()
+    return _table(url).scan(columns, where, limit, version, timestamp).to_arrow()
 
 
 def load_as_pandas(
@@ -49,11 +53,32 @@ def load_as_pandas(
     limit: int | None = None,
     version: int | None = None,
     timestamp: Moment | None = None,
+    jsonPredicateHints: str | None = None,
+    use_delta_format: bool | None = None,
+    convert_in_batches: bool = False,
+    *,
     columns: Sequence[str] | None = None,
     where: str | None = None,
 ) -> pd.DataFrame:
-    """A snapshot's rows as a pandas DataFrame."""
-    return _scan(url, limit, version, timestamp, columns, where).to_pandas()
+    """A snapshot's rows as a pandas DataFrame.
+
+    Args:
+        url: ``<profile>#<share>.<schema>.<table>``.
+        limit: At most so many rows.
+        version, timestamp: The table as of then.
+        jsonPredicateHints: Files that hold no matching row are skipped; rows are not filtered. ``where`` does both.
+        use_delta_format: Ask for the delta format, or for the parquet format; the server chooses if it is None.
+        convert_in_batches: Changes nothing; rows are always read in batches.
+        columns: The columns, in this order.
+        where: A SQL boolean expression that every row fulfils.
+    """
+    options = _format(use_delta_format)
+    scan = _table(url).scan(columns, where, limit, version, timestamp, **options)
+    if jsonPredicateHints is not None:
+        from delta_sharing_spark.predicates.from_hints import condition_of_hints
+
+        scan = Scan(scan.table, scan.options, prune=condition_of_hints(jsonPredicateHints))
+    return scan.to_pandas()
 
 
 def load_as_polars(
@@ -65,7 +90,25 @@ def load_as_polars(
     where: str | None = None,
 ) -> pl.DataFrame:
     """A snapshot's rows as a Polars DataFrame."""
-    return _scan(url, limit, version, timestamp, columns, where).to_polars()
+    return _table(url).scan(columns, where, limit, version, timestamp).to_polars()
+
+
+def scan_share(
+    url: str,
+    version: int | None = None,
+    timestamp: Moment | None = None,
+    where: str | None = None,
+    **options: Any,
+) -> pl.LazyFrame:
+    """A snapshot as a lazy Polars frame, whose queries read only the columns and files they need.
+
+    Args:
+        url: ``<profile>#<share>.<schema>.<table>``.
+        version, timestamp: The table as of then.
+        where: A SQL boolean expression that every row fulfils, beside the conditions of the query itself.
+        **options: Further options of the load.
+    """
+    return _table(url).scan(where=where, version=version, timestamp=timestamp, **options).lazy()
 
 
 def load_as_spark(
@@ -75,9 +118,10 @@ def load_as_spark(
     columns: Sequence[str] | None = None,
     where: str | None = None,
     spark: SparkSession | None = None,
+    engine: str | None = None,
 ) -> DataFrame:
-    """A snapshot as a Spark DataFrame, in the active session unless one is given."""
-    return _scan(url, None, version, timestamp, columns, where).to_spark(_session(spark))
+    """A snapshot as a Spark DataFrame, in the active session unless one is given; ``engine`` as in ``Scan.to_spark``."""
+    return _table(url).scan(columns, where, None, version, timestamp).to_spark(_session(spark), engine)
 
 
 def load_table_changes_as_pandas(
@@ -86,10 +130,12 @@ def load_table_changes_as_pandas(
     ending_version: int | None = None,
     starting_timestamp: Moment | None = None,
     ending_timestamp: Moment | None = None,
+    use_delta_format: bool | None = None,
+    convert_in_batches: bool = False,
 ) -> pd.DataFrame:
-    """A change data feed as a pandas DataFrame."""
-    changes = _table(url).changes(starting_version, ending_version, starting_timestamp, ending_timestamp)
-    return changes.to_pandas()
+    """A change data feed as a pandas DataFrame; the last two arguments as those of ``load_as_pandas``."""
+    bounds = (starting_version, ending_version, starting_timestamp, ending_timestamp)
+    return _table(url).changes(*bounds, **_format(use_delta_format)).to_pandas()
 
 
 def load_table_changes_as_spark(
@@ -105,15 +151,11 @@ def load_table_changes_as_spark(
     return changes.to_spark(_session(spark))
 
 
-def _scan(
-    url: str,
-    limit: int | None,
-    version: int | None,
-    timestamp: Moment | None,
-    columns: Sequence[str] | None,
-    where: str | None,
-) -> Scan:
-    return _table(url).scan(columns, where, limit, version, timestamp)
+def _format(use_delta_format: bool | None) -> dict[str, Any]:
+    """The option that the reference client's ``use_delta_format`` means."""
+    if use_delta_format is None:
+        return {}
+    return {"responseFormat": "delta" if use_delta_format else "parquet"}
 
 
 def _table(url: str) -> SharedTable:

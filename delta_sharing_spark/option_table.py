@@ -92,6 +92,7 @@ def _option(
 
 _WHAT, _TRAVEL, _CHANGES, _STREAM = "What to read", "Time travel", "Change data feed", "Streams"
 _ACCESS, _PLAN, _NET, _CACHE = "Access", "Planning and memory", "Network", "Cache"
+_GATEWAY = "Flight gateway"
 INLINE = "Inline credentials"
 
 
@@ -258,7 +259,8 @@ class ReadOptions:
     allowed_data_hosts: tuple[str, ...] = _option(
         values.names,
         (),
-        "Hosts that data URLs may name with plain http. https and loopback need no entry.",
+        "Hosts that data URLs may name with plain http, or that lie on this machine or link-local addresses. https needs no "
+        "entry elsewhere, and a sharing server on loopback may name loopback.",
         _ACCESS,
         shown="none",
     )
@@ -274,8 +276,21 @@ class ReadOptions:
         _PLAN,
         shown="`128m`",
     )
-    max_files_per_request: int = _option(
-        values.positive, 100_000, "Page size: files in one answer of a server that pages.", _PLAN
+    max_files_per_request: int | None = _option(
+        values.positive,
+        None,
+        "Ask for the list of files in pages of so many. Unset, the server decides; the reference server cannot page "
+        "tables with deletion vectors, column mapping or other reader features.",
+        _PLAN,
+        shown="none",
+    )
+    server_hints: str = _option(
+        values.choice("json", "sql", "both"),
+        "json",
+        "How filters are sent to the server: as `jsonPredicateHints`, as SQL `predicateHints` (partition columns only, "
+        "for servers that know no others), or both. Rows are filtered here in any case.",
+        _PLAN,
+        type="`json`, `sql`, `both`",
     )
     async_query: bool = _option(
         values.boolean, False, "Let the server answer a query later and poll for the result.", _PLAN
@@ -308,6 +323,27 @@ class ReadOptions:
         values.size, 10 << 30, "Size that the cache is kept under, least recently used first.", _CACHE, shown="`10g`"
     )
 
+    gateway: str | None = _option(
+        values.text,
+        None,
+        "Read through a Flight gateway, `grpc+tls://host:port`, which holds the profile; the path is then the bare "
+        "`<share>.<schema>.<table>`.",
+        _GATEWAY,
+        shown="none",
+    )
+    gateway_token_file: str | None = _option(
+        values.text,
+        None,
+        "A file with the token that the gateway asks for.",
+        _GATEWAY,
+        shown="`DELTA_SHARING_FLIGHT_TOKEN`",
+    )
+    gateway_token: str | None = _option(values.text, None, "The token itself.", _GATEWAY, shown="none", sensitive=True)
+    gateway_certificate: str | None = _option(
+        values.text, None, "A PEM file of this client's own certificate, for mutual TLS.", _GATEWAY, shown="none"
+    )
+    gateway_key: str | None = _option(values.text, None, "A PEM file of its private key.", _GATEWAY, shown="none")
+
     share_credentials_version: str | None = _option(
         values.text, None, "Version of the inline profile: `1` or `2`.", INLINE
     )
@@ -321,6 +357,10 @@ class ReadOptions:
     scope: str | None = _option(values.text, None, "OAuth scope.", INLINE)
     username: str | None = _option(values.text, None, "User of `basic`.", INLINE, sensitive=True)
     password: str | None = _option(values.text, None, "Password of `basic`.", INLINE, sensitive=True)
+
+    #: When the table was loaded, in microseconds since 1970: what ``current_timestamp()`` means in ``where``, however
+    #: late the plan is run, and however often. None in a stream.
+    loaded_at: int | None = field(default=None, repr=False, compare=False)
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -337,6 +377,8 @@ class ReadOptions:
 def _declared() -> tuple[Option, ...]:
     found = []
     for declared in fields(ReadOptions):
+        if "option" not in declared.metadata:
+            continue
         described = declared.metadata["option"]
         name = re.sub(r"_(\w)", lambda m: m[1].upper(), declared.name)
         found.append(Option(name, declared.name, default=declared.default, **described))

@@ -38,11 +38,18 @@ def invalid(name: str, value: str, must: str) -> OptionError:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is closest to ``word``, without regard to case."""
+    """The known word that ``word`` was probably meant to be, without regard to case; None if none is near enough.
+
+    A typing error leaves most letters in place, or a word of several is written by one of its parts.
+    """
     import difflib
 
     by_lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
+    lowered = word.lower()
+    close = difflib.get_close_matches(lowered, by_lower, n=1, cutoff=0.7)
+    if not close and len(lowered) > 3:
+        parts = [name for name in by_lower if lowered in name or (len(name) > 2 and lowered.startswith(name))]
+        close = sorted(parts, key=len)[:1]
     return by_lower[close[0]] if close else None
 
 

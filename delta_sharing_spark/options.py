@@ -7,13 +7,15 @@ it hands over); an unknown option or value is an error that names the nearest kn
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from delta_sharing_spark import option_values as values
-from delta_sharing_spark.errors import OptionError, redact
+from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.option_table import INLINE, OPTIONS, Option, ReadOptions
+from delta_sharing_spark.redaction import redact
 
 __all__ = ["OPTIONS", "Option", "ReadOptions", "check_batch", "options_page", "parse_options", "redacted_options"]
 
@@ -34,13 +36,16 @@ _JVM_ONLY = {
 }
 
 
-def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -> ReadOptions:
+def parse_options(
+    given: Mapping[str, str], *, streaming: bool | None = False, loaded_at: int | None = None
+) -> ReadOptions:
     """The options of one load, from what the user wrote.
 
     Args:
         given: Option names, in any case, to their text.
         streaming: Whether they belong to ``readStream``; None where that is not known yet (Spark asks for the schema
             of both in the same way), which leaves the checks that depend on it to a later call.
+        loaded_at: When the table was loaded, in microseconds since 1970; now, if left out.
 
     Raises:
         OptionError: An unknown option or value, naming the nearest known one; options that contradict each other.
@@ -62,11 +67,13 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -
     zone = values.find_zone(found.get("time_zone", "UTC").strip())
     parsed = {o.attribute: o.parse(o.name, found[o.attribute], zone) for o in OPTIONS if o.attribute in found}
     _check_versions(parsed)
+    _check_gateway(parsed)
     if streaming is not None:
         _check_scope(parsed, streaming)
     if streaming and not {"max_files_per_trigger", "max_bytes_per_trigger"} & parsed.keys():
         parsed["max_files_per_trigger"] = 1000
-    return ReadOptions(**parsed)
+    moment = None if streaming else loaded_at or time.time_ns() // 1000
+    return ReadOptions(**parsed, loaded_at=moment)
 
 
 def _unknown(key: str) -> OptionError:
@@ -80,8 +87,8 @@ def _unknown(key: str) -> OptionError:
 def _check_address(found: Mapping[str, str]) -> None:
     if not found.get("path", "").strip():
         raise OptionError(
-            "'path' is not specified: load('<profile>#<share>.<schema>.<table>'). "
-            "If you use SQL to create a Delta Sharing table, LOCATION must be specified",
+            "'path' is not specified: load('<profile>#<share>.<schema>.<table>'); in SQL CREATE TEMPORARY VIEW name USING "
+            "deltaSharing OPTIONS (path '...'), as a table of Spark's catalogue forgets its options",
             option="path",
         )
     inline = [o.name for o in OPTIONS if o.group == INLINE and o.attribute in found]
@@ -120,6 +127,32 @@ def _check_versions(parsed: Mapping[str, Any]) -> None:
             "startingTimestamp is later than endingTimestamp; give a range that goes forward",
             option="startingTimestamp",
         )
+
+
+def _check_gateway(parsed: Mapping[str, Any]) -> None:
+    ours = sorted(name for name in parsed if name.startswith("gateway_"))
+    if "gateway" not in parsed:
+        if ours:
+            raise OptionError(
+                f"option '{_name(ours[0])}' is for a Flight gateway; name it with 'gateway'", option=_name(ours[0])
+            )
+        return
+    others = sorted({"access_mode", "cache_dir", *(o.attribute for o in OPTIONS if o.group == INLINE)} & parsed.keys())
+    if others:
+        raise OptionError(
+            f"option '{_name(others[0])}' does not go with 'gateway': the gateway holds the profile and reads the files; "
+            f"leave it out, or give it to the gateway",
+            option=_name(others[0]),
+        )
+    if "#" in parsed["path"]:
+        raise OptionError(
+            "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile",
+            option="path",
+        )
+
+
+def _name(attribute: str) -> str:
+    return next(option.name for option in OPTIONS if option.attribute == attribute)
 
 
 def check_batch(options: ReadOptions) -> None:

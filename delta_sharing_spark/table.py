@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.load import Load, resolve
-from delta_sharing_spark.access.planning import ScanPlan, plan
-from delta_sharing_spark.access.shape import shape_of
-from delta_sharing_spark.display import Column, Listing, columns_of, explanation, html_table
-from delta_sharing_spark.errors import DeltaSharingError, OptionError
-from delta_sharing_spark.options import parse_options, redacted_options
+from delta_sharing_spark.access.open import TableOpener, negotiated_table
+from delta_sharing_spark.access.plan import ScanPlan, plan
+from delta_sharing_spark.access.resolve import resolve_opened
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.table_schema import shape_of
+from delta_sharing_spark.display import Column, Listing, columns_of, explanation, scan_html, schema_html
+from delta_sharing_spark.errors import AccessModeError, OptionError
+from delta_sharing_spark.frames import RowSource
+from delta_sharing_spark.options import ReadOptions, parse_options, redacted_options
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.actions import Metadata, TableSnapshotHead
 from delta_sharing_spark.sharing.address import TableName
@@ -25,17 +28,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from delta_sharing_spark.access.credentials import StorageToken
+    from delta_sharing_spark.access.directory.tokens import StorageToken
     from delta_sharing_spark.access.engines import Engine, EngineOptions
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.storage.faults import StorageSettings
 
 Moment = datetime | date | str | int
 
+#: Bytes of a split outside Spark: small enough to read one middling file on several cores.
+_SPLIT_BYTES = "16m"
+
+#: How Spark reads a table, see ``Scan.to_spark``.
+ENGINES = ("auto", "native", "python")
+
 
 @dataclass(frozen=True)
-class SharedTable:
-    """One shared table."""
+class SharedTable(RowSource):
+    """One shared table; as a source of rows, its newest version."""
 
     client: SharingClient = field(repr=False)
     name: TableName
@@ -52,19 +61,23 @@ class SharedTable:
         options = parse_options({"path": str(self.name), "timestampAsOf": option_text(at), **self.client.options})
         return self.client.rest.table_version(self.name, iso(options.timestamp_as_of))
 
-    def head(self) -> TableSnapshotHead:
-        """Version, protocol and metadata of the newest version."""
+    def snapshot_head(self) -> TableSnapshotHead:
+        """Version, protocol and metadata of the newest version: one request."""
         return self.client.rest.metadata(self.name)
+
+    def head(self, rows: int = 5) -> pd.DataFrame:
+        """The first rows as a pandas DataFrame; ``scan(limit=...)`` gives them as anything else."""
+        return self.scan(limit=rows).to_pandas()
 
     @property
     def metadata(self) -> Metadata:
         """The newest metadata: description, location, access modes, properties."""
-        return self.head().metadata
+        return self.snapshot_head().metadata
 
     @property
     def schema(self) -> Struct:
         """The newest schema."""
-        head = self.head()
+        head = self.snapshot_head()
         return shape_of(head.protocol, head.metadata, str(self.name)).schema
 
     @property
@@ -73,11 +86,8 @@ class SharedTable:
         return Listing(columns_of(self.schema))
 
     def _repr_html_(self) -> str:
-        """The table's columns; a notebook asks for this, so a failure is shown and not raised."""
-        try:
-            return html_table(columns_of(self.schema), caption=str(self.name))
-        except DeltaSharingError as error:
-            return html_table([], caption=f"{self.name}: {error}")
+        """The table's columns; a table that cannot be read is an error."""
+        return schema_html(self.schema, str(self.name))
 
     def scan(
         self,
@@ -96,6 +106,9 @@ class SharedTable:
             limit: At most so many rows.
             version, timestamp: The table as of then.
             **options: Further options of the load.
+
+        Raises:
+            OptionError: An unknown option or value, or two that contradict each other.
         """
         given = {"where": where, "limit": limit, "versionAsOf": version, "timestampAsOf": timestamp}
         return self._scan(columns, given, options)
@@ -122,6 +135,21 @@ class SharedTable:
             "limit": limit,
         }
         return self._scan(columns, given, options)
+
+    def arrow_schema(self) -> pa.Schema:
+        """The newest schema in Arrow's types."""
+        return self.scan().arrow_schema()
+
+    def to_record_batch_reader(self, workers: int | None = None) -> pa.RecordBatchReader:
+        """The newest rows, as ``Scan.to_record_batch_reader``."""
+        return self.scan().to_record_batch_reader(workers)
+
+    def lazy(self) -> pl.LazyFrame:
+        """The newest version as a lazy Polars frame, as ``Scan.lazy``."""
+        return self.scan().lazy()
+
+    def _view_name(self) -> str:
+        return self.name.table
 
     def storage_options(self, engine: Engine = "fsspec", location: str | None = None) -> EngineOptions:
         """Temporary credentials of the table's location in the words of another engine.
@@ -152,101 +180,199 @@ class SharedTable:
         return hadoop_conf(self._tokens(None), self._storage(), gcs_token_provider=gcs_token_provider)
 
     def _tokens(self, location: str | None) -> tuple[StorageToken, ...]:
-        from delta_sharing_spark.access.directory import table_tokens
+        from delta_sharing_spark.access.directory.open import table_tokens
+        from delta_sharing_spark.access.settings import transport_of
 
-        rest = self.client.rest
-        return table_tokens(self.client.profile, rest.settings, self.name, self.head(), location)
+        options = parse_options(self.client.load_options(self.name, {}))
+        if options.gateway is not None:
+            raise AccessModeError(f"{self} is read through a Flight gateway, which gives no storage credentials away")
+        return table_tokens(self.client.profile, transport_of(options), self.name, self.snapshot_head(), location)
 
     def _storage(self) -> StorageSettings:
-        from delta_sharing_spark.access.settings import storage_of
+        from delta_sharing_spark.access.settings import storage_settings
 
-        return storage_of(parse_options(self.client.load_options(self.name, {})))
+        return storage_settings(parse_options(self.client.load_options(self.name, {})))
 
     def _scan(self, columns: Sequence[str] | None, given: Mapping[str, object], options: Mapping[str, object]) -> Scan:
         texts = {name: option_text(value) for name, value in {**given, **options}.items() if value is not None}
         if columns is not None:
             if isinstance(columns, str):
                 raise OptionError(f"columns is a list of names, not a text; write columns=[{columns!r}]")
-            texts["columns"] = ",".join(quoted_column(c) for c in columns)
+            names: list[object] = list(columns) if isinstance(columns, Iterable) else [columns]
+            if not isinstance(columns, Iterable) or not all(isinstance(name, str) for name in names):
+                raise OptionError(f"columns={str(columns)[:100]} is not a list of names; write columns=['a', 'b']")
+            texts["columns"] = ",".join(quoted_column(str(name)) for name in names)
         return Scan(self, texts)
 
 
 @dataclass
-class Scan:
+class Scan(RowSource):
     """What to read of a table; reading begins with one of the ``to_`` methods.
 
     Attributes:
         table: The table.
         options: The load's options, as Spark would be given them.
+        prune: A condition by which files and row groups are skipped and no row is filtered; outside Spark only.
+
+    Raises:
+        OptionError: An unknown option or value, or two that contradict each other.
     """
 
     table: SharedTable
     options: Mapping[str, str]
-    _load: Load | None = field(default=None, repr=False)
+    prune: str | None = None
+    _resolved: tuple[TableOpener, ResolvedScan] | None = field(default=None, repr=False)
+    _read_options: ReadOptions | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self._parsed()
 
     def __repr__(self) -> str:
         return f"Scan({str(self.table)!r}, {redacted_options(self.options)})"
 
-    def load(self) -> Load:
-        """The resolved load: one metadata request, the first time."""
-        if self._load is None:
-            client = self.table.client
-            parsed = parse_options(client.load_options(self.table.name, self.options))
-            self._load = resolve(parsed, client.profile)
-        return self._load
+    def _repr_html_(self) -> str:
+        return scan_html(str(self.table), redacted_options(self.options), self.schema)
+
+    def resolved(self) -> ResolvedScan:
+        """The resolved scan: one metadata request, the first time."""
+        return self._open()[1]
+
+    def _open(self) -> tuple[TableOpener, ResolvedScan]:
+        if self._resolved is None:
+            opener = TableOpener(negotiated_table(self._parsed(), self.table.client.profile))
+            resolved = resolve_opened(opener)
+            if self.prune is not None:
+                from delta_sharing_spark.predicates.sql import parse_where
+
+                resolved = replace(resolved, pushed=parse_where(self.prune, resolved.columns))
+            self._resolved = opener, resolved
+        return self._resolved
+
+    def _parsed(self) -> ReadOptions:
+        if self._read_options is None:
+            self._read_options = self._parse()
+        return self._read_options
+
+    def _parse(self) -> ReadOptions:
+        options = self.table.client.load_options(self.table.name, self.options)
+        if not any(name.lower() == "maxsplitbytes" for name in options):
+            options["maxSplitBytes"] = _SPLIT_BYTES
+        return parse_options(options)
+
+    def select(self, *columns: str) -> Scan:
+        """The same scan with these columns only, in this order.
+
+        Raises:
+            OptionError: A column that an earlier ``select`` or ``columns`` left out.
+        """
+        before = self._parsed().columns
+        if before is not None:
+            kept = {name.lower() for name in before}
+            for column in columns:
+                if not {column.lower(), column.lower().partition(".")[0]} & kept:
+                    raise OptionError(
+                        f"this scan has no column {column!r}, it was left out before: {', '.join(before)}"
+                    )
+        return self._with("columns", ",".join(quoted_column(column) for column in columns))
+
+    def filter(self, condition: str) -> Scan:
+        """The same scan, of the rows that also fulfil a SQL condition.
+
+        Raises:
+            OptionError: The scan has a limit, which would then count the rows that are left.
+        """
+        if self.limited:
+            raise OptionError("filter() after limit() would change which rows are counted; call filter() first")
+        before = self._option("where")
+        # Each on lines of its own: either may end in a comment.
+        return self._with("where", condition if before is None else f"({before}\n) AND ({condition}\n)")
+
+    def limit(self, rows: int) -> Scan:
+        """The same scan, of at most so many rows."""
+        before = self._option("limit")
+        return self._with("limit", option_text(rows if before is None else min(rows, int(before))))
+
+    @property
+    def limited(self) -> bool:
+        """Whether the scan has a limit."""
+        return self._option("limit") is not None
+
+    def _option(self, name: str) -> str | None:
+        return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)
+
+    def _with(self, name: str, value: str) -> Scan:
+        others = {key: text for key, text in self.options.items() if key.lower() != name.lower()}
+        return Scan(self.table, {**others, name: value}, self.prune)
 
     @property
     def schema(self) -> Struct:
         """The columns of the result."""
-        return self.load().output
+        return self.resolved().output
 
     def plan(self) -> ScanPlan:
         """List and prune the files."""
-        return plan(self.load())
+        opener, scan = self._open()
+        return plan(scan, opener=opener)
 
-    def explain(self) -> str:
-        """What was sent, what is read, what is skipped and by which rule, and which parts of ``where`` cannot help."""
-        return explanation(self.plan(), self.load())
+    def explain(self, spark: SparkSession | None = None, engine: str | None = None) -> str:
+        """What was sent, what is read, what is skipped and by which rule, and which parts of ``where`` cannot help.
 
-    def to_spark(self, spark: SparkSession) -> DataFrame:
-        """A Spark DataFrame; it is Spark that reads."""
-        from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
-        from delta_sharing_spark.spark.register import register
+        With a session, also which lane ``to_spark`` takes in it, and why not the other.
+        """
+        text = explanation(self.plan(), self.resolved())
+        if spark is None:
+            return text
+        from delta_sharing_spark.spark.lanes import explain_engine
 
-        register(spark)
-        options = {**self.table.client.options_for(self.table.name), **self.options}
-        warn_of_inline_secrets(spark, options)
-        path = options.pop("path")
-        return spark.read.format("deltaSharing").options(**options).load(path)
+        return f"{text}\nengine     {explain_engine(self, spark, engine)}"
+
+    def to_spark(self, spark: SparkSession, engine: str | None = None) -> DataFrame:
+        """A Spark DataFrame; it is Spark that reads.
+
+        Args:
+            spark: A classic or Connect session.
+            engine: ``"native"``: Spark's own Parquet reader, by a gateway in this process; ``"python"``: the Python data
+                source; ``"auto"``: native where the executors run on this machine. The client's by default.
+
+        Raises:
+            OptionError: An unknown engine.
+            DeltaSharingError: The table cannot be loaded.
+        """
+        from delta_sharing_spark.spark.lanes import frame_of
+
+        return frame_of(self, spark, engine)
 
     def to_record_batch_reader(self, workers: int | None = None) -> pa.RecordBatchReader:
-        """Record batches as they arrive, read in parallel and bounded in memory.
+        """Record batches as they arrive, read in parallel and bounded in memory; reading begins with the first.
 
         Args:
             workers: Splits under way at once; the number of cores (at most 8) by default.
         """
         import pyarrow as pa
 
+        return pa.RecordBatchReader.from_batches(self.arrow_schema(), self._batches(workers))
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns of the result in Arrow's types."""
         from delta_sharing_spark.schema.arrow import arrow_schema
 
-        load = self.load()
-        return pa.RecordBatchReader.from_batches(arrow_schema(load.output), self._batches(workers))
+        return arrow_schema(self.schema)
 
-    def to_arrow(self) -> pa.Table:
-        """All rows as an Arrow table."""
-        return self.to_record_batch_reader().read_all()
+    def lazy(self) -> pl.LazyFrame:
+        """A lazy Polars frame over the scan.
 
-    def to_pandas(self) -> pd.DataFrame:
-        """All rows as a pandas DataFrame."""
-        return self.to_arrow().to_pandas()
+        Polars hands it the columns, the conditions and the row limit of a query. What of the conditions ``where`` can say
+        exactly skips files and row groups; Polars applies all of them to the rows that are read.
 
-    def to_polars(self) -> pl.DataFrame:
-        """All rows as a Polars DataFrame."""
-        import polars as pl
+        Raises:
+            ConfigError: Polars is missing.
+        """
+        from delta_sharing_spark.lazy_polars import lazy_frame
 
-        frame = pl.from_arrow(self.to_arrow())
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+        return lazy_frame(self)
+
+    def _view_name(self) -> str:
+        return self.table.name.table
 
     def count(self) -> int:
         """The number of rows: from metadata alone where that is exact, else by reading as little as possible."""
@@ -258,16 +384,19 @@ class Scan:
         return sum(batch.num_rows for batch in Scan(self.table, narrow)._batches(None))
 
     def _narrowest(self) -> str | None:
-        shape = self.load().shape
+        shape = self.resolved().shape
         return cheapest_column(shape.schema, shape.partition_columns)
 
     def _batches(self, workers: int | None) -> Iterator[pa.RecordBatch]:
-        from delta_sharing_spark.display import progress_of
+        from delta_sharing_spark.display import Progress
         from delta_sharing_spark.scan.parallel import read_splits
 
         planned = self.plan()
-        with progress_of(planned) as step:
-            yield from read_splits(planned.splits, workers or min(8, os.cpu_count() or 1), progress=step)
+        with Progress(planned) as progress:
+            workers = workers or min(8, os.cpu_count() or 1)
+            for batch in read_splits(planned.splits, workers, progress=progress.finish_split):
+                progress.add_rows(batch.num_rows)
+                yield batch
 
 
 def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> str | None:

@@ -33,6 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--spark-mode", choices=("classic", "connect"), default="classic", help="the session of tests/spark"
     )
+    parser.addoption("--drawn-queries", type=int, default=20, help="how many queries test_sql_drawn.py compares")
+    parser.addoption("--drawn-seed", type=int, default=20261122, help="what they are drawn from")
 
 
 def pytest_configure() -> None:

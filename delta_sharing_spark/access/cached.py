@@ -1,29 +1,66 @@
-"""An access whose bytes are kept on local disk: files by table and file id, deletion vectors by their own id."""
+"""An access whose bytes are kept on local disk: files by server, recipient, table and file id, deletion vectors by their
+own id."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask
+from delta_sharing_spark.scan.plan import Access, DeletionVector, FileAccess, FileTask
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.storage.cache import CachedSource, CacheSettings, cache_of
 from delta_sharing_spark.storage.ranges import ByteSource
 
+if TYPE_CHECKING:
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
+
+
+def cached(access: Access, scan: ResolvedScan) -> FileAccess:
+    """The access of a split, behind the cache of its executor (``cacheDir``)."""
+    options = scan.options
+    assert isinstance(access, FileAccess), "options refuse a cache of files where a gateway reads them"
+    assert options.cache_dir is not None
+    namespace = table_namespace(scan.profile, scan.table, scan.shape.id)
+    return CachedAccess(access, CacheSettings(options.cache_dir, options.cache_max_bytes, namespace))
+
 
 @dataclass(frozen=True, slots=True)
-class CachedAccess:
-    """Another access behind a cache (``scan.plan.Access``). Picklable; what is cached needs no URL and no credential."""
+class CachedAccess(FileAccess):
+    """Another access behind a cache (``scan.plan.FileAccess``). Picklable; what is cached needs no URL and no credential."""
 
-    inner: Access
+    inner: FileAccess
     settings: CacheSettings
 
     def open(self, task: FileTask) -> ByteSource:
-        """See ``Access.open``."""
-        key = f"file\0{self.settings.table_id}\0{task.id}"
+        """See ``FileAccess.open``."""
+        key = f"file\0{self.settings.namespace}\0{task.id}"
         return CachedSource(self.inner.open(task), cache_of(self.settings), key)
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
-        """See ``Access.open_vector``. A vector without an id of its own could be taken for another: it is not kept."""
+        """See ``FileAccess.open_vector``. A vector without an id of its own could be taken for another: it is not kept."""
         source = self.inner.open_vector(task, vector)
         if vector.storage == "p" and vector.file_id is None and "?" in vector.path:
             return source
-        return CachedSource(source, cache_of(self.settings), f"vector\0{self.settings.table_id}\0{vector.unique_id}")
+        return CachedSource(source, cache_of(self.settings), f"vector\0{self.settings.namespace}\0{vector.unique_id}")
+
+    def ends(self, task: FileTask) -> float | None:
+        """See ``Access.ends``."""
+        return self.inner.ends(task)
+
+    def renewed(self) -> CachedAccess:
+        """See ``Access.renewed``."""
+        return replace(self, inner=self.inner.renewed())
+
+
+def table_namespace(profile: Profile, table: TableName, table_id: str | None) -> str:
+    """A digest that no two tables share: ids alone are what a server states, and another server may state them too.
+
+    Args:
+        profile: The server, and the recipient as whom it is asked.
+        table: The table's name on the server.
+        table_id: The id that the server states; another id means that the table was replaced.
+    """
+    parts = (profile.endpoint, profile.recipient, str(table).lower(), table_id or "")
+    return hashlib.sha256("\0".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from delta_sharing_spark.access.credentials import StorageToken, show_time
+from delta_sharing_spark.access.directory.tokens import StorageToken, show_time
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.locations import Location

@@ -12,7 +12,7 @@ from delta_sharing_spark.errors import AccessModeError, CredentialError, DeltaSh
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-Mode = Literal["url", "dir"]
+Mode = Literal["url", "dir", "flight"]
 
 #: With both modes on offer, tables of more files than this are read by directory.
 MANY_FILES = 1000
@@ -27,7 +27,7 @@ class Decision:
     """The mode of one load.
 
     Attributes:
-        mode: ``"url"`` or ``"dir"``.
+        mode: ``"url"``, ``"dir"`` or ``"flight"``.
         reason: Why, for the log.
         fallback: The other mode, where it may be tried if this one turns out not to work; else None.
     """
@@ -45,7 +45,6 @@ def negotiate(
     num_files: int | None = None,
     location: str | None = None,
     url_refusal: str | None = None,
-    dir_refusal: str | None = None,
 ) -> Decision:
     """Choose a mode.
 
@@ -56,7 +55,6 @@ def negotiate(
         num_files: The server's count of the table's files, if it says.
         location: The table's root, as the server says.
         url_refusal: Why the server would not answer for this table in url mode (its features), if it was asked.
-        dir_refusal: Why this client cannot read the table's location, if that is known already.
 
     Raises:
         AccessModeError: No mode fits; names what the server offers and what can be done.
@@ -67,8 +65,9 @@ def negotiate(
             f"the sharing server offers table {table} by {_listed(offered)} only, and this client knows url and dir; "
             f"upgrade delta-sharing-spark, or ask the provider to offer one of them"
         )
+    dir_refusal = None
     if "dir" in modes and not location:
-        dir_refusal = dir_refusal or "the server names no location for it, which the protocol requires"
+        dir_refusal = "the server names no location for it, which the protocol requires"
     if wanted == "url":
         return _only_url(modes, offered, table, url_refusal)
     if wanted == "dir":

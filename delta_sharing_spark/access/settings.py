@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timezone
+from urllib.parse import urlsplit
 
 from delta_sharing_spark.errors import AddressError, OptionError
+from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
@@ -15,7 +17,7 @@ from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.http import HttpPolicy
 
 
-def who(options: ReadOptions) -> tuple[Profile, TableName]:
+def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
     """The profile and the table of a load: from its address, its inline options or ``DELTA_SHARING_PROFILE``.
 
     Raises:
@@ -57,9 +59,10 @@ def transport_of(options: ReadOptions) -> TransportSettings:
     )
 
 
-def http_policy_of(options: ReadOptions) -> HttpPolicy:
-    """Bounds of data requests."""
+def http_policy_of(options: ReadOptions, profile: Profile) -> HttpPolicy:
+    """Bounds of data requests, for a profile's server."""
     return HttpPolicy(
+        local_server=is_loopback(urlsplit(profile.endpoint).hostname),
         connect_timeout=options.connect_timeout,
         read_timeout=options.read_timeout,
         retry_seconds=options.retry_timeout,
@@ -67,7 +70,7 @@ def http_policy_of(options: ReadOptions) -> HttpPolicy:
     )
 
 
-def storage_of(options: ReadOptions) -> StorageSettings:
+def storage_settings(options: ReadOptions) -> StorageSettings:
     """How storage is reached in directory mode."""
     return StorageSettings(
         region=options.storage_region,
@@ -80,7 +83,7 @@ def storage_of(options: ReadOptions) -> StorageSettings:
     )
 
 
-def formats_of(options: ReadOptions) -> tuple[str, ...]:
+def response_formats(options: ReadOptions) -> tuple[str, ...]:
     """The response formats to ask for, preferred first."""
     return (options.response_format,) if options.response_format else FORMATS
 

@@ -130,11 +130,12 @@ def protocol_from(tree: Mapping[str, Any], where: str) -> Protocol:
         LogError: It is malformed.
     """
     try:
+        writer = tree.get("minWriterVersion")
         return Protocol(
-            int(tree["minReaderVersion"]),
-            int(tree.get("minWriterVersion") or 0),
-            _names(tree.get("readerFeatures")),
-            _names(tree.get("writerFeatures")),
+            _version(tree["minReaderVersion"]),
+            0 if writer is None else _version(writer),
+            _texts(tree.get("readerFeatures")),
+            _texts(tree.get("writerFeatures")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise LogError(
@@ -145,19 +146,17 @@ def protocol_from(tree: Mapping[str, Any], where: str) -> Protocol:
 def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
     """A ``metaData`` action from JSON or a checkpoint's row (maps may be lists of pairs). Raises as above."""
     try:
-        provider = (tree.get("format") or {}).get("provider") or "parquet"
-        configuration = tree.get("configuration") or {}
-        schema_string = tree["schemaString"]
-        if not isinstance(schema_string, str):
-            raise TypeError("schemaString is not text")
+        configuration = dict(tree.get("configuration") or {})
         return Metadata(
-            id=str(tree["id"]),
-            schema_string=schema_string,
-            partition_columns=tuple(str(name) for name in tree.get("partitionColumns") or ()),
-            configuration={str(k): str(v) for k, v in dict(configuration).items() if v is not None},
-            name=tree.get("name"),
-            description=tree.get("description"),
-            provider=str(provider),
+            id=_text(tree["id"], "id"),
+            schema_string=_text(tree["schemaString"], "schemaString"),
+            partition_columns=_texts(tree.get("partitionColumns")) or (),
+            configuration={
+                _text(k, "a configuration key"): _text(v, k) for k, v in configuration.items() if v is not None
+            },
+            name=_text_or_none(tree.get("name"), "name"),
+            description=_text_or_none(tree.get("description"), "description"),
+            provider=_text_or_none((tree.get("format") or {}).get("provider"), "provider") or "parquet",
             created_time=tree.get("createdTime"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -166,9 +165,25 @@ def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
         ) from error
 
 
-def _names(value: Any) -> tuple[str, ...] | None:
+def _version(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"a version is {str(value)[:50]!r}")
+    return value
+
+
+def _text(value: Any, name: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {str(value)[:50]!r}, not text")
+    return value
+
+
+def _text_or_none(value: Any, name: str) -> str | None:
+    return None if value is None else _text(value, name)
+
+
+def _texts(value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list):
-        raise TypeError("features are not a list")
-    return tuple(str(name) for name in value)
+        raise TypeError(f"a list of names is {str(value)[:50]!r}")
+    return tuple(_text(name, "a name in a list") for name in value)

@@ -13,12 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_sharing_spark.deltalog import columns
+from delta_sharing_spark.deltalog.actions import VECTOR_TYPE
 from delta_sharing_spark.deltalog.deletion_vector import vector_from_descriptor
 from delta_sharing_spark.deltalog.paths import decode_uri, join
 from delta_sharing_spark.deltalog.stats import stats_to_json
 from delta_sharing_spark.errors import LogError
-from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, DeletionVector, FileTask, plausible_rows
 
+_IS_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _NUM_RECORDS = r'^\s*\{\s*"numRecords"\s*:\s*(?P<rows>\d{1,18})\s*[,}]'
 
 
@@ -92,7 +94,7 @@ class AddBatch:
             records=part(self.records),
         )
 
-    def counted(self) -> AddBatch:
+    def without_stats(self) -> AddBatch:
         """The files without their statistics, but for the number of rows."""
         return replace(self, stats=None, stats_parsed=None, records=self.num_records())
 
@@ -100,6 +102,20 @@ class AddBatch:
         """Physical rows of each file as its statistics tell (int64, nullable), deleted rows included."""
         if self.records is not None:
             return self.records
+        stated = self._stated_records()
+        rows = columns.integers(stated)
+        plausible = (rows >= 0) & (rows <= MAX_FILE_ROWS)
+        if self.vectors is not None:  # nor can more rows be deleted than there are
+            marked = pc.struct_field(self.vectors, "cardinality")
+            plausible &= (rows >= columns.integers(marked)) | columns.bools(marked.is_null())
+        plausible |= columns.bools(stated.is_null())
+        return (
+            stated
+            if plausible.all()
+            else pc.if_else(columns.mask(plausible), stated, pa.nulls(len(stated), stated.type))
+        )
+
+    def _stated_records(self) -> pa.Int64Array:
         if self.stats_parsed is not None and self.stats_parsed.type.get_field_index("numRecords") >= 0:
             return pc.cast(pc.struct_field(self.stats_parsed, "numRecords"), pa.int64())
         if self.stats is None:
@@ -128,16 +144,14 @@ class AddBatch:
         """A task for each file, in order; with their statistics as JSON only if asked.
 
         Raises:
-            LogError: A malformed deletion vector, or a negative size.
+            LogError: A malformed deletion vector.
         """
         root = self.root
         paths = self.paths.to_pylist()
         sizes = self.sizes.to_pylist()
-        if None in sizes or (sizes and min(sizes) < 0):
-            raise LogError(f"the log of {root} has a file without a size, or with a negative one; it is corrupt")
         rows = self.num_records().to_pylist()
         partitions = self._partition_dicts()
-        absolute = {i for i, path in enumerate(paths) if _is_odd(path)}
+        absolute = {i for i, path in enumerate(paths) if _needs_join(path)}
         marked = {} if self.vectors is None else dict(self._vectors())
         stats = self.stats_texts() if keep_stats else [None] * len(paths)
         for index, path in enumerate(paths):
@@ -184,7 +198,7 @@ class AddBatch:
         return out
 
 
-def _is_odd(path: str) -> bool:
+def _needs_join(path: str) -> bool:
     """Whether joining with the root takes more than a slash."""
     return ":" in path or path.startswith("/") or "./" in path or path.endswith("..")
 
@@ -210,32 +224,80 @@ def rows_in_stats(stats: str | None) -> int | None:
         rows = json.loads(stats).get("numRecords")
     except (ValueError, AttributeError, RecursionError):
         return None
-    return rows if type(rows) is int and rows >= 0 else None
+    return plausible_rows(rows)
 
 
 def from_struct(
     add: pa.StructArray, root: str, partition_columns: Collection[str], *, stats: pa.StringArray | None
 ) -> AddBatch:
-    """A batch from valid ``add`` structs, of a checkpoint (partition values are a map) or of commits (a struct)."""
+    """A batch from valid ``add`` structs, of a checkpoint (partition values are a map) or of commits (a struct).
+
+    Raises:
+        LogError: A file without path, size or (of a partitioned table) partition values, or of a size that cannot be.
+        pyarrow.ArrowException: A column of another type than the protocol says.
+    """
     names = {f.name for f in add.type}
 
     def column(name: str, kind: pa.DataType) -> Any:
         if name not in names:
             return pa.nulls(len(add), kind)
-        found = add.field(name)
-        return found if found.type == kind else pc.cast(found, kind)
+        return cast_alike(add.field(name), kind)
 
     values = add.field("partitionValues") if "partitionValues" in names else None
+    paths, sizes = column("path", pa.string()), column("size", pa.int64())
+    if paths.null_count:
+        raise _malformed(root, "a file without a path")
+    bounds = pc.min_max(sizes).as_py()
+    if sizes.null_count or (len(sizes) and not 0 <= bounds["min"] <= bounds["max"] <= MAX_FILE_BYTES):
+        raise _malformed(root, f"a file without a size, or with one that is not 0 to {MAX_FILE_BYTES} bytes")
+    if partition_columns and (values is None or values.null_count):
+        raise _malformed(root, "a file without partitionValues, and the table is partitioned")
     return AddBatch(
         root=root,
-        paths=decode_paths(column("path", pa.string())),
-        sizes=column("size", pa.int64()),
+        paths=decode_paths(paths),
+        sizes=sizes,
         partition_values={name: _partition_column(values, name, len(add)) for name in partition_columns},
         modified=column("modificationTime", pa.int64()),
         stats=stats,
         stats_parsed=add.field("stats_parsed") if "stats_parsed" in names else None,
-        vectors=normalize_vectors(add.field("deletionVector")) if "deletionVector" in names else None,
+        vectors=normalize_vectors(_cast_vectors(add.field("deletionVector"))) if "deletionVector" in names else None,
     )
+
+
+def cast_alike(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Text of any width as text, whole numbers of any width as whole numbers.
+
+    Raises:
+        pyarrow.ArrowInvalid: An array of another kind, or a number that does not fit.
+    """
+    if array.type == kind or pa.types.is_null(array.type):
+        return array if array.type == kind else pa.nulls(len(array), kind)
+    alike = _IS_TEXT if kind == pa.string() else (pa.types.is_integer,)
+    if not any(is_kind(array.type) for is_kind in alike):
+        raise pa.ArrowInvalid(f"a column is {array.type} instead of {kind}")
+    return pc.cast(array, kind)
+
+
+def _malformed(root: str, why: str) -> LogError:
+    return LogError(f"the log of {root} is corrupt: it has {why}; ask the provider to repair the table")
+
+
+def _cast_vectors(vectors: pa.Array) -> pa.StructArray:
+    """Descriptors with exactly the fields of the protocol.
+
+    Raises:
+        pyarrow.ArrowException: They are no structs, or a field is of another type.
+    """
+    if not pa.types.is_struct(vectors.type):
+        raise pa.ArrowInvalid(f"deletion vectors are {vectors.type}, not structs")
+    if vectors.type == VECTOR_TYPE:
+        return vectors
+    names = {f.name for f in vectors.type}
+    fields = [
+        cast_alike(pc.struct_field(vectors, f.name), f.type) if f.name in names else pa.nulls(len(vectors), f.type)
+        for f in VECTOR_TYPE
+    ]
+    return pa.StructArray.from_arrays(fields, fields=list(VECTOR_TYPE), mask=vectors.is_null())
 
 
 def decode_paths(paths: pa.StringArray) -> pa.StringArray:
@@ -250,6 +312,8 @@ def _partition_column(values: pa.Array | None, name: str, length: int) -> pa.Str
         return pa.nulls(length, pa.string())
     if pa.types.is_map(values.type):
         return columns.map_values(values, name)
+    if not pa.types.is_struct(values.type):
+        raise pa.ArrowInvalid(f"partitionValues are {values.type}, not a map")
     index = values.type.get_field_index(name)
     return pa.nulls(length, pa.string()) if index < 0 else values.field(index)
 

@@ -13,12 +13,13 @@ from typing import Any
 from delta_sharing_spark.deltalog.actions import CHANGE_DATA_FEED, Metadata, Protocol, metadata_from, protocol_from
 from delta_sharing_spark.deltalog.adds import rows_in_stats, vector_from
 from delta_sharing_spark.deltalog.commit_times import CommitTimes, in_commit_since
-from delta_sharing_spark.deltalog.commits import parse_lines
+from delta_sharing_spark.deltalog.commits import action_of, parse_lines
 from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
 from delta_sharing_spark.deltalog.replay import Head, load_head
 from delta_sharing_spark.deltalog.segment import read_all
 from delta_sharing_spark.errors import LogError, VersionError
-from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.scan.change_files import change_files
+from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_MILLIS, DeletionVector, FileTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def load_commits(
 ) -> Iterator[CommitFiles]:
     """Files added and removed by each commit of a range, for streams of a table. Arguments and errors as above."""
     for commit in _Range(store, start_version, end_version, table, before, feed=False):
-        adds = [commit.task(tree, None) for tree in commit.adds]
+        adds = [commit.task(tree) for tree in commit.adds]
         yield CommitFiles(commit.version, commit.metadata, commit.protocol, adds, len(commit.removes), commit.head)
 
 
@@ -194,6 +195,21 @@ class _Range:
         return times.time(commit.version)
 
 
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """An add, remove or change file of a commit, for the reconciler (``scan.change_files.ChangedFile``)."""
+
+    commit: _Commit
+    tree: Mapping[str, Any]
+
+    @property
+    def vector(self) -> DeletionVector | None:
+        return self.commit.vector(self.tree)
+
+    def task(self) -> FileTask:
+        return self.commit.task(self.tree)
+
+
 class _Commit:
     """One parsed commit. ``head`` and ``time`` are filled in by the range."""
 
@@ -211,21 +227,19 @@ class _Commit:
             self._take(tree)
 
     def _take(self, tree: dict[str, Any]) -> None:
-        if isinstance(add := tree.get("add"), dict):
-            if self._changes_data(add):
-                self.adds.append(add)
-        elif isinstance(remove := tree.get("remove"), dict):
-            if self._changes_data(remove):
-                self.removes.append(remove)
-        elif isinstance(cdc := tree.get("cdc"), dict):
+        if (add := action_of(tree, "add", self._path)) is not None and self._changes_data(add):
+            self.adds.append(add)
+        if (remove := action_of(tree, "remove", self._path)) is not None and self._changes_data(remove):
+            self.removes.append(remove)
+        if (cdc := action_of(tree, "cdc", self._path)) is not None:
             self.cdc.append(cdc)
-        elif isinstance(metadata := tree.get("metaData"), dict):
+        if (metadata := action_of(tree, "metaData", self._path)) is not None:
             self.metadata = metadata_from(metadata, self._path)
-        elif isinstance(protocol := tree.get("protocol"), dict):
+        if (protocol := action_of(tree, "protocol", self._path)) is not None:
             self.protocol = protocol_from(protocol, self._path)
-        elif isinstance(info := tree.get("commitInfo"), dict):
+        if (info := action_of(tree, "commitInfo", self._path)) is not None:
             stamp = info.get("inCommitTimestamp")
-            self.in_commit = stamp if isinstance(stamp, int) else None
+            self.in_commit = stamp if type(stamp) is int and abs(stamp) <= MAX_MILLIS else None
             self._idle_merge = changed_no_row(info)
 
     def _changes_data(self, action: dict[str, Any]) -> bool:
@@ -236,50 +250,22 @@ class _Commit:
 
     def changes(self) -> list[FileTask]:
         """The commit's change feed."""
-        if self.cdc:
-            return [self.task(tree, None) for tree in self.cdc]
-        if self._idle_merge:
+        if self._idle_merge and not self.cdc:
             return []
-        adds, removes = self._by_path(self.adds), self._by_path(self.removes)
-        tasks = []
-        for path, remove in removes.items():
-            add = adds.get(path)
-            if add is None:
-                tasks.append(self.task(remove, "delete"))
-            else:
-                tasks += self._pair(remove, add)
-        tasks += [self.task(add, "insert") for path, add in adds.items() if path not in removes]
-        return tasks
+        cdc = [_Action(self, tree) for tree in self.cdc]
+        return list(change_files(self._by_path(self.adds), self._by_path(self.removes), cdc))
 
-    def _by_path(self, actions: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
+    def _by_path(self, actions: list[dict[str, Any]]) -> dict[str, _Action]:
+        found: dict[str, _Action] = {}
         for action in actions:
             path = join(self._store.root, self._decoded(action))
             if path in found:
                 raise self._corrupt(f"{path} is added or removed twice")
-            found[path] = action
+            found[path] = _Action(self, action)
         return found
 
-    def _pair(self, remove: dict[str, Any], add: dict[str, Any]) -> Iterator[FileTask]:
-        """A file whose deletion vector changed: the rows in one vector and not in the other."""
-        before, after = self._vector(remove), self._vector(add)
-        if before is not None and after is not None and before.unique_id == after.unique_id:
-            return
-        if after is not None:
-            yield self.task(add, "delete", deletion_vector=after, invert=True, excluded=before)
-        if before is not None:
-            yield self.task(add, "insert", deletion_vector=before, invert=True, excluded=after)
-
-    def task(
-        self,
-        action: Mapping[str, Any],
-        change_type: str | None,
-        *,
-        deletion_vector: DeletionVector | None = None,
-        invert: bool = False,
-        excluded: DeletionVector | None = None,
-    ) -> FileTask:
-        """A task over a file of this commit, with the file's own deletion vector unless one is given."""
+    def task(self, action: Mapping[str, Any]) -> FileTask:
+        """A task over a file of this commit."""
         path = self._decoded(action)
         location = join(self._store.root, path)
         stats = action.get("stats")
@@ -289,10 +275,7 @@ class _Commit:
             size=self._size(action, location),
             partition_values=self._partition_values(action, path),
             rows=rows_in_stats(stats if isinstance(stats, str) else None),
-            deletion_vector=deletion_vector or self._vector(action),
-            invert_deletion_vector=invert,
-            excluded=excluded,
-            change_type=change_type,
+            deletion_vector=self.vector(action),
             commit_version=self.version,
             commit_timestamp=self.time,
             stats=stats if isinstance(stats, str) else None,
@@ -304,7 +287,7 @@ class _Commit:
             raise self._corrupt("a file has no path")
         return decode_uri(path)
 
-    def _vector(self, action: Mapping[str, Any]) -> DeletionVector | None:
+    def vector(self, action: Mapping[str, Any]) -> DeletionVector | None:
         tree = action.get("deletionVector")
         if tree is None:
             return None
@@ -314,8 +297,10 @@ class _Commit:
 
     def _size(self, action: Mapping[str, Any], location: str) -> int:
         size = action.get("size")
-        if isinstance(size, int) and size >= 0:
+        if type(size) is int and 0 <= size <= MAX_FILE_BYTES:
             return size
+        if size is not None:
+            raise self._corrupt(f"{self._decoded(action)} has the size {str(size)[:50]}")
         try:
             found = self._store.size(location)  # a remove need not say
         except (FileNotFoundError, PermissionError):
@@ -331,7 +316,12 @@ class _Commit:
         values = action.get("partitionValues")
         if names and not isinstance(values, dict):
             raise self._corrupt(f"{path} has no partition values, and the table is partitioned")
-        return {name: values.get(name) for name in names} if isinstance(values, dict) else {}
+        if not isinstance(values, dict):
+            return {}
+        found = {name: values.get(name) for name in names}
+        if not all(value is None or isinstance(value, str) for value in found.values()):
+            raise self._corrupt(f"{path} has partition values that are not text")
+        return found
 
     def _corrupt(self, why: str) -> LogError:
         return LogError(

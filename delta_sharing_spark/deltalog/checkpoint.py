@@ -4,24 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_from, protocol_from
-from delta_sharing_spark.deltalog.adds import AddBatch, from_struct
+from delta_sharing_spark.deltalog.adds import AddBatch, cast_alike, from_struct
 from delta_sharing_spark.deltalog.columns import release_unused
 from delta_sharing_spark.deltalog.commits import find_actions, parse_file_actions
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
-from delta_sharing_spark.errors import DeltaSharingError, LogError
+from delta_sharing_spark.deltalog.tail import repeated, snapshot_keys
+from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, LogError
+from delta_sharing_spark.scan.footer import Footer, read_footer
 
 _BATCH_ROWS = 1 << 13
 _BUFFER = 1 << 18
 #: Batches after which memory is given back: each time costs as much as a batch or two.
 _RELEASED_EVERY = 16
 _PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sidecar:
+    """A file of a V2 checkpoint that holds its adds; ``size`` in bytes, None where the checkpoint does not tell."""
+
+    path: str
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """An open Parquet file of a checkpoint."""
+
+    path: str
+    file: pq.ParquetFile
+    footer: Footer
 
 
 class Checkpoint:
@@ -34,10 +56,10 @@ class Checkpoint:
     def __init__(self, store: LogStore, files: CheckpointFiles, table: str) -> None:
         self.version = files.version
         self._store, self._files, self._table = store, files, table
-        self._footers: dict[str, pq.FileMetaData] = {}
+        self._footers: dict[str, Footer] = {}
         self._protocol: Protocol | None = None
         self._metadata: Metadata | None = None
-        self._sidecars: list[str] = []
+        self._sidecars: dict[str, _Sidecar] = {}
         self._json: bytes | None = None
         if files.paths[0].endswith(".json"):
             self._read_json(files.paths[0])
@@ -69,33 +91,37 @@ class Checkpoint:
         for tree in find_actions(data, "metaData", path):
             self._take("metaData", tree, path)
         for tree in find_actions(data, "sidecar", path):
-            self._sidecars.append(self._sidecar_path(tree.get("path"), path))
+            self._add_sidecar(tree, path)
 
     def _read_parquet(self, path: str) -> None:
-        with self._open(path) as file:
-            present = set(file.schema_arrow.names)
-            wanted = [name for name in ("protocol", "metaData", "sidecar") if name in present]
-            if not wanted:
+        with self._open(path) as part:
+            names = [name for name in ("protocol", "metaData", "sidecar") if _has_struct(part, name)]
+            if not names:
                 return
-            for batch in _batches(file, wanted):
-                for name in wanted:
+            for batch in _batches(part, names):
+                for name in names:
                     column = batch.column(name)
                     for row in column.filter(column.is_valid()).to_pylist():
                         self._take(name, row, path)
 
     def _take(self, name: str, row: Mapping[str, Any], path: str) -> None:
+        # Some writers have every action in every row, with nothing in it.
         if name == "protocol" and row.get("minReaderVersion") is not None:
             self._protocol = protocol_from(row, path)
         elif name == "metaData" and row.get("id") is not None:
             self._metadata = metadata_from(row, path)
         elif name == "sidecar" and row.get("path") is not None:
-            self._sidecars.append(self._sidecar_path(row["path"], path))
+            self._add_sidecar(row, path)
 
-    def _sidecar_path(self, uri: Any, path: str) -> str:
-        if not isinstance(uri, str):
-            raise self._corrupt(path, "a sidecar has no path")
+    def _add_sidecar(self, action: Mapping[str, Any], path: str) -> None:
+        uri, size = action.get("path"), action.get("sizeInBytes")
+        if not isinstance(uri, str) or not (size is None or type(size) is int):
+            raise self._corrupt(path, "a sidecar has no path, or a size that is no number")
         decoded = decode_uri(uri)
-        return decoded if is_absolute(decoded) or "/" in decoded else f"{SIDECAR_DIR}/{decoded}"
+        place = decoded if is_absolute(decoded) or "/" in decoded else f"{SIDECAR_DIR}/{decoded}"
+        if place in self._sidecars:
+            raise self._corrupt(path, f"it names the sidecar {decoded} twice")
+        self._sidecars[place] = _Sidecar(place, size)
 
     def adds(
         self, partition_columns: Collection[str], *, stats: bool, stats_columns: Collection[str] | None = None
@@ -107,29 +133,52 @@ class Checkpoint:
             stats: Whether to read statistics.
             stats_columns: Physical names of the top-level columns whose ``stats_parsed`` are read; None for all.
         """
+        hashes: list[npt.NDArray[np.int64]] = []
+        for batch in self._adds(partition_columns, stats, stats_columns):
+            hashes.append(np.fromiter(map(hash, snapshot_keys(batch)), np.int64, batch.num_rows))
+            yield batch
+        # A file that is named twice would be read twice. Hashes tell which may be.
+        every = np.concatenate(hashes) if hashes else np.zeros(0, np.int64)
+        twice = set(every[repeated(every)].tolist())
+        if twice:
+            self._check_each_once(twice)
+
+    def _check_each_once(self, suspects: set[int]) -> None:
+        """Compare the files whose keys have one of these hashes exactly."""
+        seen: set[str] = set()
+        for batch in self._adds((), False, None):
+            for key in snapshot_keys(batch):
+                if hash(key) in suspects:
+                    if key in seen:
+                        raise self._corrupt(self._files.paths[0], f"it names the file {key.partition(chr(0))[0]} twice")
+                    seen.add(key)
+
+    def _adds(
+        self, partition_columns: Collection[str], stats: bool, stats_columns: Collection[str] | None
+    ) -> Iterator[AddBatch]:
         if self._json is not None:
             yield from self._json_adds(partition_columns)
-        paths = [p for p in self._files.paths if p.endswith(".parquet")] + self._sidecars
-        for path in paths:
-            with self._open(path) as file:
-                columns = _columns(file, stats, stats_columns)
-                if not columns:
+        own = [_Sidecar(path, None) for path in self._files.paths if path.endswith(".parquet")]
+        for number, sidecar in enumerate([*own, *self._sidecars.values()]):
+            with self._open(sidecar.path, sidecar.size) as part:
+                if not _has_struct(part, "add"):
+                    # Only a checkpoint that keeps its files in sidecars has none of its own.
+                    if part.footer.metadata.num_rows and not (number < len(own) and self._sidecars):
+                        raise self._corrupt(sidecar.path, "it has no column 'add'")
                     continue
-                for batch in _batches(file, columns):
-                    found = _from_parquet(batch.column("add"), partition_columns, self._store.root)
-                    if found is not None:
-                        yield found
+                for batch in _batches(part, _columns(part, stats, stats_columns)):
+                    adds = _from_parquet(batch.column("add"), partition_columns, self._store.root)
+                    if adds is not None:
+                        yield adds
 
     def _json_adds(self, partition_columns: Collection[str]) -> Iterator[AddBatch]:
         path = self._files.paths[0]
         assert self._json is not None
-        if b'"add"' not in self._json:
-            return
         actions = parse_file_actions([(path, self._json)], partition_columns)
         for chunk in actions.column("add").chunks:
-            kept = chunk.filter(chunk.is_valid())
-            if len(kept):
-                yield from_struct(kept, self._store.root, partition_columns, stats=kept.field("stats"))
+            adds = chunk.filter(chunk.is_valid())
+            if len(adds):
+                yield from_struct(adds, self._store.root, partition_columns, stats=adds.field("stats"))
 
     def _read(self, path: str) -> bytes:
         try:
@@ -140,21 +189,31 @@ class Checkpoint:
             raise refused(self._table, path) from None
 
     @contextmanager
-    def _open(self, path: str) -> Iterator[pq.ParquetFile]:
-        """An open Parquet file whose footer is read once; what goes wrong inside is an error that names it."""
+    def _open(self, path: str, size: int | None = None) -> Iterator[_Part]:
+        """An open Parquet file whose footer is read once; what goes wrong inside is an error that names it.
+
+        Args:
+            path: Relative to the table's root, or absolute.
+            size: Its bytes, None if nothing tells them.
+        """
         try:
-            with (
-                self._store.open(path) as raw,
-                pq.ParquetFile(
+            with self._store.open(path) as raw:
+                footer = self._footers.get(path)
+                if footer is None:
+                    source = _Source(path, raw)
+                    if size is not None and source.size != size:
+                        raise self._corrupt(path, f"it has {source.size} bytes, the checkpoint says {size}")
+                    footer = self._footers[path] = read_footer(source, self._table, 0)
+                with pq.ParquetFile(
                     pa.PythonFile(raw, mode="r"),
-                    metadata=self._footers.get(path),
+                    metadata=footer.metadata,
                     coerce_int96_timestamp_unit="us",
                     pre_buffer=not isinstance(raw, pa.NativeFile),
                     buffer_size=_BUFFER if isinstance(raw, pa.NativeFile) else 0,
-                ) as file,
-            ):
-                self._footers[path] = file.metadata
-                yield file
+                ) as file:
+                    yield _Part(path, file, footer)
+        except CorruptFileError as error:
+            raise self._corrupt(path, str(error)) from error
         except DeltaSharingError:
             raise
         except PermissionError:
@@ -172,49 +231,89 @@ class Checkpoint:
         )
 
 
-def _batches(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
+class _Source:
+    """An open file as the source that a footer is read from."""
+
+    def __init__(self, name: str, raw: BinaryIO) -> None:
+        self.name, self._raw = name, raw
+        self.size = raw.seek(0, 2)
+
+    def read(self, start: int, length: int) -> memoryview:
+        self._raw.seek(start)
+        return memoryview(self._raw.read(length))
+
+    def close(self) -> None:
+        """The file is closed by its owner."""
+
+
+def _has_struct(part: _Part, name: str) -> bool:
+    """Whether a file has the column of an action.
+
+    Raises:
+        ValueError: The column is no struct.
+    """
+    schema = part.footer.schema
+    if schema.names.count(name) > 1:
+        raise ValueError(f"it has several columns {name!r}")
+    index = schema.get_field_index(name)
+    if index >= 0 and not pa.types.is_struct(schema.field(index).type):
+        raise ValueError(f"its column {name!r} is {schema.field(index).type}, not a struct")
+    return index >= 0
+
+
+def _batches(part: _Part, columns: list[str]) -> Iterator[pa.RecordBatch]:
     # A few small columns gain nothing from threads, and each thread has an allocator's pool of its own.
-    for number, batch in enumerate(file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False), 1):
+    rows = 0
+    for number, batch in enumerate(part.file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False), 1):
+        batch.validate(full=True)  # text is UTF-8
+        rows += batch.num_rows
         yield batch
         if number % _RELEASED_EVERY == 0:
             release_unused()
+    if rows != part.footer.metadata.num_rows:
+        raise ValueError(f"it holds {rows} rows, its footer says {part.footer.metadata.num_rows}")
     release_unused()
 
 
-def _columns(file: pq.ParquetFile, stats: bool, stats_columns: Collection[str] | None) -> list[str]:
-    """The leaves of ``add`` to read, by dotted path; empty if the file has no adds."""
-    index = file.schema_arrow.get_field_index("add")
-    if index < 0:
-        return []
-    add = file.schema_arrow.field(index).type
+def _columns(part: _Part, stats: bool, stats_columns: Collection[str] | None) -> list[str]:
+    """The leaves of ``add`` to read, by dotted path.
+
+    Raises:
+        ValueError: A file's path, size or partition values are not columns of it.
+    """
+    add = part.footer.schema.field("add").type
     names = {f.name for f in add}
-    if "path" not in names or file.metadata.num_rows == 0:
-        return []
-    wanted = ["path", "partitionValues", "size", "modificationTime", "deletionVector"]
-    columns = [f"add.{name}" for name in wanted if name in names]
+    if missing := {"path", "partitionValues", "size"} - names:
+        raise ValueError(f"its adds have no {', '.join(sorted(missing))}")
+    if not pa.types.is_map(add.field("partitionValues").type):
+        raise ValueError(f"its partitionValues are {add.field('partitionValues').type}, not a map")
+    columns = [f"add.{name}" for name in ("path", "partitionValues", "size", "modificationTime", "deletionVector")]
+    columns = [name for name in columns if name.partition(".")[2] in names]
     if not stats:
         return columns
-    if "stats" in names and not ("stats_parsed" in names and _all_null(file, "add.stats")):
+    if "stats" in names and not ("stats_parsed" in names and _all_null(part.footer, "add.stats")):
         columns.append("add.stats")
     elif "stats_parsed" in names:
-        for part in add.field("stats_parsed").type:
-            prefix = f"add.stats_parsed.{part.name}"
-            if not pa.types.is_struct(part.type) or stats_columns is None:
+        parsed = add.field("stats_parsed").type
+        for field in parsed if pa.types.is_struct(parsed) else ():
+            prefix = f"add.stats_parsed.{field.name}"
+            if not pa.types.is_struct(field.type) or stats_columns is None:
                 columns.append(prefix)
             else:
-                columns += [f"{prefix}.{f.name}" for f in part.type if f.name in set(stats_columns)]
+                columns += [f"{prefix}.{f.name}" for f in field.type if f.name in set(stats_columns)]
     return columns
 
 
-def _all_null(file: pq.ParquetFile, leaf: str) -> bool:
+def _all_null(footer: Footer, leaf: str) -> bool:
     """Whether the footer says that a leaf holds nothing but nulls."""
-    leaves = [i for i in range(file.metadata.num_columns) if file.metadata.schema.column(i).path == leaf]
+    metadata = footer.metadata
+    leaves = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path == leaf]
     if not leaves:
         return True
-    for group in range(file.metadata.num_row_groups):
-        chunk = file.metadata.row_group(group).column(leaves[0])
-        statistics = chunk.statistics
-        if statistics is None or not statistics.has_null_count or statistics.null_count < chunk.num_values:
+    for group in range(metadata.num_row_groups):
+        statistics = footer.statistics(group, leaves[0])
+        values = metadata.row_group(group).column(leaves[0]).num_values
+        if statistics is None or statistics.null_count is None or statistics.null_count < values:
             return False
     return True
 
@@ -224,5 +323,5 @@ def _from_parquet(add: pa.StructArray, partition_columns: Collection[str], root:
         return None
     if add.null_count:
         add = add.filter(add.is_valid())
-    stats = add.field("stats") if add.type.get_field_index("stats") >= 0 else None
+    stats = cast_alike(add.field("stats"), pa.string()) if add.type.get_field_index("stats") >= 0 else None
     return from_struct(add, root, partition_columns, stats=stats)

@@ -40,8 +40,8 @@ def integers(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def strings(texts: Sequence[str | None]) -> pa.StringArray:
-    """A string array; texts that are not Unicode (undecodable bytes of a path) keep their bytes."""
-    encoded = [b"" if text is None else text.encode(errors="surrogateescape") for text in texts]
+    """A string array."""
+    encoded = [b"" if text is None else text.encode() for text in texts]
     valid = np.fromiter((text is not None for text in texts), np.bool_, len(texts))
     offsets = np.fromiter(accumulate(map(len, encoded), initial=0), np.int64, len(encoded) + 1)
     large = offsets[-1] >= 1 << 31

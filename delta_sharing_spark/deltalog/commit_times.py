@@ -6,6 +6,7 @@ moved up where needed so that time grows with versions, as Delta Lake does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 
@@ -13,6 +14,7 @@ from delta_sharing_spark.deltalog.actions import IN_COMMIT_TIMESTAMPS, Metadata
 from delta_sharing_spark.deltalog.commits import find_actions
 from delta_sharing_spark.deltalog.paths import LOG_DIR, LogEntry, LogStore, commit_name, in_log, parse_name
 from delta_sharing_spark.errors import LogError, VersionError
+from delta_sharing_spark.scan.plan import MAX_MILLIS
 
 _ENABLED_VERSION = "delta.inCommitTimestampEnablementVersion"
 _ENABLED_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
@@ -27,7 +29,7 @@ def in_commit_since(metadata: Metadata) -> int | None:
 
 def _number(metadata: Metadata, key: str) -> int | None:
     text = metadata.configuration.get(key, "")
-    return int(text) if text.isdecimal() else None
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def iso(timestamp_ms: int) -> str:
@@ -46,7 +48,7 @@ def in_commit_timestamp(data: bytes, path: str, table: str) -> int:
     """
     for info in find_actions(data, "commitInfo", path):
         stamp = info.get("inCommitTimestamp")
-        if isinstance(stamp, int):
+        if type(stamp) is int and abs(stamp) <= MAX_MILLIS:
             return stamp
     raise LogError(
         f"{path} of {table} has no inCommitTimestamp, although the table keeps timestamps in its commits; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -12,6 +13,10 @@ from delta_sharing_spark.deltalog.actions import VECTOR_TYPE, file_action_schema
 from delta_sharing_spark.errors import LogError
 
 _MIN_BLOCK = 1 << 20
+#: A line that does not begin an object. Arrow's reader dies of a block that begins with ``null``.
+_NO_OBJECT = re.compile(rb"(?:\A|[\r\n])[ \t]*[^{ \t\r\n]")
+#: Half of a surrogate pair, as JSON escapes it; alone it is no character.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def find_actions(data: bytes, kind: str, where: str) -> Iterator[dict[str, Any]]:
@@ -20,7 +25,7 @@ def find_actions(data: bytes, kind: str, where: str) -> Iterator[dict[str, Any]]
     Only lines that hold the quoted name are parsed, so this is cheap on large commits.
 
     Raises:
-        LogError: Such a line is not JSON.
+        LogError: Such a line is not JSON, or its action is not an object.
     """
     needle = f'"{kind}"'.encode()
     position = data.find(needle)
@@ -28,21 +33,34 @@ def find_actions(data: bytes, kind: str, where: str) -> Iterator[dict[str, Any]]
         start = data.rfind(b"\n", 0, position) + 1
         end = data.find(b"\n", position)
         end = len(data) if end < 0 else end
-        tree = parse_line(data[start:end], where)
-        action = tree.get(kind)
-        if isinstance(action, dict):
+        action = action_of(parse_line(data[start:end], where), kind, where)
+        if action is not None:
             yield action
         position = data.find(needle, end)
+
+
+def action_of(tree: dict[str, Any], kind: str, where: str) -> dict[str, Any] | None:
+    """The action of one kind on a parsed line; None if the line holds another.
+
+    Raises:
+        LogError: It is not an object.
+    """
+    action = tree.get(kind)
+    if action is not None and not isinstance(action, dict):
+        raise _corrupt(where, f"the action {kind!r} of a line is not an object")
+    return action
 
 
 def parse_line(line: bytes, where: str) -> dict[str, Any]:
     """One line of a commit.
 
     Raises:
-        LogError: It is not a JSON object.
+        LogError: It is not a JSON object of Unicode text.
     """
     try:
-        tree = json.loads(line)
+        tree = json.loads(str(line, "utf-8"))
+        if _SURROGATE.search(line):
+            json.dumps(tree, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise _corrupt(where, str(error)) from error
     if not isinstance(tree, dict):
@@ -87,12 +105,24 @@ def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collec
     """
     schema = file_action_schema(partition_columns)
     data = b"\n".join(content for _, content in files if content)
-    try:
-        return _read_arrow(data, schema)
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-        pass  # a line that Arrow's reader does not take; Python's tells which file, or takes it
+    if _has_objects_only(data):
+        try:
+            table = _read_arrow(data, schema)
+            table.validate(full=True)  # text is UTF-8
+            return table
+        except (pa.ArrowException, UnicodeDecodeError):
+            pass
+    # A line that Arrow's reader does not take: Python's tells which file, or takes it.
     tables = [_read_python(content, schema, name) for name, content in files]
     return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _has_objects_only(data: bytes) -> bool:
+    """Whether every line begins an object; told by counting where lines are as writers write them."""
+    ends = data.count(b"\n{") + data.count(b"\n\n") + data.endswith(b"\n")
+    if data.startswith(b"{") and ends == data.count(b"\n") and b"\r" not in data:
+        return True
+    return _NO_OBJECT.search(data) is None
 
 
 def _read_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
@@ -137,27 +167,34 @@ def _read_python(data: bytes, schema: pa.Schema, where: str) -> pa.Table:
                 if remove is None
                 else {"path": _text(remove["path"]), "deletionVector": _vector(remove.get("deletionVector"))}
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise _corrupt(where, f"a malformed add or remove ({error!r})") from error
     try:
         return pa.table(
             [pa.array(adds, schema.field("add").type), pa.array(removes, schema.field("remove").type)], schema=schema
         )
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise _corrupt(where, str(error)) from error
 
 
 def _add(add: dict[str, Any], partitions: list[str]) -> dict[str, Any]:
-    values = add.get("partitionValues") or {}
+    values = add.get("partitionValues")
     stats = add.get("stats")
     return {
         "path": _text(add["path"]),
-        "partitionValues": {name: _text_or_none(values.get(name)) for name in partitions},
-        "size": int(add["size"]),
-        "modificationTime": None if add.get("modificationTime") is None else int(add["modificationTime"]),
+        "partitionValues": None if values is None else {name: _text_or_none(values.get(name)) for name in partitions},
+        "size": _count(add["size"]),
+        "modificationTime": None if add.get("modificationTime") is None else _count(add["modificationTime"]),
         "stats": stats if stats is None or isinstance(stats, str) else json.dumps(stats),
         "deletionVector": _vector(add.get("deletionVector")),
     }
+
+
+def _count(value: Any) -> int:
+    """A number of any spelling that means a whole one: ``10``, ``1e1``, ``"10"``."""
+    if isinstance(value, bool) or int(value) != float(value):
+        raise TypeError(f"{value!r} is not a whole number")
+    return int(value)
 
 
 def _vector(vector: dict[str, Any] | None) -> dict[str, Any] | None:

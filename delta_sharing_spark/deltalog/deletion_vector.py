@@ -9,14 +9,14 @@ from __future__ import annotations
 import struct
 import uuid
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.deltalog.paths import decode_uri, join
 from delta_sharing_spark.errors import CorruptFileError, LogError
-from delta_sharing_spark.scan.plan import DeletionVector
+from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_VECTOR_BYTES, DeletionVector
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64
@@ -93,11 +93,11 @@ def relative_vector_path(path_or_inline: str) -> str:
 
 
 def vector_from_descriptor(
-    storage: str | None,
-    path_or_inline: str | None,
-    offset: int | None,
-    size: int | None,
-    cardinality: int | None,
+    storage: object,
+    path_or_inline: object,
+    offset: object,
+    size: object,
+    cardinality: object,
     *,
     root: str,
     file: str = "a file",
@@ -117,12 +117,18 @@ def vector_from_descriptor(
         A vector whose storage is ``i``, or ``p`` with an absolute location: ``u`` is resolved here.
 
     Raises:
-        LogError: A descriptor that is incomplete, or of an unknown storage type.
+        LogError: A descriptor that is incomplete, of wrong types or sizes, or of an unknown storage type.
     """
-    if storage is None or path_or_inline is None or size is None or cardinality is None:
-        raise _bad_descriptor(file, "storageType, pathOrInlineDv, sizeInBytes and cardinality must all be there")
-    if size < 0 or cardinality < 0 or (offset is not None and offset < 0):
-        raise _bad_descriptor(file, f"negative numbers: size {size}, cardinality {cardinality}, offset {offset}")
+    if not isinstance(storage, str) or not isinstance(path_or_inline, str):
+        raise _bad_descriptor(file, "storageType and pathOrInlineDv must both be there, as text")
+    if not _is_count(size, MAX_VECTOR_BYTES) or not _is_count(cardinality, MAX_FILE_ROWS):
+        raise _bad_descriptor(
+            file,
+            f"sizeInBytes must be 0 to {MAX_VECTOR_BYTES} and cardinality 0 to {MAX_FILE_ROWS}, they are "
+            f"{str(size)[:50]} and {str(cardinality)[:50]}",
+        )
+    if offset is not None and not _is_count(offset, MAX_FILE_BYTES):
+        raise _bad_descriptor(file, f"its offset is {str(offset)[:50]}")
     name = unique_id(storage, path_or_inline, offset)
     if storage == "i":
         return DeletionVector("i", path_or_inline, offset, size, cardinality, name)
@@ -135,6 +141,10 @@ def vector_from_descriptor(
             raise _bad_descriptor(file, f"its path {path_or_inline!r} holds no uuid ({error})") from error
         return DeletionVector("p", location, offset, size, cardinality, name)
     raise _bad_descriptor(file, f"the storage type {storage!r} is unknown")
+
+
+def _is_count(value: object, most: int) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= most
 
 
 def _bad_descriptor(file: str, why: str) -> LogError:

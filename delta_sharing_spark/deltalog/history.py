@@ -45,15 +45,6 @@ def version_at_or_after(store: LogStore, timestamp_ms: int, *, table: str = "the
     return _times(store, table)[0].at_or_after(timestamp_ms)
 
 
-def timestamp_of(store: LogStore, version: int, *, table: str = "the table") -> int:
-    """A version's timestamp in milliseconds since the epoch.
-
-    Raises:
-        LogError: Its commit is gone.
-    """
-    return _times(store, table, start=version)[0].time(version)
-
-
-def _times(store: LogStore, table: str, start: int = 0) -> tuple[CommitTimes, int]:
+def _times(store: LogStore, table: str) -> tuple[CommitTimes, int]:
     head = load_head(store, table=table)
-    return CommitTimes(store, head.version, head.metadata, table, start=start), head.version
+    return CommitTimes(store, head.version, head.metadata, table), head.version

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import posixpath
 import re
@@ -109,49 +108,24 @@ class LocalLogStore:
         return self._path(path).stat().st_mtime_ns // 1_000_000
 
 
-class MemoryLogStore:
-    """A log held in memory, for tests and tools: relative path to bytes. ``listing=False`` plays GET-only storage."""
-
-    def __init__(
-        self,
-        files: dict[str, bytes],
-        root: str = "s3://bucket/table",
-        *,
-        listing: bool = True,
-        known_version: int | None = None,
-    ) -> None:
-        self.files, self.root, self.listing, self.known_version = files, root, listing, known_version
-
-    def read(self, path: str) -> bytes:
-        try:
-            return self.files[path.removeprefix(self.root + "/")]
-        except KeyError:
-            raise FileNotFoundError(path) from None
-
-    def open(self, path: str) -> BinaryIO:
-        return io.BytesIO(self.read(path))
-
-    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
-        if not self.listing:
-            return None
-        prefix = relative_dir + "/"
-        names = sorted(p[len(prefix) :] for p in self.files if p.startswith(prefix) and "/" not in p[len(prefix) :])
-        return [LogEntry(n, len(self.files[prefix + n]), 0) for n in names if n >= start_name]
-
-    def size(self, path: str) -> int | None:
-        return len(self.read(path))
-
-    def modified(self, path: str) -> int | None:
-        self.read(path)
-        return 0
-
-
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def decode_uri(uri: str) -> str:
-    """A path of the log (a URI, RFC 2396) as the storage knows it: percent-decoded once, UTF-8."""
-    return unquote(uri, errors="surrogateescape") if "%" in uri else uri
+    """A path of the log (a URI, RFC 2396) as the storage knows it: percent-decoded once, UTF-8.
+
+    Raises:
+        LogError: Its bytes are not UTF-8.
+    """
+    if "%" not in uri:
+        return uri
+    try:
+        return unquote(uri, errors="strict")
+    except UnicodeDecodeError as error:
+        raise LogError(
+            f"the path {uri!r} in the table's log is not UTF-8 ({error.reason}); ask the provider to rename the file",
+            file=uri,
+        ) from None
 
 
 def is_absolute(path: str) -> bool:

@@ -7,10 +7,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_from, protocol_from
 from delta_sharing_spark.deltalog.adds import AddBatch
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
@@ -30,8 +26,6 @@ logger = logging.getLogger(__name__)
 _GROUP_BYTES = 1 << 20
 
 _T = TypeVar("_T")
-
-Prune = Callable[[AddBatch], "npt.NDArray[np.bool_] | pa.BooleanArray"]
 
 
 class Snapshot:
@@ -97,29 +91,21 @@ class Snapshot:
         yield from self._tail.adds(names, stats=stats)
         if self._checkpoint is not None:
             for batch in self._checkpoint.adds(names, stats=stats, stats_columns=stats_columns):
-                kept = self._tail.survivors(batch)
+                kept = self._tail.without_superseded(batch)
                 if kept.num_rows:
                     yield kept
 
     def tasks(
-        self,
-        prune: Prune | None = None,
-        *,
-        stats: bool = True,
-        stats_columns: Collection[str] | None = None,
-        keep_stats: bool = False,
+        self, *, stats: bool = True, stats_columns: Collection[str] | None = None, keep_stats: bool = False
     ) -> Iterator[FileTask]:
-        """A task for every live file that ``prune`` keeps.
+        """A task for every live file.
 
         Args:
-            prune: From a batch to a mask of its length, true for files to read; files are dropped before any object
-                is built for them.
             stats, stats_columns: As in :meth:`adds`; without statistics ``FileTask.rows`` is None.
             keep_stats: Whether tasks carry their statistics.
         """
         for batch in self.adds(stats=stats, stats_columns=stats_columns):
-            kept = batch if prune is None else batch.filter(prune(batch))
-            yield from kept.tasks(keep_stats=keep_stats)
+            yield from batch.tasks(keep_stats=keep_stats)
 
 
 def load_snapshot(
@@ -155,7 +141,7 @@ def load_snapshot(
         version = times.at_or_before(timestamp_ms)
         if version == head.version and timestamp_ms > times.time(version):
             raise times.too_late(timestamp_ms)
-    return _twice(store, version, table, lambda log, part, name: _load(log, part, name, gate))
+    return _retry_once_if_vanished(store, version, table, lambda log, part, name: _load(log, part, name, gate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +155,12 @@ class Head:
 
 def load_head(store: LogStore, *, version: int | None = None, table: str = "the table", gate: bool = True) -> Head:
     """Protocol and metadata of a version, the newest by default, without its files. Raises as :func:`load_snapshot`."""
-    return _twice(store, version, table, lambda log, part, name: _load_head(log, part, name, gate))
+    return _retry_once_if_vanished(store, version, table, lambda log, part, name: _load_head(log, part, name, gate))
 
 
-def _twice(store: LogStore, version: int | None, table: str, load: Callable[[LogStore, Segment, str], _T]) -> _T:
+def _retry_once_if_vanished(
+    store: LogStore, version: int | None, table: str, load: Callable[[LogStore, Segment, str], _T]
+) -> _T:
     """Load a version; once more from a new listing if a listed file went meanwhile."""
     try:
         return load(store, find_segment(store, version, table), table)

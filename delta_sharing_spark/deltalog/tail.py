@@ -100,10 +100,10 @@ class CommitTail:
         """Find which adds are alive; the keys are kept only for a checkpoint below."""
         if not self._parts:
             return
-        repeated = _repeated(np.concatenate([part.hashes for part in self._parts]))
+        again = repeated(np.concatenate([part.hashes for part in self._parts]))
         bounds = np.cumsum([len(part.hashes) for part in self._parts])[:-1]
-        picked = np.split(repeated, bounds)
-        superseded = self._superseded(picked) if repeated.any() else None
+        picked = np.split(again, bounds)
+        superseded = self._superseded(picked) if again.any() else None
         for index, part in enumerate(self._parts):
             if superseded is not None and superseded[index].any():
                 alive = ~superseded[index]
@@ -143,7 +143,7 @@ class CommitTail:
                 if kept.num_rows:
                     yield kept
 
-    def survivors(self, batch: AddBatch) -> AddBatch:
+    def without_superseded(self, batch: AddBatch) -> AddBatch:
         """A checkpoint's files without those that these commits name."""
         if self._seen_keys is None:
             return batch
@@ -171,15 +171,15 @@ def _with_paths(part: _Part) -> pa.StructArray:
     return pa.StructArray.from_arrays([part.paths.unpack(), *part.adds.flatten()], names)
 
 
-def _repeated(hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def repeated(hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Which hashes occur more than once."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     same = ordered[1:] == ordered[:-1]
-    repeated = np.zeros(len(hashes), np.bool_)
-    repeated[order[1:][same]] = True
-    repeated[order[:-1][same]] = True
-    return repeated
+    again = np.zeros(len(hashes), np.bool_)
+    again[order[1:][same]] = True
+    again[order[:-1][same]] = True
+    return again
 
 
 def file_keys(paths: pa.StringArray, vectors: pa.StructArray) -> pa.StringArray:
@@ -191,6 +191,13 @@ def file_keys(paths: pa.StringArray, vectors: pa.StructArray) -> pa.StringArray:
         paths, columns.scalar(_SEPARATOR), vectors.field("storageType"), vectors.field("pathOrInlineDv"), suffix, empty
     )
     return pc.if_else(vectors.is_valid(), joined, paths)
+
+
+def snapshot_keys(batch: AddBatch) -> list[str]:
+    """What makes each file of a snapshot: its path, and its deletion vector if it has one."""
+    paths = canonical_paths(batch.paths, batch.root)
+    keys: list[str] = (paths if batch.vectors is None else file_keys(paths, batch.vectors)).to_pylist()
+    return keys
 
 
 def _paths_of(keys: pa.StringArray) -> pa.StringArray:

@@ -11,21 +11,19 @@ from fractions import Fraction
 from typing import Any
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates.coercion import domain
 from delta_sharing_spark.predicates.floats import float_key
-from delta_sharing_spark.predicates.literals import (
+from delta_sharing_spark.predicates.keys import domain
+from delta_sharing_spark.predicates.scalar_types import (
     BITS,
     BOOLEAN,
     DATE,
-    DAY,
     DOUBLE,
     FLOAT,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
-    Zone,
-    parse_timestamp,
-)  # fmt: skip
+)
+from delta_sharing_spark.predicates.times import DAY, Zone, parse_timestamp
 from delta_sharing_spark.schema.types import DataType, Decimal
 
 _EPOCH_DAYS = date(1970, 1, 1).toordinal()
@@ -47,16 +45,18 @@ def bounded(kind: DataType) -> bool:
 
 def lower(value: Any, kind: DataType) -> Any:
     """A key that no value is below, from ``minValues``; None if that cannot be told."""
-    return _bound(value, kind, False)
+    key = _bound(value, kind, False)
+    # A minimum of NaN may be a writer's that compares by IEEE: it says nothing of the numbers beside the NaN.
+    return None if kind in (FLOAT, DOUBLE) and key is not None and key >= domain(kind)[1] else key
 
 
 def upper(value: Any, kind: DataType) -> tuple[Any, Any]:
     """Keys that no value, and no value but NaN, is above, from ``maxValues``; None where that cannot be told."""
-    at = _bound(value, kind, True)
+    key = _bound(value, kind, True)
     if kind in (FLOAT, DOUBLE):
         nan = domain(kind)[1]
-        return nan, None if at is None or at >= nan else at
-    return at, at
+        return nan, None if key is None or key >= nan else key
+    return key, key
 
 
 def _bound(value: Any, kind: DataType, up: bool) -> Any:
@@ -141,8 +141,8 @@ def _decimal(value: Any, scale: int, up: bool) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str | decimal.Decimal):
         return None
     exact = Fraction(decimal.Decimal(repr(value) if isinstance(value, float) else value)) * 10**scale
-    at = -(-exact.numerator // exact.denominator) if up else exact.numerator // exact.denominator
-    if abs(at) >= 10**15:  # a JSON number of more digits may have gone through a double, at either end
-        slack = (abs(at) >> 50) + 1
-        at += slack if up else -slack
-    return at
+    key = -(-exact.numerator // exact.denominator) if up else exact.numerator // exact.denominator
+    if abs(key) >= 10**15:  # a JSON number of more digits may have gone through a double, at either end
+        slack = (abs(key) >> 50) + 1
+        key += slack if up else -slack
+    return key

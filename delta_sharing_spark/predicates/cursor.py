@@ -28,27 +28,27 @@ class Cursor:
     def __init__(self, text: str) -> None:
         self._source = Source(text)
         self._tokens = tokenize(self._source)
-        self._at = 0
+        self._place = 0
 
     @property
     def peek(self) -> Token:
         """The token at this place."""
-        return self._tokens[self._at]
+        return self._tokens[self._place]
 
     def ahead(self, count: int) -> Token:
         """The token ``count`` places further."""
-        return self._tokens[min(self._at + count, len(self._tokens) - 1)]
+        return self._tokens[min(self._place + count, len(self._tokens) - 1)]
 
     def advance(self) -> Token:
         """Step past a token, and return it."""
         token = self.peek
-        self._at += 1
+        self._place += 1
         return token
 
     def accept(self, *values: str) -> bool:
         """Step past one of these words or operators, if it stands here."""
         if self.peek.one_of(*values):
-            self._at += 1
+            self._place += 1
             return True
         return False
 

@@ -89,15 +89,15 @@ class _Evaluation:
         return pa.chunked_array([values], pa.bool_()) if isinstance(self._batch, pa.Table) else values
 
     def _column(self, column: Column) -> Any:
-        found = self._columns.get(column.path)
-        if found is None:
-            found = self._batch.column(column.path[0])
+        values = self._columns.get(column.path)
+        if values is None:
+            values = self._batch.column(column.path[0])
             for part in column.path[1:]:
-                found = self._pc.struct_field(found, [part])
-            if pa.types.is_dictionary(found.type):
-                found = self._pc.cast(found, found.type.value_type)
-            self._columns[column.path] = found
-        return found
+                values = self._pc.struct_field(values, [part])
+            if pa.types.is_dictionary(values.type):
+                values = self._pc.cast(values, values.type.value_type)
+            self._columns[column.path] = values
+        return values
 
     def _compare(self, op: str, values: Any, literal: Literal) -> Any:
         pc = self._pc
@@ -141,12 +141,12 @@ class _Evaluation:
         pc = self._pc
         values = self._column(column)
         if column.type in _FLOATS:
-            wanted = {v.value for v in literals}
-            numbers = [v for v in wanted if v == v]
+            numbers_sought = {v.value for v in literals}
+            numbers = [v for v in numbers_sought if v == v]
             numbers += [-0.0] if 0.0 in numbers else []  # hashed by bits
             numbers += [0.0] if 0.0 in numbers else []
             result = pc.is_in(values, value_set=pa.array(numbers, values.type))
-            if any(v != v for v in wanted):
+            if any(v != v for v in numbers_sought):
                 result = pc.or_(result, pc.fill_null(pc.is_nan(values), False))
         else:
             wanted_set = _values(literals, values.type)

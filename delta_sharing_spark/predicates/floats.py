@@ -36,10 +36,15 @@ def nearest_float32(exact: Fraction) -> float:
     """The single-precision number nearest to an exact one, ties to even (never through a double)."""
     if abs(exact) >= Fraction(2**128 - 2**103):
         return float("inf") if exact > 0 else float("-inf")
-    key = float_key(struct.unpack("<f", struct.pack("<f", _clamp(float(exact))))[0], 32)
+    key = near_float32_key(float(exact))
     near = [k for k in (key - 1, key, key + 1) if abs(k) < _INFINITY[32]]
     best = min(near, key=lambda k: (abs(Fraction(float_value(k, 32)) - exact), k & 1))
     return float_value(best, 32)
+
+
+def near_float32_key(value: float) -> int:
+    """The key of a finite single-precision number next to a finite double."""
+    return float_key(_clamp(value), 32)
 
 
 def _clamp(value: float) -> float:

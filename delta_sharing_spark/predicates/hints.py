@@ -1,9 +1,9 @@
 """A ``where`` as hints for a server: never one by which it, reading statistics as servers do, could drop a row.
 
-A hint says less than the predicate, never more. What cannot be said is left out under AND and takes the whole of an
-OR with it; NOT is pushed down to the comparisons first, so that neither rule is ever applied upside down. Servers
+A hint holds for every row that the predicate passes, and for others. A part without a hint is left out under AND and
+takes the whole of an OR with it; NOT is pushed down to the comparisons first, so that neither rule is ever applied upside down. Servers
 compare a literal with a file's ``[min, max]``, and the reference server answers ``not`` and ``isNull`` over such a range
-wrongly (it drops files that hold matches): ``not(isNull)`` is said of partition columns only, and ``isNull`` never, for a
+wrongly (it drops files that hold matches): ``not(isNull)`` is sent for partition columns only, and ``isNull`` never, for a
 NULL partition may be written as the empty string.
 """
 
@@ -12,11 +12,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
+from fractions import Fraction
 from typing import Any
 
-from delta_sharing_spark.predicates.floats import float_key, float_value
+from delta_sharing_spark.predicates.floats import float_key, float_value, nearest_float32
 from delta_sharing_spark.predicates.like import like_parts, like_prefix
-from delta_sharing_spark.predicates.literals import BOOLEAN, DATE, DOUBLE, FLOAT, INTEGER, LONG, STRING, TIMESTAMP
+from delta_sharing_spark.predicates.scalar_types import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+)
 from delta_sharing_spark.predicates.tree import (
     And,
     Column,
@@ -53,14 +63,18 @@ Node = dict[str, Any]
 
 
 def json_hints(expression: Expression, schema: Struct, partition_columns: Collection[str]) -> str | None:
-    """``jsonPredicateHints`` (spec section "JSON predicates for filtering"), or None if nothing can be said.
+    """``jsonPredicateHints`` (spec section "JSON predicates for filtering"), or None if no part of it has a hint.
 
     Args:
         expression: A bound tree from ``parse_where``.
         schema: The table's schema, by logical names.
         partition_columns: Logical names of the partition columns.
     """
-    node = _Sayer(frozenset(name.lower() for name in partition_columns) & _lowered(schema)).say(expression, False, 1)
+    once_float = frozenset(
+        f.name.lower() for f in schema.fields if f.type == DOUBLE and "delta.typeChanges" in f.metadata
+    )
+    partitions = frozenset(name.lower() for name in partition_columns) & _lowered(schema)
+    node = HintBuilder(partitions, once_float).build(expression, False, 1)
     if node is None:
         return None
     text = json.dumps(node, separators=(",", ":"), ensure_ascii=True)
@@ -70,29 +84,36 @@ def json_hints(expression: Expression, schema: Struct, partition_columns: Collec
 def sql_hints(expression: Expression, partition_columns: Collection[str]) -> list[str]:
     """``predicateHints``: SQL conditions on partition columns, all of which must hold; simple forms only."""
     partitions = {name.lower() for name in partition_columns}
-    found = (_sql(part, partitions) for part in conjuncts(expression))
-    return [text for text in found if text is not None]
+    texts = (_sql(part, partitions) for part in conjuncts(expression))
+    return [text for text in texts if text is not None]
 
 
 def _lowered(schema: Struct) -> frozenset[str]:
     return frozenset(name.lower() for name in schema.names)
 
 
-class _Sayer:
-    def __init__(self, partitions: frozenset[str]) -> None:
-        self._partitions = partitions
+class HintBuilder:
+    """Builds the tree of a hint, NOT pushed down to the comparisons.
 
-    def say(self, node: Expression, negated: bool, depth: int) -> Node | None:
-        """What the rows for which ``node`` (or its negation) is true have in common; None for nothing."""
+    Args:
+        partitions: Names of the partition columns, in lower case.
+        once_float: Names of DOUBLE columns that were FLOAT, in lower case.
+    """
+
+    def __init__(self, partitions: frozenset[str], once_float: frozenset[str]) -> None:
+        self._partitions, self._once_float = partitions, once_float
+
+    def build(self, node: Expression, negated: bool, depth: int) -> Node | None:
+        """A hint that holds for every row for which ``node`` (or its negation) is true; None if there is none."""
         if depth > _MAX_DEPTH:
             return None
         match node:
             case And(operands) | Or(operands):
                 return self._junction(operands, isinstance(node, And) != negated, negated, depth)
             case Not(operand):
-                return self.say(operand, not negated, depth)
+                return self.build(operand, not negated, depth)
             case IsTrue(operand):
-                return None if negated else self.say(operand, False, depth)
+                return None if negated else self.build(operand, False, depth)
             case Compare(op, column, literal):
                 return self._compare(op, column, literal, negated)
             case In(column, literals):
@@ -106,10 +127,10 @@ class _Sayer:
     def _junction(self, operands: tuple[Expression, ...], conjunction: bool, negated: bool, depth: int) -> Node | None:
         if not conjunction:  # of an OR, a side that can never be true adds no row
             operands = tuple(o for o in operands if not (isinstance(o, Constant) and o.value in (None, negated)))
-        said = [self.say(o, negated, depth + 1) for o in operands]
-        if not conjunction and None in said:
+        hints = [self.build(o, negated, depth + 1) for o in operands]
+        if not conjunction and None in hints:
             return None
-        return _joined("and" if conjunction else "or", [s for s in said if s is not None])
+        return _joined("and" if conjunction else "or", [h for h in hints if h is not None])
 
     def _is_partition(self, column: Column) -> bool:
         return len(column.path) == 1 and column.path[0].lower() in self._partitions
@@ -126,24 +147,24 @@ class _Sayer:
         kind = column.type
         if kind == BOOLEAN and op != "=":
             return None
-        if kind in (FLOAT, DOUBLE) and (op in (">", ">=") or literal.value != literal.value or literal.value == 0):
-            return None  # NaN is above all, and not in the statistics; -0.0 equals 0.0, and servers tell them apart
+        if kind in (FLOAT, DOUBLE):
+            return _float(
+                op, column, literal, 32 if kind == FLOAT or column.path[0].lower() in self._once_float else 64
+            )
         if kind == TIMESTAMP:
             return None if self._is_partition(column) else _timestamp(op, column, literal)
-        if kind == FLOAT:
-            return _float(op, column, literal)
         text = _text(literal)
         return None if text is None else _node(op, column, text)
 
     def _membership(self, column: Column, literals: tuple[Literal, ...], negated: bool) -> Node | None:
-        if negated or len(literals) > MAX_VALUES:
+        if negated or len(literals) > MAX_VALUES or column.type in (FLOAT, DOUBLE):
             if negated:
                 parts = [self._compare("=", column, v, True) for v in literals[:MAX_VALUES]]
                 return _joined("and", [p for p in parts if p is not None])
             ends = [self._compare(op, column, v, False) for op, v in _range(literals)]
             return _joined("and", [e for e in ends if e is not None])
-        said = [self._compare("=", column, v, False) for v in literals]
-        return None if None in said else _joined("or", [s for s in said if s is not None])
+        hints = [self._compare("=", column, v, False) for v in literals]
+        return None if None in hints else _joined("or", [h for h in hints if h is not None])
 
     def _like(self, column: Column, pattern: str, escape: str) -> Node | None:
         prefix, whole = like_prefix(pattern, escape)
@@ -164,7 +185,7 @@ def _joined(op: str, nodes: list[Node]) -> Node | None:
 
 
 def _range(literals: tuple[Literal, ...]) -> list[tuple[str, Literal]]:
-    from delta_sharing_spark.predicates.coercion import key
+    from delta_sharing_spark.predicates.keys import key
 
     ordered = sorted(literals, key=lambda v: key(v.value, v.type))
     return [(">=", ordered[0]), ("<=", ordered[-1])]
@@ -198,13 +219,27 @@ def _text(literal: Literal) -> str | None:
     return str(value) if isinstance(value, int) else None
 
 
-def _float(op: str, column: Column, literal: Literal) -> Node | None:
-    """A bound that is a float away, or two: statistics have the digits of single or of double precision, read as either."""
+def _float(op: str, column: Column, literal: Literal, bits: int) -> Node | None:
+    """``column <= bound``, the one comparison that reads no maximum: Delta writes NaN there, which is above all numbers.
+
+    A server that compares by IEEE would drop the file for ``=``, ``>=`` and ``>``. Statistics of single precision
+    (``bits`` 32) have its digits or those of double precision, and are read as either: the bound is a float higher.
+    So is that of zero, which servers hold to be above -0.0.
+    """
     assert isinstance(literal.value, float)
-    at = float_key(literal.value, 32)
-    ends = [(">=", at - 1), ("<=", at + 1)] if op == "=" else [("<=", at + 1)]
-    texts = [(sign, _text(Literal(float_value(end, 32), FLOAT))) for sign, end in ends]
-    return _joined("and", [_node(sign, column, text) for sign, text in texts if text is not None])
+    if op in (">", ">=") or literal.value != literal.value:
+        return None
+    key = float_key(literal.value, bits) if bits == 64 or column.type == FLOAT else _float_key_above(literal.value)
+    text = _text(Literal(float_value(key + 1 if bits == 32 or key == 0 else key, bits), column.type))
+    return None if text is None else _node("<=", column, text)
+
+
+def _float_key_above(value: float) -> int:
+    """The key of the least single-precision number that is not below a double."""
+    if value - value != 0:
+        return float_key(value, 32)
+    nearest = nearest_float32(Fraction(value))
+    return float_key(nearest, 32) + (1 if nearest < value else 0)
 
 
 def _timestamp(op: str, column: Column, literal: Literal) -> Node | None:

@@ -9,7 +9,6 @@ from delta_sharing_spark.errors import PredicateError
 
 _SPACE = re.compile(r"[ \t\r\n]+")
 _WORD = re.compile(r"[A-Za-z0-9_]+")
-_UNICODE_WORD = re.compile(r"\w+")
 _NUMBERS = (
     re.compile(r"[0-9]+(?:[LlSsYy]|(?:[eE][+-]?[0-9]+)?(?:[fFdD]|[bB][dD])?)"),
     re.compile(r"(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[fFdD]|[bB][dD])?(?![A-Za-z0-9_])"),
@@ -48,21 +47,18 @@ class Token:
 
 
 class Source:
-    """The text of a ``where``, or of a whole query, to build errors that show a position in it."""
+    """The text of a ``where``, to build errors that show a position in it."""
 
-    __slots__ = ("query", "text")
+    __slots__ = ("text",)
 
-    def __init__(self, text: str, *, query: bool = False) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.query = query
 
     def error(self, start: int, message: str) -> PredicateError:
         """A PredicateError that names the position (from 1) and shows the text from there."""
         shown = self.text[start : start + 30].replace("\n", " ")
         near = f" near {shown!r}" if shown else " (the end)"
-        return PredicateError(
-            f"{'query' if self.query else 'where'}, position {start + 1}{near}: {message}", position=start
-        )
+        return PredicateError(f"where, position {start + 1}{near}: {message}", position=start)
 
 
 def tokenize(source: Source) -> list[Token]:
@@ -94,7 +90,7 @@ def _skip(source: Source, position: int) -> int:
             position = line.end()
         elif text.startswith("/*", position):
             close = text.find("*/", position + 2)
-            if text.startswith("/*+", position) and not source.query:
+            if text.startswith("/*+", position):
                 raise source.error(position, "a hint is not part of the language of where; remove it")
             if close < 0:
                 raise source.error(position, "the comment is not closed; add */")
@@ -127,10 +123,6 @@ def _next(source: Source, position: int) -> Token:
     number = max(numbers, key=len, default="")
     if number and (word is None or len(number) >= len(word[0])):
         return Token("number", number, position, number.upper())
-    if source.query and (first.isalpha() or first == "_"):
-        name = _UNICODE_WORD.match(text, position)
-        assert name is not None
-        return Token("word", name[0], position, name[0].upper())
     if word:
         end = word.end()
         if end < len(text) and text[end].isalpha():
@@ -147,22 +139,22 @@ def _next(source: Source, position: int) -> Token:
 def _unescape(source: Source, position: int, literal: str) -> str:
     mark, body = literal[0], literal[1:-1]
     if mark in body or "\\" in body:
-        parts, at = [], 0
-        while at < len(body):
-            if body[at] == mark:  # a doubled quote
+        parts, place = [], 0
+        while place < len(body):
+            if body[place] == mark:  # a doubled quote
                 parts.append(mark)
-                at += 2
-            elif body[at] == "\\":
-                match = _ESCAPE.match(body, at)
+                place += 2
+            elif body[place] == "\\":
+                match = _ESCAPE.match(body, place)
                 assert match is not None
                 u16, u32, octal, other = match.groups()
                 if u32 and int(u32, 16) > 0x10FFFF:
                     raise source.error(position, f"\\U{u32} is not a Unicode character")
                 parts.append(chr(int(u16 or u32, 16)) if u16 or u32 else chr(int(octal, 8)) if octal else _one(other))
-                at = match.end()
+                place = match.end()
             else:
-                parts.append(body[at])
-                at += 1
+                parts.append(body[place])
+                place += 1
         body = "".join(parts)
     if any("\ud800" <= c <= "\udfff" for c in body):
         try:

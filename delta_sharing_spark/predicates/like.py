@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from delta_sharing_spark.errors import PredicateError
 
@@ -60,9 +61,32 @@ def like_prefix(pattern: str, escape: str) -> tuple[str, bool]:
     return (first, len(parts) == 1) if isinstance(first, str) else ("", False)
 
 
-def python_regex(pattern: str, escape: str) -> re.Pattern[str]:
-    """The same for Python's ``re``, for values at hand."""
-    body = "".join(
-        re.escape(p) if isinstance(p, str) else ".*" if p == ANY else "." for p in like_parts(pattern, escape)
+def like_matcher(pattern: str, escape: str) -> Callable[[str], bool]:
+    """A test of one text; its time grows with the text's length times the pattern's, whatever they are."""
+    segments: list[list[str | int]] = [[]]
+    for part in like_parts(pattern, escape):
+        if part == ANY:
+            segments.append([])
+        else:
+            segments[-1].append(part)
+    lengths = [sum(len(part) if isinstance(part, str) else 1 for part in segment) for segment in segments]
+    first, *middle = (
+        re.compile("".join(re.escape(part) if isinstance(part, str) else "." for part in segment), re.DOTALL)
+        for segment in segments
     )
-    return re.compile(body, re.DOTALL)
+
+    def matches(text: str) -> bool:
+        if not middle:
+            return first.fullmatch(text) is not None
+        if not first.match(text):
+            return False
+        position = lengths[0]
+        for segment in middle[:-1]:
+            match = segment.search(text, position)
+            if match is None:
+                return False
+            position = match.end()
+        end = len(text) - lengths[-1]
+        return end >= position and middle[-1].match(text, end) is not None
+
+    return matches

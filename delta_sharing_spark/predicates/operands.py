@@ -1,40 +1,66 @@
-"""The operands of a ``where``: columns and fields, literals and their casts, and what stands in parentheses."""
+"""The operands of a ``where``: columns and fields, literals, casts, calls, and what stands in parentheses."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates import literals
-from delta_sharing_spark.predicates.coercion import CastLiteral
+from delta_sharing_spark.predicates import arithmetic, literals
+from delta_sharing_spark.predicates.coercion import Scalar
+from delta_sharing_spark.predicates.common_types import CastLiteral
 from delta_sharing_spark.predicates.cursor import RESERVED, Cursor
+from delta_sharing_spark.predicates.functions import CURRENT, call, cast_operand
 from delta_sharing_spark.predicates.lexer import Token
-from delta_sharing_spark.predicates.literals import BOOLEAN, STRING, VOID, Zone, spark_name
+from delta_sharing_spark.predicates.monotone import Monotone
+from delta_sharing_spark.predicates.scalar_types import BINARY, BOOLEAN, SQL_TYPES, STRING, VOID, spark_name
+from delta_sharing_spark.predicates.times import Zone
 from delta_sharing_spark.predicates.tree import Column, Expression, Literal
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct
 
-Operand = Column | Literal | Expression
+Operand = Scalar | Expression
+#: A part of the grammar: yields the parts within it, and is sent what they parsed (``run``).
+Steps: TypeAlias = "Generator[Steps, Operand, Operand]"
 
-#: Spark reads these as functions, or as columns if there are such: the choice moved between its versions.
-_CURRENT = {"CURRENT_DATE", "CURRENT_TIMESTAMP", "CURRENT_TIME", "CURRENT_USER", "SESSION_USER", "LOCALTIMESTAMP"}
-_TYPED = {"DATE": literals.DATE, "TIMESTAMP": literals.TIMESTAMP, "TIMESTAMP_LTZ": literals.TIMESTAMP,
-          "TIMESTAMP_NTZ": literals.TIMESTAMP_NTZ}  # fmt: skip
-_TYPES: dict[str, DataType] = {
-    **dict.fromkeys(("BOOLEAN",), literals.BOOLEAN),
-    **dict.fromkeys(("TINYINT", "BYTE"), literals.BYTE),
-    **dict.fromkeys(("SMALLINT", "SHORT"), literals.SHORT),
-    **dict.fromkeys(("INT", "INTEGER"), literals.INTEGER),
-    **dict.fromkeys(("BIGINT", "LONG"), literals.LONG),
-    **dict.fromkeys(("FLOAT", "REAL"), literals.FLOAT),
-    "DOUBLE": literals.DOUBLE,
-    "STRING": literals.STRING,
-    "BINARY": literals.BINARY,
-    **_TYPED,
-}
-#: Each level costs ten frames of Python's stack, of which a caller may have used some.
-_MAX_DEPTH = 50
 _CHAR = re.compile(r"(?<!var)char\s*\(", re.IGNORECASE)
+_PRODUCTS = ("*", "/", "%", "DIV")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What names and literals mean.
+
+    Attributes:
+        schema: The table's columns.
+        zone: The session's time zone.
+        now: The moment of ``current_timestamp``, in microseconds since 1970; None where it may not be used.
+        qualifiers: Names, in lower case, that may stand before a column's.
+        unambiguous: Refuse a timestamp that the zone's clock shows twice.
+    """
+
+    schema: Struct
+    zone: Zone
+    now: int | None = None
+    qualifiers: Collection[tuple[str, ...]] = ()
+    unambiguous: bool = False
+
+
+def run(steps: Steps) -> Operand:
+    """Parse a part of the grammar, and the parts within it, at any depth and on no more of Python's stack."""
+    stack: list[Steps] = [steps]
+    value: Operand | None = None
+    while True:
+        try:
+            stack.append(stack[-1].send(value))  # type: ignore[arg-type]  # a part that begins is sent None
+            value = None
+        except StopIteration as finished:
+            stack.pop()
+            value = finished.value
+            if not stack:
+                assert value is not None
+                return value
 
 
 class Operands:
@@ -42,21 +68,43 @@ class Operands:
 
     Args:
         cursor: Where they stand.
-        schema, zone: As in ``parse_where``.
+        context: What names and literals mean.
         expression: Parses what stands in parentheses.
     """
 
-    def __init__(self, cursor: Cursor, schema: Struct, zone: Zone, expression: Callable[[], Operand]) -> None:
-        self._cursor, self._schema, self._zone, self._expression = cursor, schema, zone, expression
-        self._depth = 0
+    def __init__(self, cursor: Cursor, context: Context, expression: Callable[[], Steps]) -> None:
+        self._cursor, self._context, self._expression = cursor, context, expression
 
-    def parse(self) -> Operand:
-        """One operand, with the casts (``::``) that follow it.
+    def sum(self) -> Steps:
+        """Operands joined by ``+`` and ``-``, each joined by ``*``, ``/``, ``%`` and ``DIV``: of literals, computed here.
 
         Raises:
             PredicateError: None stands here, or one that the language of ``where`` does not have.
         """
-        value = self._plain()
+        value = yield self._product()
+        while self._cursor.peek.one_of("+", "-"):
+            token = self._cursor.advance()
+            value = self._compute(token, value, (yield self._product()))
+        return value
+
+    def _product(self) -> Steps:
+        value = yield self._primary()
+        while self._cursor.peek.one_of(*_PRODUCTS):
+            token = self._cursor.advance()
+            value = self._compute(token, value, (yield self._primary()))
+        return value
+
+    def _compute(self, token: Token, left: Operand, right: Operand) -> Operand:
+        if not (isinstance(left, Literal) and isinstance(right, Literal)):
+            raise self._cursor.error(
+                token, f"arithmetic ({token.text}) on columns is not part of the language of where; compute the literal"
+            )
+        result = self._cursor.bound(token, lambda: arithmetic.fold(token.value, left, right, self._context.zone))
+        return CastLiteral(result.value, result.type)
+
+    def _primary(self) -> Steps:
+        """One operand, with the casts (``::``) that follow it."""
+        value = yield self._plain()
         while True:
             token = self._cursor.peek
             if token.one_of("::"):
@@ -71,34 +119,45 @@ class Operands:
             else:
                 return value
 
-    def _plain(self) -> Operand:
+    def literal(self) -> Literal | None:
+        """A number or a string, if one stands here alone before a comma or a parenthesis: the values of a long IN."""
+        token = self._cursor.peek
+        if token.kind not in ("number", "string") or not self._cursor.ahead(1).one_of(",", ")"):
+            return None
+        self._cursor.advance()
+        return Literal(token.value, STRING) if token.kind == "string" else self._number(token, False)
+
+    def _plain(self) -> Steps:
         token = self._cursor.peek
         if token.kind == "number" or token.kind == "string":
             self._cursor.advance()
             return Literal(token.value, STRING) if token.kind == "string" else self._number(token, False)
         if token.one_of("-", "+"):
             self._cursor.advance()
-            if self._cursor.peek.kind != "number":
-                raise self._cursor.error(
-                    token, "arithmetic (a sign before anything but a number) is not part of the language of where"
-                )
-            return self._number(self._cursor.advance(), token.value == "-")
+            if self._cursor.peek.kind == "number":
+                return self._number(self._cursor.advance(), token.value == "-")
+            return self._signed(token, (yield self._primary()))
         if token.one_of("("):
-            return self._parenthesised()
+            return (yield self._parenthesised())
         if token.kind == "word" and token.value in ("TRUE", "FALSE", "NULL"):
             self._cursor.advance()
             return Literal(None, VOID) if token.value == "NULL" else Literal(token.value == "TRUE", BOOLEAN)
         if token.kind in ("word", "quoted"):
-            return self._name()
+            return (yield self._name())
         if token.one_of("?", ":"):
             raise self._cursor.error(token, "parameters are not filled in; write the value itself")
         raise self._cursor.unexpected(token)
 
-    def _parenthesised(self) -> Operand:
-        token = self._cursor.advance()
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise self._cursor.error(token, f"more than {_MAX_DEPTH} nested parentheses; write a flatter expression")
+    def _signed(self, token: Token, value: Operand) -> Literal:
+        if not isinstance(value, Literal):
+            raise self._cursor.error(
+                token, f"arithmetic ({token.text}) on columns is not part of the language of where; compute the literal"
+            )
+        result = self._cursor.bound(token, lambda: arithmetic.negate(value)) if token.value == "-" else value
+        return CastLiteral(result.value, result.type)
+
+    def _parenthesised(self) -> Steps:
+        self._cursor.advance()
         if self._cursor.peek.one_of("SELECT", "WITH", "VALUES") and self._cursor.ahead(1).kind in (
             "word",
             "quoted",
@@ -106,41 +165,41 @@ class Operands:
             "string",
         ):
             raise self._cursor.error(self._cursor.peek, "a subquery is not part of the language of where")
-        value = self._expression()
+        value = yield self._expression()
         if self._cursor.peek.one_of(","):
             raise self._cursor.error(
                 self._cursor.peek, "rows in parentheses are not part of the language of where; compare column by column"
             )
         self._cursor.expect(")")
-        self._depth -= 1
         return value
 
     def _number(self, token: Token, negative: bool) -> Literal:
         return self._cursor.bound(token, lambda: literals.number(token.value, negative))
 
-    def _name(self) -> Operand:
+    def _name(self) -> Steps:
         token, following = self._cursor.peek, self._cursor.ahead(1)
         if token.kind == "word":
-            if following.kind == "string":
+            if following.kind == "string" and token.value != "INTERVAL":
                 return self._typed_literal()
             if token.value == "CAST" and following.one_of("("):
-                return self._cast_call()
+                return (yield self._cast_call())
             if token.value == "EXISTS" and following.one_of("("):
                 raise self._cursor.error(token, "EXISTS (a subquery) is not part of the language of where")
-            if token.value == "CASE":
+            if token.value == "CASE" and not self._follows_operand(following):
                 raise self._cursor.error(token, "CASE is not part of the language of where; write AND, OR and NOT")
-            if token.value == "INTERVAL" and following.kind in ("number", "word") and not following.one_of(*RESERVED):
-                raise self._cursor.error(token, "INTERVAL is not part of the language of where")
-            if token.value in RESERVED:
+            if token.value == "INTERVAL" and self._begins_interval():
+                return self._interval()
+            if token.value in RESERVED and not (self._is_column(token) and self._follows_operand(following)):
                 raise self._cursor.unexpected(token)
-            if token.value in _CURRENT:
-                raise self._cursor.error(
-                    token, f"{token.text} is a function, whose value changes; write the value, or `{token.text}`"
-                )
+            if token.value in CURRENT and not following.one_of("(", "."):
+                self._cursor.advance()
+                if self._is_column(token):
+                    raise self._cursor.error(
+                        token, f"{token.text} is a column and a function; write `{token.text}` or {token.text}()"
+                    )
+                return self._call(token, token.value, [])
         if following.one_of("("):
-            raise self._cursor.error(
-                token, f"the function {token.text}() is not part of the language of where; filter the DataFrame for it"
-            )
+            return (yield self._function(token))
         self._cursor.advance()
         parts = [token.text if token.kind == "word" else token.value]
         while self._cursor.peek.one_of(".") and self._cursor.ahead(1).kind in ("word", "quoted"):
@@ -149,36 +208,104 @@ class Operands:
             parts.append(part.text if part.kind == "word" else part.value)
         if self._cursor.peek.one_of("("):
             raise self._cursor.error(token, f"the function {'.'.join(parts)}() is not part of the language of where")
-        return self._cursor.bound(token, lambda: resolve(parts, self._schema))
+        context = self._context
+        return self._cursor.bound(token, lambda: resolve(parts, context.schema, context.qualifiers))
+
+    def _is_column(self, token: Token) -> bool:
+        """Whether a word that may mean something else is a column here, as Spark has it."""
+        return any(name.upper() == token.value for name in self._context.schema.names) or any(
+            qualifier[0].upper() == token.value for qualifier in self._context.qualifiers
+        )
+
+    def _follows_operand(self, token: Token) -> bool:
+        """Whether a token can only stand behind an operand."""
+        if token.kind == "operator":
+            return token.value not in ("(", "-", "+", "!", "~", "?", ":", "[")
+        return token.kind == "end" or token.one_of("AND", "OR", "IS", "IN", "BETWEEN", "LIKE", "NOT")
+
+    def _function(self, token: Token) -> Steps:
+        self._cursor.advance()
+        self._cursor.expect("(")
+        arguments: list[Operand] = []
+        if not self._cursor.accept(")"):
+            arguments.append((yield self._expression()))
+            while self._cursor.accept(","):
+                arguments.append((yield self._expression()))
+            self._cursor.expect(")")
+        return self._call(token, (token.text if token.kind == "word" else token.value).upper(), arguments)
+
+    def _call(self, token: Token, name: str, arguments: list[Operand]) -> Operand:
+        context = self._context
+        result = self._cursor.bound(token, lambda: call(name, arguments, context.zone, context.now))
+        if result is None:
+            raise self._cursor.error(
+                token, f"the function {token.text}() is not part of the language of where; filter the DataFrame for it"
+            )
+        return result
 
     def _typed_literal(self) -> Literal:
         kind, text = self._cursor.advance(), self._cursor.advance()
-        if kind.value in _TYPED:
-            target = _TYPED[kind.value]
-            return self._cursor.bound(text, lambda: literals.cast(Literal(text.value, STRING), target, self._zone))
+        if kind.value in ("DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"):
+            target, context = SQL_TYPES[kind.value], self._context
+            value = self._cursor.bound(text, lambda: literals.cast(Literal(text.value, STRING), target, context.zone))
+            if context.unambiguous and kind.value in ("TIMESTAMP", "TIMESTAMP_LTZ") and isinstance(value.value, int):
+                wall = context.zone.to_local(value.value)
+                if not self._cursor.bound(text, lambda: context.zone.passes_once(wall)):
+                    raise self._cursor.error(text, f"the clock of {context.zone.name} shows this time twice")
+            return value
         if kind.value == "X":
             digits = text.value if len(text.value) % 2 == 0 else "0" + text.value
             if not re.fullmatch(r"[0-9A-Fa-f]*", digits):
                 raise self._cursor.error(text, "a binary literal X'..' holds hexadecimal digits only")
-            return Literal(bytes.fromhex(digits), literals.BINARY)
+            return Literal(bytes.fromhex(digits), BINARY)
         raise self._cursor.error(kind, f"{kind.text} literals are not part of the language of where")
 
-    def _cast_call(self) -> Literal:
+    def _begins_interval(self) -> bool:
+        signs = 1 if self._cursor.ahead(1).one_of("-", "+") else 0
+        return self._cursor.ahead(1 + signs).kind in ("number", "string") and self._cursor.ahead(2 + signs).one_of(
+            *arithmetic.UNITS
+        )
+
+    def _interval(self) -> Literal:
+        start = self._cursor.advance()
+        parts: list[tuple[str, str]] = []
+        while self._cursor.peek.kind in ("number", "string") or (
+            self._cursor.peek.one_of("-", "+")
+            and self._cursor.ahead(1).kind in ("number", "string")
+            and self._cursor.ahead(2).one_of(*arithmetic.UNITS)
+            and not parts
+        ):
+            sign = self._cursor.advance().value if self._cursor.peek.one_of("-", "+") else ""
+            number, unit = self._cursor.advance(), self._cursor.advance()
+            if not unit.one_of(*arithmetic.UNITS):
+                raise self._cursor.error(unit, "a unit is missing here, as in INTERVAL 7 DAYS")
+            if sign == "-" and number.value[:1] in ("-", "+"):
+                raise self._cursor.error(number, "an interval with two signs is not read; write one")
+            parts.append(((sign if sign == "-" else "") + number.value, unit.value))
+            if self._cursor.peek.one_of("TO"):
+                self._cursor.advance()
+                last = self._cursor.advance()
+                if len(parts) > 1 or not last.one_of(*arithmetic.UNITS):
+                    raise self._cursor.error(last, "an interval of this form is not part of the language of where")
+                return self._interval_range(start, *parts[0], last.value)
+        return self._cursor.bound(start, lambda: arithmetic.interval(parts))
+
+    def _interval_range(self, start: Token, text: str, first: str, last: str) -> Literal:
+        return self._cursor.bound(start, lambda: arithmetic.interval_range(text, first, last))
+
+    def _cast_call(self) -> Steps:
         token = self._cursor.advance()
         self._cursor.expect("(")
-        value = self._expression()
+        value = yield self._expression()
         self._cursor.expect("AS")
         target = self._type()
         self._cursor.expect(")")
         return self._cast(value, target, token)
 
-    def _cast(self, value: Operand, target: DataType, token: Token) -> Literal:
-        if not isinstance(value, Literal):
-            raise self._cursor.error(
-                token, "only literals are cast; a cast of a column is not part of the language of where"
-            )
-        result = self._cursor.bound(token, lambda: literals.cast(value, target, self._zone))
-        return CastLiteral(result.value, result.type)
+    def _cast(self, value: Operand, target: DataType, token: Token) -> Operand:
+        if not isinstance(value, Literal | Column | Monotone):
+            raise self._cursor.error(token, "only literals and columns are cast in the language of where")
+        return self._cursor.bound(token, lambda: cast_operand(value, target, self._context.zone))
 
     def _type(self) -> DataType:
         token = self._cursor.advance()
@@ -193,13 +320,13 @@ class Operands:
             if not (1 <= sizes[0] <= 38 and 0 <= sizes[1] <= sizes[0]):
                 raise self._cursor.error(token, "a DECIMAL has 1 to 38 digits, and no more after the point")
             return Decimal(*sizes)
-        if name not in _TYPES:
+        if name not in SQL_TYPES:
             raise self._cursor.error(token, f"a cast to {token.text or 'nothing'} is not part of the language of where")
-        if self._cursor.peek.one_of("(", "<", "COLLATE"):
+        if self._cursor.peek.one_of("(", "COLLATE"):
             raise self._cursor.error(
                 self._cursor.peek, f"a cast to {name} with parameters is not part of the language of where"
             )
-        return _TYPES[name]
+        return SQL_TYPES[name]
 
     def _size(self) -> int:
         token = self._cursor.advance()
@@ -208,16 +335,27 @@ class Operands:
         return int(token.value)
 
 
-def resolve(parts: Iterable[str], schema: Struct) -> Column:
+def resolve(names: Iterable[str], schema: Struct, qualifiers: Collection[tuple[str, ...]] = ()) -> Column:
     """The column, or field of structs, that a dotted name means.
 
+    Args:
+        names: The name's parts, outermost first.
+        schema: The table's columns.
+        qualifiers: Names of the table, in lower case, that may stand before the column's.
+
     Raises:
-        PredicateError: There is none, it is not within a struct, or it compares by other rules than bytes.
+        PredicateError: There is none, it is not within a struct, it compares by other rules than bytes, or it may as
+            well be a field of a column that is named like the table.
         SchemaError: The name fits several that differ by case.
     """
+    names = list(names)
+    lowered = tuple(name.lower() for name in names)
+    prefix = max((len(q) for q in qualifiers if len(q) < len(names) and lowered[: len(q)] == q), default=0)
+    if prefix and any(f.name.lower() == lowered[0] for f in schema.fields):
+        raise PredicateError(f"{'.'.join(names)!r} may be a column of the table {names[0]!r} or a field of a column")
     path: list[str] = []
     kind: DataType = schema
-    for part in parts:
+    for part in names[prefix:]:
         if not isinstance(kind, Struct):
             raise PredicateError(
                 f"{'.'.join(path)} is {spark_name(kind)}, which has no field {part!r} that where can read"
@@ -226,16 +364,16 @@ def resolve(parts: Iterable[str], schema: Struct) -> Column:
         if len(near) > 1:
             raise PredicateError(f"the column {part!r} is ambiguous: {', '.join(near)} differ by case only")
         if not near:
-            names = ", ".join(kind.names[:20]) + (", ..." if len(kind.names) > 20 else "")
-            raise PredicateError(f"there is no column {'.'.join([*path, part])!r}; there are: {names}")
-        found = kind.find(near[0])
-        assert found is not None
-        if "__COLLATIONS" in found.metadata:
-            raise PredicateError(f"the column {found.name!r} has a collation, by which strings are not compared here")
-        if _CHAR.search(str(found.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))):
+            known = ", ".join(kind.names[:20]) + (", ..." if len(kind.names) > 20 else "")
+            raise PredicateError(f"there is no column {'.'.join([*path, part])!r}; there are: {known}")
+        field = kind.find(near[0])
+        assert field is not None
+        if "__COLLATIONS" in field.metadata:
+            raise PredicateError(f"the column {field.name!r} has a collation, by which strings are not compared here")
+        if _CHAR.search(str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))):
             raise PredicateError(
-                f"the column {found.name!r} is CHAR(n), which Spark pads when comparing; filter the DataFrame"
+                f"the column {field.name!r} is CHAR(n), which Spark pads when comparing; filter the DataFrame"
             )
-        path.append(found.name)
-        kind = found.type
+        path.append(field.name)
+        kind = field.type
     return Column(tuple(path), kind)

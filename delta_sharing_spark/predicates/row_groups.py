@@ -10,21 +10,28 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_sharing_spark.predicates.coercion import domain, key
 from delta_sharing_spark.predicates.floats import float_key
-from delta_sharing_spark.predicates.literals import (
+from delta_sharing_spark.predicates.keys import domain, key
+from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BITS,
     BOOLEAN,
     DATE,
-    DAY,
     DOUBLE,
     FLOAT,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
-)  # fmt: skip
-from delta_sharing_spark.predicates.outcomes import ALL_NULL, NOTHING_KNOWN, Facts, T, compile_outcome, exactly
+)
+from delta_sharing_spark.predicates.three_valued import (
+    ALL_NULL,
+    TRUE,
+    UNBOUNDED,
+    ColumnBounds,
+    compile_possible_values,
+    constant_bounds,
+)
+from delta_sharing_spark.predicates.times import DAY
 from delta_sharing_spark.predicates.tree import Column, Expression, columns
 from delta_sharing_spark.schema.types import DataType, Decimal, Field
 
@@ -42,7 +49,7 @@ class RowGroupSkipping:
     def __init__(self, expression: Expression) -> None:
         self._columns: dict[tuple[str, ...], Column] = {c.path: c for c in columns(expression)}
         self._slots = {path: slot for slot, path in enumerate(self._columns)}
-        self._outcome = compile_outcome(expression, self._slots)
+        self._possible_values = compile_possible_values(expression, self._slots)
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
@@ -50,7 +57,11 @@ class RowGroupSkipping:
         return tuple(self._columns)
 
     def bind(
-        self, metadata: Any, leaves: Mapping[tuple[str, ...], int | None], constants: Mapping[str, pa.Scalar]
+        self,
+        metadata: Any,
+        leaves: Mapping[tuple[str, ...], int | None],
+        constants: Mapping[str, pa.Scalar],
+        statistics: Callable[[int, int], Any],
     ) -> Callable[[int], bool]:
         """A function from a row group's index to whether it may hold a row that passes.
 
@@ -59,29 +70,30 @@ class RowGroupSkipping:
             leaves: The Parquet leaf column of each path (see :func:`leaf_of`); None where the file lacks it and its rows
                 read NULL. A path that is missing here may hold anything.
             constants: Top-level columns with one value in the whole file (partition values, change columns).
+            statistics: Of a row group and a leaf, as pyarrow's ``Statistics``; None where there are none.
         """
-        facts = [NOTHING_KNOWN] * len(self._slots)
+        bounds = [UNBOUNDED] * len(self._slots)
         readers: list[tuple[int, int, DataType, Reading | None]] = []
         trusted = not _OLD_WRITER.match(metadata.created_by or "")
         for path, column in self._columns.items():
             slot = self._slots[path]
             if len(path) == 1 and path[0] in constants:
-                facts[slot] = _constant(constants[path[0]], column.type)
+                bounds[slot] = _constant(constants[path[0]], column.type)
             elif path in leaves:
                 leaf = leaves[path]
                 if leaf is None:
-                    facts[slot] = ALL_NULL
+                    bounds[slot] = ALL_NULL
                 elif metadata.schema.column(leaf).max_repetition_level == 0:
                     readers.append(
                         (slot, leaf, column.type, _reading(metadata.schema.column(leaf), column.type, trusted))
                     )
 
         def may_match(index: int) -> bool:
-            group = metadata.row_group(index)
-            here = list(facts)
+            rows = metadata.row_group(index).num_rows
+            of_group = list(bounds)
             for slot, leaf, kind, reading in readers:
-                here[slot] = _facts(group.column(leaf).statistics, group.num_rows, kind, reading)
-            return bool(self._outcome(here) & T)
+                of_group[slot] = _bounds_of(statistics(index, leaf), rows, kind, reading)
+            return bool(self._possible_values(of_group) & TRUE)
 
         return may_match
 
@@ -103,11 +115,11 @@ def leaf_of(
     siblings = [source.field(i) for i in range(len(source))]
     first = 0
     for depth, field in enumerate(fields):
-        at = find(field, siblings)
-        if at is None:
+        place = find(field, siblings)
+        if place is None:
             return None
-        first += sum(leaf_count(s.type) for s in siblings[:at])
-        kind = siblings[at].type
+        first += sum(leaf_count(s.type) for s in siblings[:place])
+        kind = siblings[place].type
         if depth < len(fields) - 1:
             if not pa.types.is_struct(kind):
                 return None
@@ -115,32 +127,32 @@ def leaf_of(
     return first
 
 
-def _constant(scalar: pa.Scalar, kind: DataType) -> Facts:
+def _constant(scalar: pa.Scalar, kind: DataType) -> ColumnBounds:
     if not scalar.is_valid:
         return ALL_NULL
     timed = pa.types.is_date32(scalar.type) or pa.types.is_timestamp(scalar.type)
     value = scalar.value if timed else scalar.as_py()
     if pa.types.is_timestamp(scalar.type) and scalar.type.unit != "us":
-        return NOTHING_KNOWN
-    return exactly(key(value, kind))
+        return UNBOUNDED
+    return constant_bounds(key(value, kind))
 
 
-def _facts(statistics: Any, rows: int, kind: DataType, reading: Reading | None) -> Facts:
+def _bounds_of(statistics: Any, rows: int, kind: DataType, reading: Reading | None) -> ColumnBounds:
     if statistics is None:
-        return NOTHING_KNOWN
+        return UNBOUNDED
     counted = statistics.has_null_count
     nulls = not counted or statistics.null_count != 0
     values = not (counted and rows > 0 and statistics.null_count == rows)
     if reading is None or not values or not statistics.has_min_max:
-        return Facts(nulls, values)
+        return ColumnBounds(nulls, values)
     low, high = reading(statistics.min_raw), reading(statistics.max_raw)
     if isinstance(low, Fraction):
         low = low.numerator // low.denominator
     if isinstance(high, Fraction):
         high = -(-high.numerator // high.denominator)
     if kind in (FLOAT, DOUBLE):  # NaN is not in the statistics, and is above all that is
-        return Facts(nulls, True, low, domain(kind)[1], high)
-    return Facts(nulls, True, low, high, high)
+        return ColumnBounds(nulls, True, low, domain(kind)[1], high)
+    return ColumnBounds(nulls, True, low, high, high)
 
 
 def _reading(column: Any, kind: DataType, trusted: bool) -> Reading | None:

@@ -194,6 +194,26 @@ def conjuncts(expression: Expression) -> tuple[Expression, ...]:
     return expression.operands if isinstance(expression, And) else (expression,)
 
 
+def depth(expression: Expression) -> int:
+    """How many conditions stand within each other, at most; found without recursion."""
+    deepest, level = 0, [expression]
+    while level:
+        deepest += 1
+        level = [inner for node in level for inner in _operands(node)]
+    return deepest
+
+
+def _operands(node: Expression) -> tuple[Expression, ...]:
+    match node:
+        case And(operands) | Or(operands):
+            return operands
+        case Not(inner) | IsTrue(inner):
+            return (inner,)
+        case IsNull(operand) if not isinstance(operand, Column):
+            return (operand,)
+    return ()
+
+
 def columns(expression: Expression) -> Iterator[Column]:
     """Every column of the tree, with repetitions."""
     match expression:
@@ -202,18 +222,11 @@ def columns(expression: Expression) -> Iterator[Column]:
         case CompareColumns(_, left, right):
             yield left
             yield right
-        case IsNull(operand):
-            if isinstance(operand, Column):
-                yield operand
-            else:
-                yield from columns(operand)
-        case Not(inner) | IsTrue(inner):
-            yield from columns(inner)
-        case And(operands) | Or(operands):
-            for inner in operands:
+        case IsNull(Column() as column):
+            yield column
+        case _:
+            for inner in _operands(expression):
                 yield from columns(inner)
-        case Constant():
-            return
 
 
 def referenced_columns(expression: Expression) -> set[tuple[str, ...]]:

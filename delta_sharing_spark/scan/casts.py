@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
+#: Digits of the widest value of an integer type of so many bits.
+_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
 def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
@@ -38,7 +39,8 @@ def _integer_fits(source: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_float64(target):
         return source.bit_width <= 32
     if pa.types.is_decimal(target):
-        return target.precision - target.scale >= _INTEGER_DIGITS[source.bit_width]
+        digits = _INTEGER_DIGITS[source.bit_width] + (1 if unsigned and source.bit_width == 64 else 0)
+        return target.precision - target.scale >= digits
     return False
 
 

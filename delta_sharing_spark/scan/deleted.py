@@ -22,7 +22,7 @@ _PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RowSelection:
     """Rows of one file that stay: those outside ``deleted`` (inside, if ``inverted``) and outside ``excluded``."""
 
     deleted: Any
@@ -41,7 +41,7 @@ class Kept:
         return select_mask(first_row, rows, self.deleted, invert=self.inverted, excluded=self.excluded)
 
 
-def read_kept(task: FileTask, rows: int, fetch: Fetch) -> Kept | None:
+def read_row_selection(task: FileTask, rows: int, fetch: Fetch) -> RowSelection | None:
     """Fetch and decode the task's deletion vectors; None where every row stays.
 
     Args:
@@ -54,7 +54,7 @@ def read_kept(task: FileTask, rows: int, fetch: Fetch) -> Kept | None:
     """
     if task.deletion_vector is None and task.excluded is None:
         return None
-    return Kept(
+    return RowSelection(
         _read(task, task.deletion_vector, rows, fetch),
         task.invert_deletion_vector,
         _read(task, task.excluded, rows, fetch),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_sharing_spark.errors import CorruptFileError, redact
+from delta_sharing_spark.errors import CorruptFileError
+from delta_sharing_spark.redaction import redact
+from delta_sharing_spark.scan.chunk_statistics import ChunkStatistics, find_statistics
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 #: Bytes of the first request for a footer; most footers fit, a larger one costs a second request.
 TAIL = 64 << 10
+#: Of the largest footer that is fetched: a hundred thousand column chunks take about 10 MiB.
+_MAX_FOOTER = 256 << 20
 _MAGIC = b"PAR1"
 #: The key of Arrow's own schema, and a name of the same length that Arrow does not look for.
 _ARROW_SCHEMA, _UNREAD = b"ARROW:schema", b"ARROW-schema"
@@ -24,16 +29,25 @@ class Footer:
     """A parsed footer.
 
     ``starts`` and ``first_rows`` hold one entry a row group: the offset of its first byte, and its first row's
-    position in the file. ``whole`` holds the file's bytes where they were small enough to be read at once.
+    position in the file. ``file_bytes`` holds the file's bytes where they were small enough to be read at once.
     """
 
     metadata: Any
     schema: pa.Schema
     starts: list[int]
     first_rows: list[int]
-    whole: memoryview | None
+    file_bytes: memoryview | None
+    _raw: bytes = field(repr=False)
+    _places: dict[int, int] = field(default_factory=dict, repr=False)
 
-    def owned(self, start: int, end: int | None) -> list[int]:
+    def statistics(self, row_group: int, leaf: int) -> ChunkStatistics | None:
+        """Statistics of one column chunk; None where the writer left none, or none that can be read."""
+        chunk = self.metadata.row_group(row_group).column(leaf)
+        kind = self.metadata.schema.column(leaf).physical_type
+        found, self._places[leaf] = find_statistics(self._raw, chunk, kind, self._places.get(leaf, 0))
+        return found
+
+    def row_groups_in(self, start: int, end: int | None) -> list[int]:
         """Row groups whose first byte lies in ``[start, end)``: over the slices of a file each is owned exactly once."""
         return [i for i, at in enumerate(self.starts) if at >= start and (end is None or at < end)]
 
@@ -58,13 +72,18 @@ def read_footer(source: ByteSource, table: str, whole_below: int) -> Footer:
             raise _not_parquet(source, table, "its footer is encrypted")
         raise _not_parquet(source, table, "it does not end in PAR1")
     need = struct.unpack("<I", tail[-8:-4])[0] + 8
-    if need > source.size:
-        raise _not_parquet(source, table, f"its footer claims {need} bytes of {source.size}")
+    if need > min(source.size, _MAX_FOOTER):
+        raise _not_parquet(
+            source, table, f"its footer claims {need} bytes of {source.size}, at most {_MAX_FOOTER} are read"
+        )
     if need > length:
         tail = source.read(source.size - need, need)
+    raw = bytes(tail[-need:])
     try:
-        metadata = _metadata(bytes(tail[-need:]))
+        metadata = _metadata(raw)
         schema = metadata.schema.to_arrow_schema()
+        check_column_chunks(metadata, source.size)
+        _check_texts(metadata)
     except (pa.ArrowException, OSError, ValueError) as error:
         if "LogicalType" in str(error):
             raise CorruptFileError(
@@ -76,7 +95,7 @@ def read_footer(source: ByteSource, table: str, whole_below: int) -> Footer:
     starts, first_rows, rows = _layout(metadata)
     if rows != metadata.num_rows:
         raise _not_parquet(source, table, f"its row groups hold {rows} rows, its footer says {metadata.num_rows}")
-    return Footer(metadata, schema, starts, first_rows, tail if length == source.size else None)
+    return Footer(metadata, schema, starts, first_rows, tail if length == source.size else None, raw)
 
 
 def _metadata(footer: bytes) -> Any:
@@ -90,6 +109,81 @@ def _metadata(footer: bytes) -> Any:
         if _UNREAD in (metadata.metadata or {}):
             return metadata
     return pq.read_metadata(pa.BufferReader(footer))  # no such key, or a column has that name
+
+
+def check_column_chunks(metadata: Any, size: int) -> None:
+    """Check every column chunk of a parsed footer, so that pyarrow's ``RowGroupMetaData.column`` can be called at all.
+
+    pyarrow lets an exception in there (level histograms of a wrong size, among others) end the process. Preparing to
+    fetch all chunks looks at each of them where exceptions are caught; and that each lies within the file.
+
+    Args:
+        metadata: ``pyarrow.parquet.FileMetaData``.
+        size: Bytes of the file.
+
+    Raises:
+        OSError, pyarrow.ArrowException: A chunk is not what the format allows.
+    """
+    if metadata.num_rows < 0:
+        raise OSError(f"it claims {metadata.num_rows} rows")
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        if group.num_columns != metadata.num_columns:
+            raise OSError(f"row group {index} has {group.num_columns} columns, the schema {metadata.num_columns}")
+        if group.num_rows < 0:
+            raise OSError(f"row group {index} claims {group.num_rows} rows")
+    if not metadata.num_row_groups or not metadata.num_columns:
+        return
+    file = _Unread(size)
+    parquet = pq.ParquetFile(file, metadata=metadata, pre_buffer=True)
+    try:
+        batches = parquet.reader.iter_batches(
+            1,
+            row_groups=list(range(metadata.num_row_groups)),
+            column_indices=list(range(metadata.num_columns)),
+            use_threads=False,
+        )
+        next(iter(batches), None)
+    except (pa.ArrowException, OSError) as error:
+        # Arrow keeps the exception as long as the reader; its frames would keep the reader, and the caller's bytes.
+        error.__traceback__ = None
+        if not file.asked:
+            raise OSError(str(error)) from None
+
+
+def _check_texts(metadata: Any) -> None:
+    """Read what pyarrow decodes when it is asked for.
+
+    Raises:
+        UnicodeDecodeError: A name that is not UTF-8.
+    """
+    _ = metadata.created_by
+    for leaf in range(metadata.num_columns):
+        _ = metadata.schema.column(leaf).path
+
+
+class _Unread(io.RawIOBase):
+    """A file of some size of which nothing can be read."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._position, self.asked = size, 0, False
+
+    def read(self, length: int = -1) -> bytes:
+        self.asked = True
+        raise OSError("nothing is read here")
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
 
 
 def _layout(metadata: Any) -> tuple[list[int], list[int], int]:

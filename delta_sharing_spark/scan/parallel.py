@@ -10,7 +10,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from delta_sharing_spark.scan.plan import Split
-from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.scan.read import RunningReaders, read_split
 
 #: Batches a split may hold ready before its reader waits for the consumer.
 _READY = 4
@@ -23,13 +23,17 @@ class _Stopped(Exception):
 class _Worker(threading.Thread):
     """Reads one split into a short queue; None marks its end."""
 
-    def __init__(self, split: Split, stop: threading.Event) -> None:
+    def __init__(self, split: Split, stop: threading.Event, readers: RunningReaders) -> None:
         super().__init__(name=f"delta-sharing-split-{split.index}", daemon=True)
-        self._split = split
+        self._split, self._readers = split, readers
         self._stop_reading = stop
         self.ready: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(_READY)
 
     def run(self) -> None:
+        with self._readers.watching():
+            self._read()
+
+    def _read(self) -> None:
         batches = read_split(self._split)
         try:
             for batch in batches:
@@ -67,14 +71,14 @@ def read_splits(
     Raises:
         As ``read_split``, for the first split that fails.
     """
-    stop = threading.Event()
+    stop, readers = threading.Event(), RunningReaders()
     waiting = iter(splits)
     running: list[_Worker] = []
     remaining = limit
     try:
         while True:
             while len(running) < workers and (split := next(waiting, None)) is not None:
-                running.append(_Worker(split, stop))
+                running.append(_Worker(split, stop, readers))
                 running[-1].start()
             if not running:
                 return
@@ -94,3 +98,4 @@ def read_splits(
                 progress(worker._split.index)
     finally:
         stop.set()
+        readers.close()

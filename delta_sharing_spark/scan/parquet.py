@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_sharing_spark.errors import CorruptFileError, redact
+from delta_sharing_spark.errors import CorruptFileError
+from delta_sharing_spark.redaction import redact
 from delta_sharing_spark.scan.fetch import BufferedRanges, RangeFile, Ranges, WindowedRanges
 from delta_sharing_spark.scan.footer import Footer
 from delta_sharing_spark.storage.ranges import ByteSource, Range
@@ -42,8 +43,8 @@ class RowGroup:
     def fetch(self, pool: ThreadPoolExecutor) -> None:
         """Start fetching what will be read."""
         chunks = self.footer.chunks(self.index, self.leaves)
-        if self.footer.whole is not None:
-            self.ranges = _Held(self.footer.whole)
+        if self.footer.file_bytes is not None:
+            self.ranges = _Held(self.footer.file_bytes)
         elif self.window is not None:
             self.ranges = WindowedRanges(self.source, chunks, self.window, pool)
         else:
@@ -72,7 +73,7 @@ def plan_row_group(source: ByteSource, footer: Footer, index: int, leaves: list[
     """A row group whose needed bytes are held at once if they fit ``budget`` bytes, else read through windows."""
     chunks: list[Range] = footer.chunks(index, leaves)
     total = sum(c.length for c in chunks)
-    if footer.whole is not None:
+    if footer.file_bytes is not None:
         return RowGroup(source, footer, index, leaves, 0, None)
     if total <= budget:
         return RowGroup(source, footer, index, leaves, total, None)
@@ -87,7 +88,7 @@ def read_row_group(group: RowGroup, table: str) -> Iterator[pa.RecordBatch]:
         CorruptFileError: The bytes are not what the footer promises (a page checksum among others); names the file.
     """
     if not group.leaves:
-        yield from _bare_rows(group.rows)
+        yield from _zero_column_batches(group.rows)
         return
     assert group.ranges is not None
     file = RangeFile(group.ranges, group.source.size)
@@ -134,7 +135,7 @@ def _batch_rows(group: RowGroup) -> int:
     return max(_MIN_ROWS, min(_MAX_ROWS, int(_BATCH_BYTES / max(width, 1.0))))
 
 
-def _bare_rows(rows: int) -> Iterator[pa.RecordBatch]:
+def _zero_column_batches(rows: int) -> Iterator[pa.RecordBatch]:
     """Batches without columns, where no column of the file is wanted but its rows count."""
     for start in range(0, rows, _MAX_ROWS):
         count = min(_MAX_ROWS, rows - start)

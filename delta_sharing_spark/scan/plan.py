@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,15 +11,28 @@ from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from delta_sharing_spark.predicates.tree import Expression
 
 #: Columns that a change data feed adds after the table's own.
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 
+#: More than any storage keeps in one object, and than any file holds rows: what claims more is wrong.
+MAX_FILE_BYTES, MAX_FILE_ROWS = 1 << 48, 1 << 40
+#: Milliseconds since the epoch that, as microseconds, still fit 64 bits.
+MAX_MILLIS = (1 << 63) // 1000 - 1
+#: A bitmap of all the rows that a vector can mark (2^31) takes 256 MiB, and its containers their headers.
+MAX_VECTOR_BYTES = 264 << 20
 #: Of a deletion vector in a file: its size before the payload, its CRC after.
 _FRAME_BYTES = 8
 #: A deletion vector file begins with its format's version.
 _VERSION_BYTE = 1
+
+
+def plausible_rows(rows: object) -> int | None:
+    """A count of a file's rows, None for what cannot be one: statistics are optional, and broken ones tell nothing."""
+    return rows if type(rows) is int and 0 <= rows <= MAX_FILE_ROWS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +68,8 @@ class FileTask:
             errors and matches it when the plan is renewed.
         location: A presigned URL or an absolute storage path with scheme. Secret in url mode.
         size: Bytes of the whole file, as planned.
-        partition_values: Partition column (physical name) to serialized value; None and ``""`` are NULL.
+        partition_values: Partition column (physical name) to serialized value; None and ``""`` are NULL. None for all
+            where nothing tells them: a file of a partitioned table is then refused.
         rows: Physical rows if the statistics tell, deleted ones included.
         deletion_vector: Rows to leave out, or None.
         invert_deletion_vector: Keep only the rows the vector names (a change feed's deleted rows).
@@ -68,7 +83,7 @@ class FileTask:
     id: str
     location: str = field(repr=False)
     size: int
-    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    partition_values: Mapping[str, str | None] | None = field(default_factory=dict)
     rows: int | None = None
     deletion_vector: DeletionVector | None = None
     invert_deletion_vector: bool = False
@@ -129,17 +144,59 @@ class FileSlice:
 
 
 class Access(Protocol):
-    """How an executor gets at the bytes of a split's files, and asks for fresh ones. Picklable."""
+    """How an executor reads a split. Picklable."""
 
+    def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
+        """The rows of the split, as batches of exactly the schema of ``split.spec.schema``.
+
+        A repeated call repeats the rows in order. Closing the generator early ends what is being fetched.
+
+        Raises:
+            FileError: A file is gone, damaged, or has a NULL where none may be.
+            SchemaError: A file's column cannot become the declared one.
+            NetworkError, CredentialError, TableChangedError: The way to the rows fails.
+        """
+
+    def ends(self, task: FileTask) -> float | None:
+        """When the access to a file ends unless it is renewed, in seconds since the epoch; None where nothing tells."""
+
+    def renewed(self) -> Access:
+        """The same access with credentials asked for now, where it holds credentials."""
+
+
+class FileAccess(ABC):
+    """The access to a split whose rows are read from the bytes of its files (``Access``).
+
+    A subclass asks for fresh URLs or credentials behind the caller's back when its own end.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
     def open(self, task: FileTask) -> ByteSource:
-        """A data file's bytes by range; renewed behind the caller's back when its URL or credential ends.
+        """A data file's bytes by range.
 
         Raises:
             FileGoneError, CredentialError, NetworkError, TableChangedError
         """
 
+    @abstractmethod
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
         """The ``frame`` of a vector that lies in a file (storage ``u`` or ``p``), and no more of that file."""
+
+    def ends(self, task: FileTask) -> float | None:
+        """See ``Access.ends``."""
+        return task.expires_at
+
+    def renewed(self) -> FileAccess:
+        """See ``Access.renewed``; URLs come with their files, and are asked for with these."""
+        return self
+
+    def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
+        """See ``Access.rows``."""
+        from delta_sharing_spark.scan.read import read_files
+
+        return read_files(split, self)
 
 
 @dataclass(frozen=True, slots=True)

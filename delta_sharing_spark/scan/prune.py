@@ -37,7 +37,7 @@ def row_group_filter(
             leaves[path] = leaf_of(
                 footer.schema, fields, lambda f, among: find_source(f, Sources(among), context), leaf_count
             )
-    return skipping.bind(footer.metadata, leaves, constants)
+    return skipping.bind(footer.metadata, leaves, constants, footer.statistics)
 
 
 @lru_cache(maxsize=8)

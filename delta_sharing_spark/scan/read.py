@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import threading
+import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.scan.deleted import Kept, read_kept
+from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
+from delta_sharing_spark.scan.deleted import RowSelection, read_row_selection
 from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
 from delta_sharing_spark.scan.matching import Context, wanted_leaves
 from delta_sharing_spark.scan.parquet import RowGroup, plan_row_group, read_row_group
@@ -19,6 +24,7 @@ from delta_sharing_spark.scan.plan import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     DeletionVector,
+    FileAccess,
     FileSlice,
     FileTask,
     ReadSpec,
@@ -50,34 +56,85 @@ class _Opened:
     constants: Mapping[str, pa.Scalar]
     context: Context
     groups: list[RowGroup]
-    kept: Kept | None
-    held: int
+    kept: RowSelection | None
+    reserved_bytes: int
     columns: Columns | None = field(default=None)
 
 
 def read_split(split: Split) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of one split, as batches of exactly the schema of ``split.spec.schema``.
+    """The rows of one split, by its access; see ``Access.rows``."""
+    return split.access.rows(split)
 
-    Batches come in the order of files and row groups, so that a repeated task repeats its rows. Closing the iterator
-    early cancels what is being fetched.
 
-    Raises:
-        FileError: A file is gone, damaged, or has a NULL where none may be.
-        SchemaError: A file's column cannot become the declared one.
-        NetworkError, CredentialError, TableChangedError: From the split's access.
-    """
-    reader = _SplitReader(split)
+def read_files(split: Split, access: FileAccess) -> Generator[pa.RecordBatch, None, None]:
+    """The rows of the split's files, in the order of files and row groups; see ``Access.rows``."""
+    reader = _SplitReader(split, access)
     try:
         yield from reader.batches()
+    except DeltaSharingError as error:
+        _name_table(error, split.spec.table)
+        raise
     finally:
         reader.close()
+
+
+class RunningReaders:
+    """The readers of one consumer, whose threads may wait for bytes when it goes away. Used as a context by each of them.
+
+    A generator cannot be closed while another thread runs it; its reader can.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers: weakref.WeakSet[_SplitReader] = weakref.WeakSet()
+        self._closed = False
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Meanwhile, readers that this thread begins are the consumer's."""
+        before = _CONSUMER.set(self)
+        try:
+            yield
+        finally:
+            _CONSUMER.reset(before)
+
+    def add(self, reader: _SplitReader) -> None:
+        """Note a reader; one that begins after the end is closed at once."""
+        with self._lock:
+            self._readers.add(reader)
+            closed = self._closed
+        if closed:
+            reader.close()
+
+    def close(self) -> None:
+        """Break off what the readers wait for, in whatever thread."""
+        with self._lock:
+            self._closed = True
+            readers = list(self._readers)
+        for reader in readers:
+            reader.close()
+
+
+_CONSUMER: ContextVar[RunningReaders | None] = ContextVar("consumer", default=None)
+#: All readers of the process: the interpreter waits for their threads before it ends, and they for a silent storage.
+_running = RunningReaders()
+# The executor's own hook, which joins its threads, was registered before: later ones are called first.
+getattr(threading, "_register_atexit", atexit.register)(_running.close)
+
+
+def _name_table(error: DeltaSharingError, table: str) -> None:
+    """Add the table to an error of a storage, which knows only the file."""
+    start = f"file {getattr(error, 'file', None)}:"
+    message = str(error)
+    if message.startswith(start):
+        error.args = (f"{start[:-1]} of {table}:{message[len(start) :]}",)
 
 
 class _SplitReader:
     """The pipeline of one split: slices opened ahead, row groups fetched ahead, one decoded at a time."""
 
-    def __init__(self, split: Split) -> None:
-        self._split = split
+    def __init__(self, split: Split, access: FileAccess) -> None:
+        self._access = access
         spec = self._spec = split.spec
         self._full_schema = self._schema = arrow_schema(spec.full_schema)
         self._projection: Columns | None = None
@@ -94,6 +151,10 @@ class _SplitReader:
         self._in_flight = 0
         self._closed = False
         self._sources: dict[int, ByteSource] = {}
+        _running.add(self)
+        consumer = _CONSUMER.get()
+        if consumer is not None:
+            consumer.add(self)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         remaining = self._spec.limit
@@ -144,20 +205,20 @@ class _SplitReader:
                 self._in_flight += group.cost
                 self._fetching.append((opened, opened.groups.pop(0)))
             self._opening.popleft()
-            if opened.footer.whole is None or not self._fetching or self._fetching[-1][0] is not opened:
-                self._in_flight -= opened.held
-                opened.held = 0
+            if opened.footer.file_bytes is None or not self._fetching or self._fetching[-1][0] is not opened:
+                self._in_flight -= opened.reserved_bytes
+                opened.reserved_bytes = 0
                 if not self._fetching or self._fetching[-1][0] is not opened:
                     self._done_with(opened)
 
     def _open_ahead(self) -> None:
         """Open the next files, a few at once, as far as the budget goes: small ones are fetched whole with it."""
         while self._following is not None and len(self._opening) < CONNECTIONS:
-            held = min(self._following.task.size, max(self._whole_below(self._following), TAIL))
-            if (self._opening or self._fetching) and self._in_flight + held > self._spec.fetch_ahead:
+            reserved = min(self._following.task.size, max(self._whole_below(self._following), TAIL))
+            if (self._opening or self._fetching) and self._in_flight + reserved > self._spec.fetch_ahead:
                 return
-            self._in_flight += held
-            self._opening.append(self._pool.submit(self._open, self._following, held))
+            self._in_flight += reserved
+            self._opening.append(self._pool.submit(self._open, self._following, reserved))
             self._following = next(self._waiting, None)
 
     def _whole_below(self, part: FileSlice) -> int:
@@ -165,8 +226,8 @@ class _SplitReader:
         return limit if part.task.size <= limit else 0
 
     def _done_with(self, opened: _Opened) -> None:
-        self._in_flight -= opened.held
-        opened.held = 0
+        self._in_flight -= opened.reserved_bytes
+        opened.reserved_bytes = 0
         self._close_source(opened.source)
 
     def _in_use(self, source: ByteSource) -> ByteSource:
@@ -181,29 +242,29 @@ class _SplitReader:
         source.close()
 
     def _fetch_vector(self, task: FileTask, vector: DeletionVector) -> memoryview:
-        source = self._in_use(self._split.access.open_vector(task, vector))
+        source = self._in_use(self._access.open_vector(task, vector))
         try:
             return source.read(0, source.size)
         finally:
             self._close_source(source)
 
-    def _open(self, part: FileSlice, held: int) -> _Opened:
+    def _open(self, part: FileSlice, reserved: int) -> _Opened:
         spec, task = self._spec, part.task
         context = Context(spec.table, task.id, spec.mapping)
-        constants = _constants(task, spec)
+        constants = constants_of(task, spec)
         wanted = spec.full_schema
         from_file = Struct(tuple(f for f in wanted.fields if f.name not in constants))
-        source = self._in_use(self._split.access.open(task))
+        source = self._in_use(self._access.open(task))
         footer = read_footer(source, spec.table, self._whole_below(part))
         leaves = wanted_leaves(footer.schema, from_file, context)
         may_match = row_group_filter(spec, footer, constants, context)
         groups = [
             plan_row_group(source, footer, i, leaves, spec.fetch_ahead // 2)
-            for i in footer.owned(part.start, part.end)
+            for i in footer.row_groups_in(part.start, part.end)
             if may_match is None or may_match(i)
         ]
-        kept = read_kept(task, footer.metadata.num_rows, self._fetch_vector) if groups else None
-        return _Opened(task, source, footer, wanted, constants, context, groups, kept, held)
+        kept = read_row_selection(task, footer.metadata.num_rows, self._fetch_vector) if groups else None
+        return _Opened(task, source, footer, wanted, constants, context, groups, kept, reserved)
 
     def _decode(self, opened: _Opened, group: RowGroup) -> Iterator[pa.RecordBatch]:
         keep = None if opened.kept is None else opened.kept.mask(group.first_row, group.rows)
@@ -231,7 +292,7 @@ class _SplitReader:
         return conform(batch, self._projection, self._wanted, self._schema, self._conformed)
 
 
-def _constants(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:
+def constants_of(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:
     """Columns of ``spec`` that a file has the same value of in every row, by logical name."""
     constants: dict[str, pa.Scalar] = {}
     for column in spec.full_schema.fields:
@@ -258,15 +319,17 @@ def _partition_text(task: FileTask, column: Field, known: frozenset[str]) -> str
     Raises:
         CorruptFileError: The file has no value for the column at all.
     """
-    for name in (column.physical_name, column.name):
-        if name in task.partition_values:
-            return task.partition_values[name]
-    lowered = column.physical_name.lower()
-    close = [v for k, v in task.partition_values.items() if k.lower() == lowered]
-    if len(close) == 1:
-        return close[0]
-    if not close and all(name.lower() in known for name in task.partition_values):
-        return None
+    values = task.partition_values
+    if values is not None:
+        for name in (column.physical_name, column.name):
+            if name in values:
+                return values[name]
+        lowered = column.physical_name.lower()
+        close = [v for k, v in values.items() if k.lower() == lowered]
+        if len(close) == 1:
+            return close[0]
+        if not close and all(name.lower() in known for name in values):
+            return None
     raise CorruptFileError(
         f"file {task.id} has no value for the partition column {column.name!r}; ask the provider to check the table's log",
         file=task.id,

@@ -24,13 +24,13 @@ def keep_rows(batch: pa.RecordBatch, keep: pa.BooleanArray) -> pa.RecordBatch:
 class _Rows:
     """Which rows of an array stay, in the forms that columns of different types ask for."""
 
-    __slots__ = ("_gone", "_mask", "count", "keep")
+    __slots__ = ("_dropped_positions", "_mask", "count", "keep")
 
     def __init__(self, keep: pa.BooleanArray, count: int) -> None:
         self.keep = keep
         self.count = count
         self._mask: npt.NDArray[np.bool_] | None = None
-        self._gone: npt.NDArray[np.intp] | None = None
+        self._dropped_positions: npt.NDArray[np.intp] | None = None
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
@@ -40,11 +40,11 @@ class _Rows:
         return self._mask
 
     @property
-    def gone(self) -> npt.NDArray[np.intp]:
+    def dropped_positions(self) -> npt.NDArray[np.intp]:
         """Positions of the rows that do not stay, ascending."""
-        if self._gone is None:
-            self._gone = np.flatnonzero(~self.mask)
-        return self._gone
+        if self._dropped_positions is None:
+            self._dropped_positions = np.flatnonzero(~self.mask)
+        return self._dropped_positions
 
 
 def _kept(array: pa.Array, rows: _Rows) -> pa.Array:
@@ -71,12 +71,12 @@ def _kept_list(array: pa.ListArray, inner: list[pa.Array], rows: _Rows) -> pa.Ar
     first, last = int(offsets[0]), int(offsets[-1])
     lengths = np.diff(offsets)
     inner = [values.slice(first, last - first) for values in inner]
-    leaving = lengths[rows.gone]
+    leaving = lengths[rows.dropped_positions]
     ends = np.cumsum(leaving, dtype=np.intp)
     total = int(ends[-1]) if len(ends) else 0
     if total:
         mask = np.ones(last - first, dtype=np.bool_)
-        starts = offsets[rows.gone] - first
+        starts = offsets[rows.dropped_positions] - first
         mask[np.repeat(starts - (ends - leaving), leaving) + np.arange(total)] = False
         left = _Rows(packed(mask), last - first - total)
         inner = [_kept(values, left) for values in inner]

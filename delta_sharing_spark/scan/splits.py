@@ -13,6 +13,9 @@ from delta_sharing_spark.scan.plan import FileSlice, FileTask
 
 #: What opening a file costs, in bytes that could have been read meanwhile: keeps thousands of tiny files apart.
 OPEN_COST = 256 << 10
+#: More splits than this help nobody, and a size that a log or a server makes up could ask for any number of them:
+#: slices and splits get larger instead.
+MAX_SLICES_PER_FILE, MAX_SPLITS = 1 << 14, 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ def cut_bins(sizes: npt.NDArray[np.int64], max_bytes: int) -> list[Bin]:
     A file larger than ``max_bytes`` is cut into equal slices, a bin each; the files between large ones share bins.
     """
     bins: list[Bin] = []
+    max_bytes = max(max_bytes, int(sizes.sum(dtype=np.float64)) // MAX_SPLITS)
     large = np.flatnonzero(sizes > max_bytes).tolist()
     at = 0
     for index in [*large, len(sizes)]:
@@ -53,7 +57,7 @@ def _share(sizes: npt.NDArray[np.int64], offset: int, max_bytes: int) -> list[Bi
     """Bins of whole files: each file goes to the bin that its middle lies in, on a line of all their costs."""
     if not len(sizes):
         return []
-    costs = sizes + min(OPEN_COST, max_bytes // 4)
+    costs = sizes.astype(np.float64) + min(OPEN_COST, max_bytes // 4)  # sums of sizes may be above 64 bits
     total = int(costs.sum())
     count = min(len(sizes), -(-total // max_bytes))
     middles = np.cumsum(costs) - costs / 2
@@ -63,7 +67,7 @@ def _share(sizes: npt.NDArray[np.int64], offset: int, max_bytes: int) -> list[Bi
 
 
 def _cut_file(index: int, size: int, max_bytes: int) -> list[Bin]:
-    count = -(-size // max_bytes)
+    count = min(-(-size // max_bytes), MAX_SLICES_PER_FILE)
     step = -(-size // count)
     return [Bin(index, index + 1, i * step, None if i == count - 1 else (i + 1) * step) for i in range(count)]
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from delta_sharing_spark.errors import SchemaError
-from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Array, DataType, Field, Map, Struct
+from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Array, DataType, Field, FieldsByName, Map, Struct
 
 
 def select(schema: Struct, columns: Iterable[str], table: str) -> Struct:
@@ -18,12 +18,13 @@ def select(schema: Struct, columns: Iterable[str], table: str) -> Struct:
         SchemaError: An unknown or repeated column; names the nearest known one.
     """
     chosen: dict[str, tuple[Field, list[str]]] = {}
+    known_fields = FieldsByName(schema)
     for column in columns:
-        field = schema.find(column)
+        field = known_fields.find(column)
         rest = ""
         if field is None and "." in column:
             head, _, rest = column.partition(".")
-            field = schema.find(head)
+            field = known_fields.find(head)
         if field is None:
             raise unknown_column(column, schema, table)
         known = chosen.get(field.name)
@@ -64,17 +65,12 @@ def select_paths(schema: Struct, paths: Iterable[tuple[str, ...]]) -> Struct:
 
 def merge(first: Struct, second: Struct) -> Struct:
     """Fields of both, structs merged field by field; ``first``'s order, then what ``second`` adds."""
-    fields = list(first.fields)
+    fields = {field.name: field for field in first.fields}
     for extra in second.fields:
-        at = next((i for i, f in enumerate(fields) if f.name == extra.name), None)
-        if at is None:
-            fields.append(extra)
-        elif isinstance(fields[at].type, Struct) and isinstance(extra.type, Struct):
-            known = fields[at]
-            inner = known.type
-            assert isinstance(inner, Struct)
-            fields[at] = Field(known.name, merge(inner, extra.type), known.nullable, known.metadata)
-    return Struct(tuple(fields))
+        known = fields.setdefault(extra.name, extra)
+        if known is not extra and isinstance(known.type, Struct) and isinstance(extra.type, Struct):
+            fields[extra.name] = Field(known.name, merge(known.type, extra.type), known.nullable, known.metadata)
+    return Struct(tuple(fields.values()))
 
 
 def requested(table_schema: Struct, wanted: Struct, table: str) -> Struct:
@@ -89,9 +85,10 @@ def requested(table_schema: Struct, wanted: Struct, table: str) -> Struct:
 def _requested(known: Struct, wanted: Struct, table: str, path: str) -> Struct:
     fields: list[Field] = []
     seen: set[str] = set()
+    known_fields = FieldsByName(known)
     for want in wanted.fields:
         column = f"{path}.{want.name}" if path else want.name
-        have = known.find(want.name)
+        have = known_fields.find(want.name)
         if have is None:
             raise unknown_column(want.name, known, table, path)
         if have.name in seen:

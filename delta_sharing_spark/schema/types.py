@@ -33,7 +33,11 @@ PRIMITIVES = frozenset(
     }
 )
 _ALIASES = {"int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte", "null": "void"}
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)")
+#: Half of a surrogate pair, as JSON escapes it; alone it is no character.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+#: Types within types that are read: Python's stack has to hold them, in pickles too.
+MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,15 @@ class Struct:
     def __str__(self) -> str:
         return "struct<" + ",".join(f"{f.name}:{f.type}" for f in self.fields) + ">"
 
+    def _repr_html_(self) -> str:
+        from delta_sharing_spark.markup import html_table
+
+        rows = [
+            [f.name, str(f.type), "" if f.nullable else "NOT NULL", str(f.metadata.get("comment", ""))]
+            for f in self.fields
+        ]
+        return html_table(["name", "type", "null", "comment"], rows)
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(f.name for f in self.fields)
@@ -127,12 +140,30 @@ class Struct:
             SchemaError: The name fits several fields that differ by case only.
         """
         exact = [f for f in self.fields if f.name == name]
-        found = exact or [f for f in self.fields if f.name.lower() == name.lower()]
-        if len(found) > 1:
-            raise SchemaError(
-                f"column {name!r} is ambiguous: {', '.join(repr(f.name) for f in found)}; write one of them exactly"
-            )
-        return found[0] if found else None
+        return _only(name, exact or [f for f in self.fields if f.name.lower() == name.lower()])
+
+
+def _only(name: str, fields: list[Field]) -> Field | None:
+    if len(fields) > 1:
+        raise SchemaError(
+            f"column {name!r} is ambiguous: {', '.join(repr(f.name) for f in fields[:20])}; write one of them exactly"
+        )
+    return fields[0] if fields else None
+
+
+class FieldsByName:
+    """The fields of a struct for many look-ups: a table may have a hundred thousand columns."""
+
+    def __init__(self, struct: Struct) -> None:
+        self._exact: dict[str, list[Field]] = {}
+        self._folded: dict[str, list[Field]] = {}
+        for one in struct.fields:
+            self._exact.setdefault(one.name, []).append(one)
+            self._folded.setdefault(one.name.lower(), []).append(one)
+
+    def find(self, name: str) -> Field | None:
+        """As :meth:`Struct.find`."""
+        return _only(name, self._exact.get(name) or self._folded.get(name.lower(), []))
 
 
 DataType = Primitive | Decimal | Array | Map | Struct
@@ -150,11 +181,16 @@ def parse_schema(schema_string: str, table: str = "the table") -> Struct:
 
     Raises:
         ResponseError: The text is not JSON, or not a struct of well-formed fields.
-        UnsupportedFeatureError: A type that this reader does not know, by its name and column.
+        UnsupportedFeatureError: A type that this reader does not know, by its name and column; or types that are nested
+            deeper than ``MAX_DEPTH``.
     """
     try:
         tree = json.loads(schema_string)
-    except (TypeError, ValueError, RecursionError) as error:
+        if _SURROGATE.search(schema_string):
+            json.dumps(tree, ensure_ascii=False).encode()
+    except RecursionError:
+        raise _too_deep(table, "") from None
+    except (TypeError, ValueError) as error:
         raise ResponseError(
             f"the schema of {table} is not valid JSON ({error}); ask the provider of the share to check the table's metadata"
         ) from error
@@ -166,26 +202,38 @@ def parse_schema(schema_string: str, table: str = "the table") -> Struct:
     return parsed
 
 
-def parse_type(tree: Any, table: str, path: str) -> DataType:
-    """Parse one type of a schema's JSON; ``path`` is the column it belongs to, for errors."""
+def parse_type(tree: Any, table: str, path: str, depth: int = 0) -> DataType:
+    """Parse one type of a schema's JSON.
+
+    Args:
+        tree: The JSON.
+        table: How errors name the table.
+        path: The column that it belongs to, for errors.
+        depth: How many types it lies in.
+
+    Raises:
+        As :func:`parse_schema`.
+    """
+    if depth > MAX_DEPTH:
+        raise _too_deep(table, path)
     if isinstance(tree, str):
         return _parse_primitive(tree, table, path)
     if not isinstance(tree, dict):
         raise ResponseError(
-            f"column {path!r} of {table} has no readable type: {tree!r}; ask the provider to check the schema"
+            f"column {path!r} of {table} has no readable type: {str(tree)[:100]}; ask the provider to check the schema"
         )
     kind = tree.get("type")
     if kind == "struct" and isinstance(tree.get("fields"), list):
-        return Struct(tuple(_parse_field(f, table, path) for f in tree["fields"]))
+        return Struct(tuple(_parse_field(f, table, path, depth + 1) for f in tree["fields"]))
     if kind == "array" and "elementType" in tree:
-        element = parse_type(tree["elementType"], table, f"{path}.element")
-        return Array(element, bool(tree.get("containsNull", True)) or element == _VOID)
+        element = parse_type(tree["elementType"], table, f"{path}.element", depth + 1)
+        return Array(element, _flag(tree, "containsNull", table, path) or element == _VOID)
     if kind == "map" and "keyType" in tree and "valueType" in tree:
-        key = parse_type(tree["keyType"], table, f"{path}.key")
+        key = parse_type(tree["keyType"], table, f"{path}.key", depth + 1)
         if key == _VOID:
             raise _unknown_type("void", table, f"{path}.key")
-        value = parse_type(tree["valueType"], table, f"{path}.value")
-        return Map(key, value, bool(tree.get("valueContainsNull", True)) or value == _VOID)
+        value = parse_type(tree["valueType"], table, f"{path}.value", depth + 1)
+        return Map(key, value, _flag(tree, "valueContainsNull", table, path) or value == _VOID)
     if kind == "udt":
         raise _unknown_type("udt", table, path)
     raise ResponseError(
@@ -193,18 +241,38 @@ def parse_type(tree: Any, table: str, path: str) -> DataType:
     )
 
 
-def _parse_field(tree: Any, table: str, path: str) -> Field:
+def _flag(tree: Mapping[str, Any], name: str, table: str, path: str) -> bool:
+    flag = tree.get(name, True)
+    if not isinstance(flag, bool):
+        raise ResponseError(
+            f"column {path!r} of {table} has {name} {str(flag)[:50]!r}, which is neither true nor false; ask the provider to "
+            f"check the schema"
+        )
+    return flag
+
+
+def _too_deep(table: str, path: str) -> UnsupportedFeatureError:
+    column = f"column {path.partition('.')[0]!r} of {table}" if path else f"the schema of {table}"
+    return UnsupportedFeatureError(
+        f"{column} nests types deeper than {MAX_DEPTH} levels, which is as deep as this reader goes; "
+        f"ask the provider for a flatter table",
+        features=("nesting",),
+    )
+
+
+def _parse_field(tree: Any, table: str, path: str, depth: int) -> Field:
     if not isinstance(tree, dict) or not isinstance(tree.get("name"), str) or "type" not in tree:
         raise ResponseError(
             f"a field of {path or 'the schema'!r} of {table} lacks its name or type; ask the provider to check the schema"
         )
     name = tree["name"]
     metadata = tree.get("metadata")
-    data_type = parse_type(tree["type"], table, f"{path}.{name}" if path else name)
+    column = f"{path}.{name}" if path else name
+    data_type = parse_type(tree["type"], table, column, depth)
     return Field(
         name,
         data_type,
-        bool(tree.get("nullable", True)) or data_type == _VOID,
+        _flag(tree, "nullable", table, column) or data_type == _VOID,
         metadata if isinstance(metadata, dict) else {},
     )
 
@@ -228,7 +296,7 @@ def _parse_primitive(name: str, table: str, path: str) -> DataType:
 
 def _unknown_type(name: str, table: str, path: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
-        f"column {path!r} of {table} has the type {name!r}, which this reader cannot read; "
+        f"column {path!r} of {table} has the type {name[:100]!r}, which this reader cannot read; "
         f"leave the column out with the option 'columns', or upgrade delta-sharing-spark",
         features=(name,),
     )

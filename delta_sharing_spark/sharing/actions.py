@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from delta_sharing_spark.errors import ResponseError
+from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_MILLIS, MAX_VECTOR_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,18 @@ class Metadata:
     auxiliary_locations: tuple[str, ...] = ()
     access_modes: tuple[str, ...] = ()
 
+    def _repr_html_(self) -> str:
+        from delta_sharing_spark.markup import html_table
+
+        shown = ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "schema_string")
+        return html_table([], [[name, _in_words(value)] for name, value in shown if value not in (None, (), {})])
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {text}" for name, text in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
 
 @dataclass(frozen=True, slots=True)
 class VectorDescriptor:
@@ -50,13 +64,16 @@ class VectorDescriptor:
 
 @dataclass(slots=True)
 class FileRecord:
-    """One file line of either format. ``kind`` is ``"add"``, ``"cdf"`` or ``"remove"``; times are milliseconds."""
+    """One file line of either format. ``kind`` is ``"add"``, ``"cdf"`` or ``"remove"``; times are milliseconds.
+
+    ``partition_values`` is None where the line has none.
+    """
 
     kind: str
     id: str
     url: str = field(repr=False)
     size: int
-    partition_values: Mapping[str, str | None]
+    partition_values: Mapping[str, str | None] | None
     stats: str | None = field(default=None, repr=False)
     expiration_timestamp: int | None = None
     version: int | None = None
@@ -150,8 +167,7 @@ def parse_protocol(body: Any, table: str) -> tuple[Protocol, str]:
     version = _integer(tree.get("minReaderVersion"), "minReaderVersion", table)
     if version is None:
         raise _malformed("its protocol names no minReaderVersion", table)
-    features = tree.get("readerFeatures")
-    return Protocol(version, _strings(features)), response_format
+    return Protocol(version, _strings(tree, "readerFeatures", table)), response_format
 
 
 def parse_metadata(body: Any, table: str) -> Metadata:
@@ -163,20 +179,22 @@ def parse_metadata(body: Any, table: str) -> Metadata:
     if not isinstance(schema_string, str):
         raise _malformed("its metadata has no schemaString", table)
     provider = tree.get("format")
+    if provider is not None and not isinstance(_object(provider, "format", table).get("provider"), str | None):
+        raise _malformed("its format names a provider that is not text", table)
     return Metadata(
-        id=str(tree.get("id") or ""),
+        id=_text(tree.get("id")) or "",
         schema_string=schema_string,
-        partition_columns=_strings(tree.get("partitionColumns")),
-        provider=str(provider.get("provider") or "parquet") if isinstance(provider, dict) else "parquet",
+        partition_columns=_strings(tree, "partitionColumns", table),
+        provider=(provider or {}).get("provider") or "parquet",
         name=_text(tree.get("name")),
         description=_text(tree.get("description")),
-        configuration=_string_map(tree.get("configuration")),
+        configuration=_string_map(tree, "configuration", table),
         num_files=_integer(_first(outer, tree, "numFiles"), "numFiles", table),
         size=_integer(_first(outer, tree, "size"), "size", table),
         version=_integer(_first(outer, tree, "version"), "version", table),
         location=_text(_first(outer, tree, "location")),
-        auxiliary_locations=_strings(_first(outer, tree, "auxiliaryLocations")),
-        access_modes=tuple(m.lower() for m in _strings(_first(outer, tree, "accessModes"))),
+        auxiliary_locations=_strings(_holder(outer, tree, "auxiliaryLocations"), "auxiliaryLocations", table),
+        access_modes=tuple(m.lower() for m in _strings(_holder(outer, tree, "accessModes"), "accessModes", table)),
     )
 
 
@@ -195,7 +213,7 @@ def parse_parquet_file(kind: str, body: Any, table: str) -> FileRecord:
         _text(tree.get("stats")),
         _integer(tree.get("expirationTimestamp"), "expirationTimestamp", table),
         _integer(tree.get("version"), "version", table),
-        _integer(tree.get("timestamp"), "timestamp", table),
+        _integer(tree.get("timestamp"), "timestamp", table, -MAX_MILLIS, MAX_MILLIS),
     )
 
 
@@ -219,10 +237,10 @@ def parse_delta_file(body: Any, table: str) -> FileRecord | None:
         _text(tree.get("stats")),
         _integer(outer.get("expirationTimestamp"), "expirationTimestamp", table),
         _integer(outer.get("version"), "version", table),
-        _integer(outer.get("timestamp"), "timestamp", table),
+        _integer(outer.get("timestamp"), "timestamp", table, -MAX_MILLIS, MAX_MILLIS),
         _vector(tree.get("deletionVector"), table),
         _text(outer.get("deletionVectorFileId")),
-        tree.get("dataChange") is not False,
+        _changes_data(tree, table),
     )
 
 
@@ -238,37 +256,57 @@ def parse_end(body: Any, table: str) -> EndStreamAction:
     )
 
 
+def _changes_data(tree: Mapping[str, Any], table: str) -> bool:
+    change = tree.get("dataChange", True)
+    if not isinstance(change, bool):
+        raise _malformed(f"dataChange is {str(change)[:50]!r}", table)
+    return change
+
+
 def _vector(tree: Any, table: str) -> VectorDescriptor | None:
     if tree is None:
         return None
     tree = _object(tree, "deletionVector", table)
     storage, path = tree.get("storageType"), tree.get("pathOrInlineDv")
-    size = _integer(tree.get("sizeInBytes"), "sizeInBytes", table)
+    size = _integer(tree.get("sizeInBytes"), "sizeInBytes", table, 0, MAX_VECTOR_BYTES)
     if not isinstance(storage, str) or not isinstance(path, str) or size is None:
         raise _malformed("a deletion vector lacks its storageType, pathOrInlineDv or sizeInBytes", table)
-    cardinality = _integer(tree.get("cardinality"), "cardinality", table) or 0
-    return VectorDescriptor(storage, path, _integer(tree.get("offset"), "offset", table), size, cardinality)
+    cardinality = _integer(tree.get("cardinality"), "cardinality", table, 0, MAX_FILE_ROWS)
+    if cardinality is None:
+        raise _malformed("a deletion vector lacks its cardinality", table)
+    offset = _integer(tree.get("offset"), "offset", table, 0, MAX_FILE_BYTES)
+    return VectorDescriptor(storage, path, offset, size, cardinality)
 
 
 def _size(tree: Mapping[str, Any], table: str) -> int:
-    size = _integer(tree.get("size"), "size", table)
-    if size is None or size < 0:
+    size = _integer(tree.get("size"), "the size of a file", table, 0, MAX_FILE_BYTES)
+    if size is None:
         raise _malformed("a file line has no size", table)
     return size
 
 
-def _partition_values(tree: Mapping[str, Any], table: str) -> Mapping[str, str | None]:
+def _partition_values(tree: Mapping[str, Any], table: str) -> Mapping[str, str | None] | None:
     values = tree.get("partitionValues")
-    if not values:
-        return {}
+    if values is None:
+        return None
     if not isinstance(values, dict) or not all(v is None or isinstance(v, str) for v in values.values()):
         raise _malformed("a file line has partitionValues that are not strings", table)
+    for name, value in values.items():
+        if not _is_unicode(name) or (value and not _is_unicode(value)):
+            raise _malformed("a file line has partitionValues that are not Unicode", table)
     return values
 
 
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _holder(outer: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return inner if outer.get(name) is None else outer
+
+
 def _first(outer: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> Any:
-    value = outer.get(name)
-    return inner.get(name) if value is None else value
+    return _holder(outer, inner, name).get(name)
 
 
 def _object(value: Any, name: str, table: str) -> dict[str, Any]:
@@ -281,23 +319,37 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _strings(value: Any) -> tuple[str, ...]:
-    return tuple(str(v) for v in value) if isinstance(value, list) else ()
+def _strings(tree: Mapping[str, Any], name: str, table: str) -> tuple[str, ...]:
+    value = tree.get(name)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        raise _malformed(f"its {name} is not a list of names", table)
+    return tuple(value)
 
 
-def _string_map(value: Any) -> dict[str, str]:
-    return {str(k): str(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else {}
+def _string_map(tree: Mapping[str, Any], name: str, table: str) -> dict[str, str]:
+    value = tree.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _malformed(f"its {name} is not an object", table)
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in value.items() if v is not None}
 
 
-def _integer(value: Any, name: str, table: str) -> int | None:
+def _integer(value: Any, name: str, table: str, least: int = -(1 << 63), most: int = (1 << 63) - 1) -> int | None:
     if value is None:
         return None
-    if type(value) is int:
-        return value
     # Some servers write 64-bit numbers as strings, as JavaScript needs them.
     if isinstance(value, str) and _INTEGER.fullmatch(value):
-        return int(value)
-    raise _malformed(f"{name} is {str(value)[:100]!r}, not a whole number", table)
+        value = int(value)
+    if type(value) is not int:
+        raise _malformed(f"{name} is {str(value)[:100]!r}, not a whole number", table)
+    if not least <= value <= most:
+        # A number of thousands of digits cannot be written.
+        shown = value if abs(value) < 1 << 100 else f"a number of {value.bit_length()} bits"
+        raise _malformed(f"{name} is {shown}, and must be {least} to {most}", table)
+    return value
 
 
 def _malformed(why: str, table: str) -> ResponseError:

@@ -1,13 +1,24 @@
-"""Addresses: ``<profile>#<share>.<schema>.<table>`` and its parts."""
+"""Addresses: ``<profile>#<share>.<schema>.<table>`` and its parts.
+
+A name that breaks the protocol's rules, and that a server lists all the same, stands in backquotes as in SQL:
+``<profile>#`My share`.sales.`2024/q1```; a backquote in a name is doubled.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from delta_sharing_spark.errors import AddressError
 
 _MAX_NAME = 255
+_QUOTED = "`(?:[^`]|``)*`"
+_BARE = "[^`#.]+"
+_NAME = re.compile(rf"(?:{_QUOTED}|{_BARE})(?:\.(?:{_QUOTED}|{_BARE}))*")
+#: An address whose name has a part in backquotes, in which a ``#`` is no mark.
+_QUOTED_ADDRESS = re.compile(rf"(?P<profile>.*)#(?P<name>\s*{_NAME.pattern}\s*)", re.DOTALL)
+_PART = re.compile(rf"{_QUOTED}|{_BARE}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +30,12 @@ class TableName:
     table: str
 
     def __str__(self) -> str:
-        return f"{self.share}.{self.schema}.{self.table}"
+        """The name as ``parse_table_name`` reads it: odd parts in backquotes."""
+        share, schema, table = (
+            name if _is_plain(name, kind) else "`" + name.replace("`", "``") + "`"
+            for kind, name in (("share", self.share), ("schema", self.schema), ("table", self.table))
+        )
+        return f"{share}.{schema}.{table}"
 
     @property
     def path(self) -> str:
@@ -42,12 +58,18 @@ def segment(name: str) -> str:
 
 
 def parse_address(text: str) -> Address:
-    """Parse ``<profile>#<share>.<schema>.<table>``; the last ``#`` splits. Without ``#`` the profile is None.
+    """Parse ``<profile>#<share>.<schema>.<table>``; the last ``#`` outside backquotes splits. Without it the profile is None.
 
     Raises:
         AddressError: A part is missing or breaks the naming rules.
     """
-    profile, mark, name = text.rpartition("#")
+    quoted = _QUOTED_ADDRESS.fullmatch(text) if "`" in text else None
+    if quoted is not None:
+        profile, mark, name = quoted["profile"], "#", quoted["name"]
+    elif _quoted_parts(text.strip(), 3):
+        profile, mark, name = "", "", text
+    else:
+        profile, mark, name = text.rpartition("#")
     if mark and not profile.strip():
         raise AddressError(f"the address {text!r} has no profile before '#'; write <profile>#<share>.<schema>.<table>")
     return Address(profile if mark else None, parse_table_name(name))
@@ -57,16 +79,45 @@ def parse_table_name(text: str) -> TableName:
     """Parse ``share.schema.table``: the last two dots separate schema and table, a share's name may contain more.
 
     Raises:
-        AddressError: Not three parts, or a name that breaks the rules of the protocol.
+        AddressError: Not three parts, or a name that breaks the rules of the protocol and is not in backquotes.
     """
-    parts = text.strip().rsplit(".", 2)
-    if len(parts) != 3 or not all(parts):
-        raise AddressError(
-            f"{text!r} does not name a table; write <share>.<schema>.<table>, after <profile># where a profile is used"
-        )
-    for kind, name in zip(("share", "schema", "table"), parts, strict=True):
-        check_name(name, kind)
-    return TableName(*parts)
+    share, schema, table = _parse_parts(text, ("share", "schema", "table"))
+    return TableName(share, schema, table)
+
+
+def parse_schema_name(text: str) -> tuple[str, str]:
+    """Parse ``share.schema`` by the same rules.
+
+    Raises:
+        AddressError: As ``parse_table_name``.
+    """
+    share, schema = _parse_parts(text, ("share", "schema"))
+    return share, schema
+
+
+def _parse_parts(text: str, kinds: tuple[str, ...]) -> list[str]:
+    text, count = text.strip(), len(kinds)
+    parts = _quoted_parts(text, count) or text.rsplit(".", count - 1)
+    if len(parts) != count or not all(parts):
+        form = ".".join(f"<{kind}>" for kind in kinds)
+        behind = ", after <profile># where a profile is used" if count == 3 else ""
+        raise AddressError(f"{text!r} does not name a {kinds[-1]}; write {form}{behind}, and odd names in backquotes")
+    quoted = [len(part) > 1 and part[0] == part[-1] == "`" for part in parts]
+    return [
+        check_segment(part[1:-1].replace("``", "`"), kind) if odd else check_name(part, kind)
+        for part, kind, odd in zip(parts, kinds, quoted, strict=True)
+    ]
+
+
+def _quoted_parts(text: str, count: int) -> list[str] | None:
+    """The parts of a name that has some in backquotes; a share without them may contain periods. None if it has not."""
+    if _NAME.fullmatch(text) is None:
+        return None
+    parts = _PART.findall(text)
+    share = parts[: len(parts) - count + 1]
+    if len(share) > 1 and not any(part.startswith("`") for part in share):
+        parts[: len(share)] = [".".join(share)]
+    return parts if len(parts) == count and any(part.startswith("`") for part in parts) else None
 
 
 def check_name(name: str, kind: str) -> str:
@@ -75,17 +126,46 @@ def check_name(name: str, kind: str) -> str:
     Raises:
         AddressError: Empty, too long, or with a space, ``/`` or a control character; a period outside a share's name.
     """
+    check_segment(name, kind)
+    bad = next((c for c in name if c in " /\x7f" or ord(c) < 32), None)
+    if bad is not None:
+        raise AddressError(
+            f"the {kind} name {name!r} contains {bad!r}, which the protocol does not allow; if the server lists it so, "
+            f"write it in backquotes"
+        )
+    if kind != "share" and "." in name:
+        raise AddressError(
+            f"the {kind} name {name!r} contains a period, which the protocol allows in a share's name only; if the server "
+            f"lists it so, write it in backquotes"
+        )
+    return name
+
+
+def check_segment(name: str, kind: str) -> str:
+    """``name`` if it can stand in a URL's path, whatever the protocol says of it: servers list odd names.
+
+    Raises:
+        AddressError: Empty, too long, a lone surrogate, or a name that a URL's path resolves away.
+    """
     if not name:
         raise AddressError(f"a {kind} name is empty; write <share>.<schema>.<table>")
     if len(name) > _MAX_NAME:
         raise AddressError(f"a {kind} name has {len(name)} characters; the protocol allows {_MAX_NAME}")
-    bad = next((c for c in name if c in " /\x7f" or ord(c) < 32 or "\ud800" <= c <= "\udfff"), None)
-    if bad is not None:
-        raise AddressError(f"the {kind} name {name!r} contains {bad!r}, which the protocol does not allow")
+    if any("\ud800" <= c <= "\udfff" for c in name):
+        raise AddressError(f"the {kind} name {name!r} contains half a character, which the protocol does not allow")
     if name in (".", ".."):
         raise AddressError(f"the {kind} name {name!r} cannot stand in a URL's path; ask the provider for another name")
-    if kind != "share" and "." in name:
-        raise AddressError(
-            f"the {kind} name {name!r} contains a period, which the protocol allows in a share's name only"
-        )
     return name
+
+
+def is_odd(name: str, kind: str) -> bool:
+    """Whether the protocol does not allow a name that a server lists."""
+    return not _is_plain(name, kind)
+
+
+def _is_plain(name: str, kind: str) -> bool:
+    try:
+        check_name(name, kind)
+    except AddressError:
+        return False
+    return not {"#", "`"} & set(name) and name == name.strip()

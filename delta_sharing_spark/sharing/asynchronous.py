@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnavailableError
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.answers import Answer
-from delta_sharing_spark.sharing.query import Query
-
-if TYPE_CHECKING:
-    from delta_sharing_spark.sharing.rest import SharingRest
+from delta_sharing_spark.sharing.transport import TransportSettings
 
 _FIRST_POLL, _LONGEST_POLL = 0.5, 10.0
 #: ``failed`` is the protocol's; the others could only ever be polled until the time is up.
@@ -20,27 +17,23 @@ _MESSAGES = ("error", "errorMessage", "message", "error_message")
 
 
 def await_query(
-    rest: SharingRest,
-    table: TableName,
-    status: Mapping[str, Any],
-    query: Query,
-    formats: Sequence[str],
-    *,
-    collect: Callable[[], Any] = list,
+    settings: TransportSettings, table: TableName, status: Mapping[str, Any], poll: Callable[[str], Answer]
 ) -> tuple[str, Answer]:
     """Poll a submitted query until it has succeeded: its id, for further pages, and its first page.
 
-    ``collect`` is as in ``SharingRest.query``.
+    Args:
+        settings: The clock, and how long to wait.
+        table: How errors name the table.
+        status: What the server answered to the query.
+        poll: Asks once for the answer to a query, by its id.
 
     Raises:
         RequestRefusedError: The query failed; with the server's message.
         NotFoundError: The server no longer knows it.
         UnavailableError: It is still pending after the transport's ``retry_seconds``, at least ten minutes.
     """
-    settings = rest.settings
     deadline = settings.clock() + max(settings.retry_seconds, 600.0)
     pause = _FIRST_POLL
-    body = {"maxFiles": query.max_files} if query.max_files else {}
     while True:
         query_id = _pending(status, table)
         if settings.clock() > deadline:
@@ -50,7 +43,7 @@ def await_query(
         settings.sleep(pause)
         pause = min(pause * 2, _LONGEST_POLL)
         try:
-            answer = rest.poll(table, query_id, body, formats, collect=collect)
+            answer = poll(query_id)
         except NotFoundError as error:
             raise NotFoundError(
                 f"the asynchronous query of {table} has expired on the server; load the table again",

@@ -8,13 +8,13 @@ import logging
 import threading
 import time
 import uuid
-from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
 
 from delta_sharing_spark.errors import ConfigError, NetworkError, ProfileError, ResponseError, UnavailableError
+from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.sharing.profile import PrivateKey, Profile, is_header_text
-from delta_sharing_spark.sharing.transport import TransportSettings, check_endpoint, read_body, send, with_retries
+from delta_sharing_spark.sharing.transport import TransportSettings, check_endpoint, read_text, send, with_retries
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +24,8 @@ _ASSERTION_LIFE = 120
 _CACHED = 32
 #: How long a renewal may take while the old token is still good, and until the next one after it failed; seconds.
 _EARLY, _PAUSE = 5.0, 30.0
+#: Bytes of an answer with a token.
+_LARGEST_TOKEN = 1 << 20
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
@@ -37,8 +39,7 @@ class _Token:
         self.ends_at = 0.0
 
 
-_tokens: OrderedDict[Profile, _Token] = OrderedDict()
-_tokens_lock = threading.Lock()
+_tokens: ProcessCache[Profile, _Token] = ProcessCache(_CACHED)
 
 
 def authorization(profile: Profile, settings: TransportSettings, *, refused: str | None = None) -> str:
@@ -58,7 +59,7 @@ def authorization(profile: Profile, settings: TransportSettings, *, refused: str
     if profile.type == "basic":
         pair = f"{profile.username}:{profile.password}".encode()
         return f"Basic {base64.b64encode(pair).decode('ascii')}"
-    token = _token_of(profile)
+    token = _tokens.get_or_make(profile, _Token)
     with token.lock:
         if token.value is None or settings.clock() >= token.ends_at or refused == f"Bearer {token.value}":
             _renew(token, profile, settings)
@@ -70,15 +71,6 @@ def authorization(profile: Profile, settings: TransportSettings, *, refused: str
 def renewable(profile: Profile) -> bool:
     """Whether a 401 may be cured by another token."""
     return profile.type.startswith("oauth_")
-
-
-def _token_of(profile: Profile) -> _Token:
-    with _tokens_lock:
-        token = _tokens.pop(profile, None) or _Token()
-        _tokens[profile] = token
-        if len(_tokens) > _CACHED:
-            _tokens.popitem(last=False)
-        return token
 
 
 def _renew(token: _Token, profile: Profile, settings: TransportSettings) -> None:
@@ -114,9 +106,10 @@ def _exchange(profile: Profile, settings: TransportSettings) -> tuple[str, float
             headers={"Accept": "application/json"},
             server="token endpoint",
             refused="check tokenEndpoint and the client's id, secret or key in the profile, or ask the provider for a new one",
-            allow_redirects=False,  # the form may hold an assertion: it goes to the endpoint of the profile only
+            follow=False,  # the form may hold an assertion: it goes to the endpoint of the profile only
+            secrets=[form[name] for name in ("assertion",) if name in form],
         )
-        return _parse_token(read_body(response, "the OAuth token"))
+        return _parse_token(read_text(response, "the OAuth token", _LARGEST_TOKEN))
 
     return with_retries(settings, ask)
 

@@ -10,16 +10,21 @@ from delta_sharing_spark.sharing.actions import Schema, Share, Table, TemporaryC
 
 _T = TypeVar("_T")
 _PAGE = "500"
+#: The end of the year 9999, in milliseconds since the epoch: no instant after it can be shown or compared.
+_LATEST = 253_402_300_800_000
+#: What a listing or the pages of a query may have: pages, pages without an item in a row, characters of a page's token.
+MOST_PAGES, MOST_EMPTY_PAGES, LONGEST_PAGE_TOKEN = 100_000, 100, 1 << 20
 
 
 def walk_pages(fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], parse: Callable[[Any], _T]) -> Iterator[_T]:
     """All items of a paged listing: ``items`` and ``nextPageToken`` may be missing or empty.
 
     Raises:
-        ResponseError: A page token comes twice, or an item lacks its name.
+        ResponseError: A page token comes twice, the pages do not end, or an item lacks its name.
     """
     params = {"maxResults": _PAGE}
     seen: set[str] = set()
+    empty = 0
     while True:
         page = fetch(params)
         items = page.get("items")
@@ -34,6 +39,11 @@ def walk_pages(fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], parse: C
         if not isinstance(token, str) or token in seen:
             raise ResponseError("a listing's page token came twice; ask the provider to check the server")
         seen.add(token)
+        empty = 0 if items else empty + 1
+        if empty >= MOST_EMPTY_PAGES or len(seen) >= MOST_PAGES or len(token) > LONGEST_PAGE_TOKEN:
+            raise ResponseError(
+                f"a listing goes on after {len(seen)} pages, {empty} of them empty at the end; ask the provider to check the server"
+            )
         params = {"maxResults": _PAGE, "pageToken": token}
 
 
@@ -79,11 +89,11 @@ def parse_credentials(tree: Mapping[str, Any], table: str) -> TemporaryCredentia
             f"the storage credentials of {table} are not an object; ask the provider to check the server"
         )
     expires = inner.get("expirationTime")
-    if isinstance(expires, str) and expires.isascii() and expires.isdigit() and len(expires) < 20:
+    if isinstance(expires, str) and expires.isascii() and expires.isdigit() and len(expires) < 16:
         expires = int(expires)
     return TemporaryCredentials(
         _text(inner, "location"),
-        expires if isinstance(expires, int) and not isinstance(expires, bool) else None,
+        expires if isinstance(expires, int) and not isinstance(expires, bool) and expires < _LATEST else None,
         _secrets(inner.get("awsTempCredentials")),
         _secrets(inner.get("azureUserDelegationSas")),
         _secrets(inner.get("gcpOauthToken")),

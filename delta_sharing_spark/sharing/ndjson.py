@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.sharing.actions import (
     EndStreamAction,
+    FileRecord,
     Metadata,
     Protocol,
     parse_delta_file,
@@ -27,13 +29,24 @@ from delta_sharing_spark.sharing.actions import (
     parse_parquet_file,
     parse_protocol,
 )
-from delta_sharing_spark.sharing.transport import Transient, broken_off
+from delta_sharing_spark.sharing.transport import RetryableError, broken_off
 
 _END_FIELDS = frozenset(
     {"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "errorMessage", "httpStatusErrorCode"}
 )
+#: Bytes of a line: a schema of many thousand columns, or an inline deletion vector.
+_LONGEST_LINE = 64 << 20
+#: Lines of no kind that is known, of one answer; a few may be of a newer protocol.
+_MOST_UNKNOWN = 100_000
 _FILE_LINES = ("add", "cdf", "remove")
 _decode = json.JSONDecoder().raw_decode
+
+
+class RecordSink(typing.Protocol):
+    """Takes in the file records of one page as they arrive; a page that breaks off begins with another sink."""
+
+    def append(self, record: FileRecord, /) -> None:
+        """Take in one record."""
 
 
 @dataclass(slots=True)
@@ -47,23 +60,26 @@ class Page:
         records: A list of ``FileRecord``, or what else took them in.
         end: The last line, if it is an ``endStreamAction``.
         query_status: Of an asynchronous query that is under way.
-        lines: How many there were.
+        lines, files: How many lines there were, and how many of them tell of files.
+        unknown: How many of them were of no kind that is known.
     """
 
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     response_format: str = "parquet"
-    records: Any = field(default_factory=list)
+    records: RecordSink = field(default_factory=list[FileRecord])
     end: EndStreamAction = field(default_factory=EndStreamAction)
     historical_metadata: list[tuple[int, Metadata]] = field(default_factory=list)
     historical_protocols: list[tuple[int, Protocol]] = field(default_factory=list)
     query_status: Mapping[str, Any] | None = None
     protocol_version: int | None = None
     lines: int = 0
+    files: int = 0
+    unknown: int = 0
 
 
 def parse_page(
-    lines: Iterable[bytes], table: str, *, end_required: bool = False, collect: Callable[[], Any] = list
+    lines: Iterable[bytes], table: str, *, end_required: bool = False, sink: Callable[[], RecordSink] = list
 ) -> Page:
     """Parse an answer's lines, as they arrive.
 
@@ -71,15 +87,15 @@ def parse_page(
         lines: Without their line ends; empty ones are skipped.
         table: How errors name the table.
         end_required: Whether the response header promised an ``endStreamAction``.
-        collect: Makes what takes the records in, by ``append``: a list, or something that keeps less of them.
+        sink: Makes what takes the records in, by ``append``: a list, or something that keeps less of them.
 
     Raises:
-        Transient: The answer is truncated (a line that is no JSON at the end, or the promised action missing), or its
+        RetryableError: The answer is truncated (a line that is no JSON at the end, or the promised action missing), or its
             errorMessage has a status worth a retry.
         ResponseError: It breaks the protocol.
         ServerError: Its errorMessage.
     """
-    page = Page(records=collect())
+    page = Page(records=sink())
     ended = False
     last: bytes | None = None
     for line in lines:
@@ -131,6 +147,7 @@ def _take(page: Page, tree: dict[str, Any], table: str) -> bool:
     page.lines += 1
     body = tree.get("file")
     if body is not None:
+        page.files += 1
         if isinstance(body, dict) and "deltaSingleAction" in body:
             record = parse_delta_file(body, table)
             if record is not None:
@@ -141,6 +158,7 @@ def _take(page: Page, tree: dict[str, Any], table: str) -> bool:
     for kind in _FILE_LINES:
         body = tree.get(kind)
         if body is not None:
+            page.files += 1
             page.records.append(parse_parquet_file(kind, body, table))
             return False
     if tree.get("protocol") is not None:
@@ -155,6 +173,13 @@ def _take(page: Page, tree: dict[str, Any], table: str) -> bool:
         return True
     elif isinstance(tree.get("queryStatus"), dict):
         page.query_status = tree["queryStatus"]
+    else:
+        page.unknown += 1
+        if page.unknown > _MOST_UNKNOWN:
+            raise ResponseError(
+                f"the server's answer for {table} has more than {_MOST_UNKNOWN} lines of no kind that is known; "
+                f"check that the endpoint is a Delta Sharing server's"
+            )
     return False
 
 
@@ -192,16 +217,30 @@ def _raise_error(end: EndStreamAction, table: str) -> None:
         status=status,
     )
     if busy:
-        raise Transient(error)
+        raise RetryableError(error)
     raise error
 
 
 def iter_lines(chunks: Iterable[bytes]) -> Iterable[bytes]:
-    """Lines of a body that arrives in chunks."""
-    rest = b""
+    """Lines of a body that arrives in chunks.
+
+    Raises:
+        ResponseError: A line is longer than any that a server would send.
+    """
+    begun: list[bytes] = []
+    size = 0
     for chunk in chunks:
-        lines = (rest + chunk).split(b"\n") if rest else chunk.split(b"\n")
-        rest = lines.pop()
-        yield from lines
-    if rest:
-        yield rest
+        first, *others = chunk.split(b"\n")
+        begun.append(first)
+        size += len(first)
+        if others:
+            yield b"".join(begun)
+            yield from others[:-1]
+            begun, size = [others[-1]], len(others[-1])
+        if size > _LONGEST_LINE:
+            raise ResponseError(
+                f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB; "
+                f"check that the endpoint is a Delta Sharing server's"
+            )
+    if size:
+        yield b"".join(begun)

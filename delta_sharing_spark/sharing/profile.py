@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -10,12 +11,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from delta_sharing_spark.errors import ProfileError
+from delta_sharing_spark.errors import DeltaSharingError, ProfileError
 from delta_sharing_spark.sharing.times import parse_instant
 
 #: The environment variable that holds a profile's path, or the profile's JSON itself.
 ENVIRONMENT = "DELTA_SHARING_PROFILE"
 _NEWEST = 2
+#: Bytes of a profile, or of a private key.
+LARGEST_PROFILE = 1 << 20
 _ADVICE = "ask the provider of the share for a valid profile file"
 
 
@@ -53,6 +56,13 @@ class Profile:
     def expires(self) -> datetime | None:
         """When the bearer token ends (aware, UTC), if the profile says."""
         return parse_instant(self.expiration_time) if self.expiration_time else None
+
+    @property
+    def recipient(self) -> str:
+        """As whom the server is asked: the user, the OAuth client, or a digest of the bearer token. No secret."""
+        identity = (self.type, self.username or "", self.token_endpoint or "", self.client_id or "", self.issuer or "")
+        token = hashlib.sha256(self.bearer_token.encode()).hexdigest() if self.bearer_token else ""
+        return "\n".join((*identity, token))
 
 
 def load_profile(source: str | Path | Mapping[str, Any]) -> Profile:
@@ -201,6 +211,10 @@ def _encodable(value: str, key: str, name: str) -> str:
 def _from_json(text: str, name: str) -> Profile:
     try:
         fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        # Not the text around it, which may be the token.
+        where = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        raise ProfileError(f"{name} is not valid JSON ({where}); mend it there, or {_ADVICE}") from None
     except (ValueError, RecursionError):
         raise ProfileError(f"{name} is not valid JSON; {_ADVICE}") from None
     if not isinstance(fields, dict):
@@ -210,33 +224,52 @@ def _from_json(text: str, name: str) -> Profile:
 
 def _read(path: str, what: str, advice: str) -> str:
     try:
-        local = _local(path)
-        if local is not None:
-            return local.read_text(encoding="utf-8-sig")
-        if path.startswith(("https://", "http://")):
-            return _download(path)
-        from delta_sharing_spark.storage.profiles import read_text
-
-        return read_text(path)
+        data = _bytes(path)
     except FileNotFoundError:
         raise ProfileError(f"{what} {path} does not exist; {advice}") from None
+    except DeltaSharingError as error:
+        raise ProfileError(f"{what} {path} cannot be read: {error}") from None
     # What cloud file systems raise has no common root (botocore, azure, aiohttp); it all means: not readable.
     except Exception as error:
         raise ProfileError(
             f"{what} {path} cannot be read ({type(error).__name__}: {error}); {advice}, and its permissions"
         ) from None
+    if len(data) > LARGEST_PROFILE:
+        raise ProfileError(f"{what} {path} has more than {LARGEST_PROFILE >> 10} KiB; {advice}")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ProfileError(f"{what} {path} is not UTF-8 text; {advice}") from None
 
 
-def _download(url: str) -> str:
+def _bytes(path: str) -> bytes:
+    """A file's bytes, of a larger one no more than tell that it is."""
+    local = _local(path)
+    if local is not None:
+        with local.open("rb") as file:
+            return file.read(LARGEST_PROFILE + 1)
+    if path.startswith(("https://", "http://")):
+        return _download(path)
+    from delta_sharing_spark.storage.profiles import read_bytes
+
+    return read_bytes(path, LARGEST_PROFILE + 1)
+
+
+def _download(url: str) -> bytes:
     """A profile on a web server: by our own session, as fsspec would need a package more for it."""
-    from delta_sharing_spark.sharing.transport import TransportSettings, data_session, is_private
+    from delta_sharing_spark.network.hosts import is_private
+    from delta_sharing_spark.sharing.transport import NetworkSettings, read_bytes, send, with_retries
 
     if not is_private(url):
         raise ValueError("it is not https, and a profile holds a secret")
-    settings = TransportSettings()
-    response = data_session(settings).get(url, timeout=(settings.connect_timeout, settings.read_timeout))
-    response.raise_for_status()
-    return response.content.decode("utf-8-sig")
+    settings = NetworkSettings(read_timeout=60.0, retry_seconds=60.0)
+    advice = "check the path before '#'"
+
+    def ask() -> bytes:
+        response = send(settings, "GET", url, what="the profile", server="web server", refused=advice)
+        return read_bytes(response, "the profile", LARGEST_PROFILE)
+
+    return with_retries(settings, ask)
 
 
 def _local(path: str) -> Path | None:

@@ -10,6 +10,7 @@ from typing import Any
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.sharing.actions import FileRecord, Metadata, Protocol, TableSnapshotHead
 from delta_sharing_spark.sharing.answers import Answer
+from delta_sharing_spark.sharing.listing import LONGEST_PAGE_TOKEN, MOST_EMPTY_PAGES, MOST_PAGES
 from delta_sharing_spark.sharing.ndjson import Page
 
 
@@ -88,19 +89,24 @@ class QueryResponse:
         refresh_token, min_url_expiration: Of the pages read so far (milliseconds since the epoch, the earliest).
         historical_metadata, historical_protocols: ``(version, value)`` of the pages read so far.
         received_at: When the first page was there, in seconds since the epoch.
+        query: The query that was answered, which is not the one asked for where that was refused.
+        fallback: Why it is not, in words (``sharing.request_shape``).
     """
 
     def __init__(
         self,
         table: str,
         formats: Sequence[str],
-        fetch: Callable[[str | None], Answer],
-        file_id_hash: str | None,
+        first_page: Answer,
+        next_page: Callable[[str], Answer],
+        query: Query | ChangesQuery,
+        fallback: str | None = None,
     ) -> None:
-        answer = fetch(None)
-        first, head = answer.page, answer.head(table, formats)
+        first, head = first_page.page, first_page.head(table, formats)
         self.head: TableSnapshotHead = head
-        self.file_id_hash = answer.file_id_hash if file_id_hash else None
+        self.query = query
+        self.fallback = fallback
+        self.file_id_hash = first_page.file_id_hash if query.file_id_hash else None
         self.received_at = time.time()
         self.refresh_token: str | None = None
         self.min_url_expiration: int | None = None
@@ -108,7 +114,7 @@ class QueryResponse:
         self.historical_protocols: list[tuple[int, Protocol]] = []
         self._table = table
         self._first: Page | None = first
-        self._fetch = fetch
+        self._next_page = next_page
         self._first_versions = {None, head.version, first.protocol_version}
         self._first_versions.add(first.metadata.version if first.metadata else None)
         self._note(first)
@@ -123,12 +129,14 @@ class QueryResponse:
             yield from records
 
     def pages(self) -> Iterator[Any]:
-        """The records page by page, as they were collected; as ``records`` otherwise."""
+        """The records page by page, each in the sink that took them in; as ``records`` otherwise."""
         page, self._first = self._first, None
         if page is None:
             raise AssertionError("the records of a response are read once")
         seen: set[str] = set()
+        empty = 0
         while True:
+            empty = 0 if page.files else empty + 1
             records, page.records = page.records, []
             yield records
             token = page.end.next_page_token
@@ -137,7 +145,9 @@ class QueryResponse:
             if token in seen:
                 raise self._broken("a page token came twice")
             seen.add(token)
-            answer = self._fetch(token)
+            if empty >= MOST_EMPTY_PAGES or len(seen) >= MOST_PAGES or len(token) > LONGEST_PAGE_TOKEN:
+                raise self._broken(f"they go on after {len(seen)} pages, {empty} of them without files at the end")
+            answer = self._next_page(token)
             page = answer.page
             self._check(page, answer.version)
             self._note(page)

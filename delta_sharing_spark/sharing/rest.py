@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import requests
-import urllib3
 
 from delta_sharing_spark.errors import (
     NotFoundError,
@@ -18,7 +18,7 @@ from delta_sharing_spark.errors import (
     UnauthenticatedError,
 )
 from delta_sharing_spark.sharing.actions import Schema, Share, Table, TableSnapshotHead, TemporaryCredentials
-from delta_sharing_spark.sharing.address import TableName, check_name, segment
+from delta_sharing_spark.sharing.address import TableName, check_segment, segment
 from delta_sharing_spark.sharing.answers import CAPABILITIES, Answer, header_version, promises_end
 from delta_sharing_spark.sharing.auth import authorization, renewable
 from delta_sharing_spark.sharing.listing import (
@@ -28,21 +28,29 @@ from delta_sharing_spark.sharing.listing import (
     parse_table_item,
     walk_pages,
 )
-from delta_sharing_spark.sharing.ndjson import iter_lines, parse_page
+from delta_sharing_spark.sharing.moments import first_version_at
+from delta_sharing_spark.sharing.ndjson import RecordSink, iter_lines, parse_page
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.request_shape import (
+    fallback_after,
+    fallback_of,
+    may_answer_other_shape,
+    other_shape,
+    remember,
+)
 from delta_sharing_spark.sharing.transport import (
     TransportSettings,
-    broken_off,
+    body_chunks,
     check_endpoint,
-    check_whole,
-    read_body,
+    read_text,
     send,
     with_retries,
 )
 
 __all__ = ["ChangesQuery", "Query", "QueryResponse", "SharingRest"]
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 #: Statuses of an endpoint that a server does not have.
 _UNKNOWN = (404, 405, 501)
@@ -71,13 +79,13 @@ class SharingRest:
         Raises:
             NotFoundError: There is none of that name.
         """
-        tree = self._json("GET", f"/shares/{segment(check_name(name, 'share'))}", f"the share {name!r}")
+        tree = self._json("GET", f"/shares/{segment(check_segment(name, 'share'))}", f"the share {name!r}")
         inner = tree.get("share")
         return parse_share_item(inner if isinstance(inner, dict) else tree)
 
     def list_schemas(self, share: str) -> Iterator[Schema]:
         """All schemas of a share."""
-        path = f"/shares/{segment(check_name(share, 'share'))}/schemas"
+        path = f"/shares/{segment(check_segment(share, 'share'))}/schemas"
         return walk_pages(
             lambda params: self._json("GET", path, f"the schemas of {share!r}", params=params),
             lambda item: parse_schema_item(item, share),
@@ -85,7 +93,7 @@ class SharingRest:
 
     def list_tables(self, share: str, schema: str) -> Iterator[Table]:
         """All tables of a schema."""
-        path = f"/shares/{segment(check_name(share, 'share'))}/schemas/{segment(check_name(schema, 'schema'))}/tables"
+        path = f"/shares/{segment(check_segment(share, 'share'))}/schemas/{segment(check_segment(schema, 'schema'))}/tables"
         return walk_pages(
             lambda params: self._json("GET", path, f"the tables of {share}.{schema}", params=params),
             lambda item: parse_table_item(item, share, schema),
@@ -93,7 +101,7 @@ class SharingRest:
 
     def list_all_tables(self, share: str) -> Iterator[Table]:
         """All tables of a share; schema by schema where the server lacks the endpoint."""
-        path = f"/shares/{segment(check_name(share, 'share'))}/all-tables"
+        path = f"/shares/{segment(check_segment(share, 'share'))}/all-tables"
         pages = walk_pages(
             lambda params: self._json("GET", path, f"the tables of {share!r}", params=params),
             lambda item: parse_table_item(item, share),
@@ -111,12 +119,18 @@ class SharingRest:
             yield from pages
 
     def table_version(self, table: TableName, starting_timestamp: str | None = None) -> int:
-        """The table's version; with a timestamp (ISO-8601 with zone) the earliest at or after it.
+        """The table's version; with a timestamp (ISO-8601 with zone) the earliest at or after it (``sharing.moments``).
 
         Raises:
             NotFoundError: No such table.
             ResponseError: The answer names no version.
         """
+        if starting_timestamp is None:
+            return self.named_version(table)
+        return first_version_at(self, table, starting_timestamp)
+
+    def named_version(self, table: TableName, starting_timestamp: str | None = None) -> int:
+        """The version that the endpoint names, in one request. Raises as ``table_version``."""
         params = {"startingTimestamp": starting_timestamp} if starting_timestamp else {}
         what = f"the version of {table}"
 
@@ -150,6 +164,7 @@ class SharingRest:
         """Protocol and metadata of a table, at its newest version or an earlier one.
 
         Raises:
+            NotFoundError: No such table; with the names that there are instead.
             ResponseError: A line is missing or malformed.
             UnsupportedFeatureError: The provider is not parquet.
         """
@@ -158,7 +173,14 @@ class SharingRest:
             params["version"] = str(version)
         if timestamp is not None:
             params["timestamp"] = timestamp
-        answer = self._page("GET", f"{table.path}/metadata", table, formats, params=params)
+        try:
+            answer = self._page("GET", f"{table.path}/metadata", table, formats, params=params)
+        except NotFoundError as error:
+            if params:
+                raise  # it may be the version that there is not
+            from delta_sharing_spark.sharing.near_names import with_near_names
+
+            raise with_near_names(error, self, table.share, table.schema, table.table) from None
         return answer.head(str(table), formats)
 
     def query(
@@ -167,59 +189,84 @@ class SharingRest:
         query: Query,
         *,
         formats: Sequence[str] = FORMATS,
-        collect: Callable[[], Any] = list,
+        sink: Callable[[], RecordSink] = list,
     ) -> QueryResponse:
         """The files of a snapshot, or of a range of versions. The first page is fetched before this returns.
 
+        A query that the server refuses is asked once more in its other shape (``sharing.request_shape``).
+
         Args:
-            collect: Makes what takes a page's records in (``QueryResponse.pages``).
+            sink: Makes what takes a page's records in (``QueryResponse.pages``).
+
+        Raises:
+            ServerError: The refusal of the query as it was asked for.
         """
+        known = fallback_of(self.profile.endpoint, table)
+        other = other_shape(query)
+        if known is None or other is None or known.paged != (other.max_files is not None):
+            first, second, told = query, other, None
+        else:
+            first, second, told = other, query, str(known)
+        try:
+            return self._query(table, first, formats, sink, told)
+        except ServerError as refusal:
+            if second is None or not may_answer_other_shape(refusal):
+                raise
+            fallback = fallback_after(refusal, second) if second is other else None
+            try:
+                response = self._query(table, second, formats, sink, None if fallback is None else str(fallback))
+            except ServerError:
+                raise refusal from None
+            remember(self.profile.endpoint, table, fallback)
+            if fallback is not None:
+                _log.info("%s was asked for %s", table, fallback)
+            return response
+
+    def _query(
+        self,
+        table: TableName,
+        query: Query,
+        formats: Sequence[str],
+        sink: Callable[[], RecordSink],
+        fallback: str | None,
+    ) -> QueryResponse:
         extra = {"asyncquery": "true"} if query.idempotency_key else {}
         headers = {"fileidhash": query.file_id_hash} if query.file_id_hash else {}
+        body = query.body()
 
-        submitted: list[str] = []
+        def page(body: Mapping[str, Any]) -> Answer:
+            path = f"{table.path}/query"
+            return self._page("POST", path, table, formats, capabilities=extra, headers=headers, body=body, sink=sink)
 
-        def fetch(token: str | None) -> Answer:
-            body = query.body()
-            if token:
-                body["pageToken"] = token
-                for name in _FIRST_PAGE_ONLY:
-                    body.pop(name, None)
-            if submitted:
-                kept: dict[str, Any] = {name: body[name] for name in ("maxFiles", "pageToken") if name in body}
-                return self.poll(table, submitted[0], kept, formats, collect=collect)
-            answer = self._page(
-                "POST",
-                f"{table.path}/query",
-                table,
-                formats,
-                capabilities=extra,
-                headers=headers,
-                body=body,
-                collect=collect,
-            )
-            status = answer.page.query_status
-            if status is not None and token is None:
-                from delta_sharing_spark.sharing.asynchronous import await_query
+        def next_page(token: str) -> Answer:
+            return page({name: body[name] for name in body if name not in _FIRST_PAGE_ONLY} | {"pageToken": token})
 
-                query_id, answer = await_query(self, table, status, query, formats, collect=collect)
-                submitted.append(query_id)
-            return answer
+        first = page(body)
+        if first.page.query_status is None:
+            return QueryResponse(str(table), formats, first, next_page, query, fallback)
+        from delta_sharing_spark.sharing.asynchronous import await_query
 
-        return QueryResponse(str(table), formats, fetch, query.file_id_hash)
+        sizes = {"maxFiles": query.max_files} if query.max_files else {}
 
-    def poll(
+        def poll(query_id: str, more: Mapping[str, Any]) -> Answer:
+            return self._poll(table, query_id, {**sizes, **more}, formats, sink)
+
+        query_id, first = await_query(self.settings, table, first.page.query_status, lambda known: poll(known, {}))
+        return QueryResponse(
+            str(table), formats, first, lambda token: poll(query_id, {"pageToken": token}), query, fallback
+        )
+
+    def _poll(
         self,
         table: TableName,
         query_id: str,
         body: Mapping[str, Any],
         formats: Sequence[str],
-        *,
-        collect: Callable[[], Any] = list,
+        sink: Callable[[], RecordSink],
     ) -> Answer:
         """One poll of an asynchronous query (protocol, "Get Query Info")."""
         path = f"{table.path}/queries/{segment(query_id)}"
-        return self._page("POST", path, table, formats, body=dict(body), collect=collect)
+        return self._page("POST", path, table, formats, body=dict(body), sink=sink)
 
     def changes(
         self,
@@ -227,19 +274,16 @@ class SharingRest:
         query: ChangesQuery,
         *,
         formats: Sequence[str] = FORMATS,
-        collect: Callable[[], Any] = list,
+        sink: Callable[[], RecordSink] = list,
     ) -> QueryResponse:
         """The change files of a range of versions. The first page is fetched before this returns."""
         headers = {"fileidhash": query.file_id_hash} if query.file_id_hash else {}
 
-        def fetch(token: str | None) -> Answer:
-            params = query.params()
-            if token:
-                params["pageToken"] = token
-            path = f"{table.path}/changes"
-            return self._page("GET", path, table, formats, headers=headers, params=params, collect=collect)
+        def page(more: Mapping[str, str]) -> Answer:
+            path, params = f"{table.path}/changes", {**query.params(), **more}
+            return self._page("GET", path, table, formats, headers=headers, params=params, sink=sink)
 
-        return QueryResponse(str(table), formats, fetch, query.file_id_hash)
+        return QueryResponse(str(table), formats, page({}), lambda token: page({"pageToken": token}), query)
 
     def credentials(self, table: TableName, location: str | None = None) -> TemporaryCredentials:
         """Temporary storage credentials for the table's root, or for ``location`` (root or auxiliary).
@@ -257,7 +301,7 @@ class SharingRest:
         self, method: str, path: str, what: str, *, params: Mapping[str, str] | None = None, body: Any = None
     ) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
-            text = read_body(self._send(method, path, what, params=params, body=body), what)
+            text = read_text(self._send(method, path, what, params=params, body=body), what)
             try:
                 tree = json.loads(text)
             except (ValueError, RecursionError):
@@ -281,7 +325,7 @@ class SharingRest:
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
         body: Any = None,
-        collect: Callable[[], Any] = list,
+        sink: Callable[[], RecordSink] = list,
     ) -> Answer:
         """One complete NDJSON answer, its version, and its headers."""
         metadata_only = path.endswith("/metadata")
@@ -291,12 +335,8 @@ class SharingRest:
             what = f"the metadata of {table}" if metadata_only else f"the query of {table}"
             with self._send(method, path, what, params=params, body=body, headers=sent) as response:
                 promised = promises_end(response.headers)
-                try:
-                    lines = iter_lines(response.iter_content(1 << 18))
-                    page = parse_page(lines, str(table), end_required=promised, collect=collect)
-                except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-                    raise broken_off(what, error) from None
-                check_whole(response, what)
+                lines = iter_lines(body_chunks(response, what))
+                page = parse_page(lines, str(table), end_required=promised, sink=sink)
                 echoed = response.headers.get("fileidhash", "").lower() or None
                 return Answer(page, header_version(response.headers, str(table)), echoed)
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
-import random
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import requests
-import tenacity
 import urllib3
 
 from delta_sharing_spark.errors import (
@@ -28,33 +24,60 @@ from delta_sharing_spark.errors import (
     ServerError,
     UnauthenticatedError,
     UnavailableError,
-    redact,
 )
-from delta_sharing_spark.sharing.sessions import TransportSettings, data_session, rest_session
+from delta_sharing_spark.network.bodies import ACCEPT_ENCODING, BodyError, TruncatedBodyError, iter_body, read_body
+from delta_sharing_spark.network.connections import (
+    AddressRefusedError,
+    Deadline,
+    extend_deadline,
+    refusing_local_addresses,
+)
+from delta_sharing_spark.network.hosts import (
+    is_loopback,
+    is_private,
+    origin,
+    redirect_refusal,
+    redirect_target,
+    split_url,
+)
+from delta_sharing_spark.network.reasons import connection_reason, tls_reason
+from delta_sharing_spark.network.retry import RetryableError, retry, retry_after
+from delta_sharing_spark.network.sessions import data_session, rest_session
+from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.process_cache import ProcessCache
+from delta_sharing_spark.redaction import without_secrets
 
 __all__ = [
-    "Transient",
+    "NetworkSettings",
+    "RetryableError",
     "TransportSettings",
+    "body_chunks",
     "broken_off",
     "check_endpoint",
-    "check_whole",
     "data_session",
-    "is_private",
-    "read_body",
+    "read_bytes",
+    "read_text",
     "rest_session",
     "send",
     "with_retries",
 ]
 
-_log = logging.getLogger(__name__)
+TransportSettings = NetworkSettings
 _T = TypeVar("_T")
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BY_STATUS: dict[int, type[ServerError]] = {401: UnauthenticatedError, 403: ForbiddenError, 404: NotFoundError}
 #: Statuses of 500 and above that say "never", not "not now".
 _NOT_IMPLEMENTED = (501, 505)
-_FIRST_WAIT, _LONGEST_WAIT, _LONGEST_RETRY_AFTER = 0.5, 30.0, 300.0
-_ERROR_BODY, _MESSAGE = 16384, 2000
+_ERROR_BODY, _MESSAGE, _SHORT = 16384, 2000, 300
+#: Bytes of an answer that is held whole: a page of a listing, credentials.
+_LARGEST_ANSWER = 32 << 20
+MAX_REDIRECTS = 5
+#: An answer that arrives faster than this, bytes a second, is let go on.
+_SLOWEST = 64 << 10
+#: A compressed answer of more bytes than these may not be so many times as large as what was sent.
+_SUSPICIOUS, _HIGHEST_RATIO = 64 << 20, 200
+_BUSY = "the server is busy or failing; try again later, and ask the provider if it goes on"
+_FAILS = "the server fails on this request each time; ask the provider, naming the table and what the server says"
 _HOSTS = 256
 #: What no second try changes: the request itself cannot be made.
 _UNSENDABLE = (
@@ -67,90 +90,48 @@ _UNSENDABLE = (
 )
 
 
-class Transient(Exception):
-    """A failure that another try may not have.
-
-    Attributes:
-        error: What to raise once the tries are used up.
-        wait: What Retry-After asked for, in seconds.
-        unreached: Whether the host has never answered this process, so that patience is short.
-    """
-
-    def __init__(self, error: DeltaSharingError, wait: float | None = None, *, unreached: bool = False) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.wait = wait
-        self.unreached = unreached
-
-
-def with_retries(settings: TransportSettings, call: Callable[[], _T]) -> _T:
-    """``call`` until it does not raise ``Transient``, with jitter and Retry-After, bounded in time.
+def with_retries(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
+    """``call`` until it does not raise ``RetryableError``; each try, answer included, has a time it must end in.
 
     Raises:
-        DeltaSharingError: What the last ``Transient`` carried, or what ``call`` raised.
+        DeltaSharingError: What the last ``RetryableError`` carried, or what ``call`` raised.
     """
-    start = settings.clock()
-    pauses: dict[int, float] = {}
-
-    def wait(state: tenacity.RetryCallState) -> float:
-        number = state.attempt_number
-        if number not in pauses:
-            pauses[number] = _pause(number, _failure(state))
-        return pauses[number]
-
-    def stop(state: tenacity.RetryCallState) -> bool:
-        failure = _failure(state)
-        bound = settings.retry_seconds
-        if failure is not None and (failure.unreached or getattr(failure.error, "status", None) == 500):
-            # A host never reached may not exist, and a 500 is a fault of the server more often than a busy one.
-            bound = min(bound, settings.first_contact_seconds)
-        return settings.clock() + wait(state) > start + bound
-
-    def note(state: tenacity.RetryCallState) -> None:
-        _log.info("retrying in %.1f s: %s", wait(state), _failure(state))
-
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(Transient),
-        wait=wait,
-        stop=stop,
-        sleep=settings.sleep,
-        before_sleep=note,
-        reraise=True,
-    )
     try:
-        return retrying(call)
-    except Transient as failure:
-        raise failure.error from None
+        return retry(lambda: _in_time(settings, call), settings, what="the sharing server")
+    except RetryableError as failure:
+        error = failure.error or NetworkError(str(failure))
+        raise (_permanent(error) if failure.permanent else error) from None
 
 
-def _failure(state: tenacity.RetryCallState) -> Transient | None:
-    failure = state.outcome.exception() if state.outcome else None
-    return failure if isinstance(failure, Transient) else None
+def _permanent(error: DeltaSharingError) -> DeltaSharingError:
+    """A failure that comes each time is called one, in the server's words."""
+    if not isinstance(error, ServerError):
+        return error
+    text = f"{str(error).removesuffix(_BUSY)}{_FAILS}"
+    details = {"status": error.status, "error_code": error.error_code, "said": error.said}
+    return UnavailableError(text, permanent=True, **details)
 
 
-def _pause(attempt: int, failure: Transient | None) -> float:
-    """Seconds before the next try: a doubling wait, or a little more than Retry-After, so that clients part."""
-    backoff = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(attempt - 1, 16)) * random.uniform(0.5, 1.0)
-    if failure is None or failure.wait is None:
-        return backoff
-    return max(failure.wait * random.uniform(1.0, 1.1), min(backoff, 1.0))
+def _in_time(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
+    seconds = settings.request_seconds
+    late = NetworkError(
+        f"the server's answer was not complete after {seconds:.0f} s; check the endpoint and the network, "
+        f"and set readTimeout and retryTimeout higher if the server is merely slow"
+    )
+    with Deadline(seconds) as deadline:
+        try:
+            result = call()
+        except Exception:
+            if deadline.expired:
+                raise RetryableError(late) from None
+            raise
+    if deadline.expired:
+        raise RetryableError(late)  # what was broken off may look complete
+    return result
 
 
-_answered: OrderedDict[str, None] = OrderedDict()
-_answered_lock = threading.Lock()
-
-
-def _note_answer(host: str | None) -> None:
-    with _answered_lock:
-        _answered[host or ""] = None
-        if len(_answered) > _HOSTS:
-            _answered.popitem(last=False)
-
-
-def is_private(url: str) -> bool:
-    """Whether a secret may travel there: https, or http on loopback."""
-    parts = urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and (parts.hostname or "").lower() in _LOOPBACK)
+#: Hosts that have answered this process.
+_answered: ProcessCache[str, bool] = ProcessCache(_HOSTS)
 
 
 def check_endpoint(endpoint: str, what: str = "endpoint") -> None:
@@ -159,20 +140,18 @@ def check_endpoint(endpoint: str, what: str = "endpoint") -> None:
     Raises:
         ConfigError: Not https, and not on loopback; or with a query, a fragment or a user.
     """
-    try:
-        parts = urlsplit(endpoint)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        raise ConfigError(f"the profile's {what} {redact(endpoint)} is not a URL; check the profile") from None
-    if not host or parts.query or parts.fragment or parts.username is not None:
+    parts = split_url(endpoint)
+    if parts is None and endpoint.partition("://")[2]:
+        raise ConfigError(f"the profile's {what} {endpoint} is not a URL; check the profile")
+    if parts is None or parts.query or parts.fragment or parts.username is not None:
         raise ConfigError(
-            f"the profile's {what} {redact(endpoint)} is not a plain https URL (a host, and no query, fragment or user); "
+            f"the profile's {what} {endpoint} is not a plain https URL (a host, and no query, fragment or user); "
             f"check the profile"
         )
     if is_private(endpoint):
         return
     raise ConfigError(
-        f"the profile's {what} {redact(endpoint)} is not https: the token would travel unencrypted; "
+        f"the profile's {what} {endpoint} is not https: the token would travel unencrypted; "
         f"ask the provider for an https {what}"
     )
 
@@ -188,129 +167,226 @@ def send(
     server: str = "sharing server",
     refused: str | None = None,
     headers: dict[str, str] | None = None,
+    follow: bool = True,
+    secrets: Sequence[str] = (),
     **arguments: Any,
 ) -> requests.Response:
-    """One request, no retry; a failure worth one is raised as ``Transient``.
+    """One request, no retry; a failure worth one is raised as ``RetryableError``.
+
+    Redirects are followed, five at most: never from https to plain http, never to this machine or its network, never
+    with a token to another host, and a request with a body only within its host.
 
     Args:
         what: What the request is for, as errors say it ("the metadata of share.schema.table").
-        authorization: The Authorization header; requests drops it on a redirect to another host or to plain http.
+        authorization: The Authorization header; it is dropped on a redirect to another host.
         expired: A sentence for a 401, on the token's expiry.
         server: Who is asked, as errors say it.
         refused: Advice for a 4xx, in place of that on tables.
+        follow: Whether redirects are followed.
+        secrets: What else of the request must not be quoted, should the server echo it.
         **arguments: For ``requests.Session.request``.
 
     Raises:
-        Transient: 408, 429, 5xx, resets, time-outs.
+        RetryableError: 408, 429, 5xx, resets, time-outs.
         ServerError: Any other status of 300 and above, as its class.
         ConfigError: The request cannot be made: its URL or a header is malformed.
         NetworkError: TLS failures.
     """
-    host = urlsplit(url).hostname
-    sent = dict(headers or {})
+    parts = split_url(url)
+    if parts is None:
+        raise ConfigError(f"{what}: the {server}'s address is not a URL; check the profile")
+    asked = _Asked(what, server, expired, refused, (*_secrets_of(authorization), *secrets))
+    sent = {"Accept-Encoding": ACCEPT_ENCODING, **(headers or {})}
     if authorization is not None:
         sent["Authorization"] = authorization
+    target, hosts = url, [parts.netloc]
+    for _ in range(MAX_REDIRECTS + 1):
+        response = _exchange(settings, method, target, asked, sent, elsewhere=target != url, **arguments)
+        if response.status_code < 300:
+            return response
+        location = response.headers.get("location")
+        if not (300 <= response.status_code < 400 and location and follow):
+            with response:
+                answered = _mapped(response, asked, hosts)
+            if isinstance(answered, UnavailableError):
+                raise RetryableError(answered, retry_after(response.headers.get("retry-after")), busy=True)
+            raise answered
+        response.close()
+        target = _redirected(target, location, method, response.status_code, asked, sent)
+        hosts.append(urlsplit(target).netloc)
+        arguments.pop("params", None)  # the first URL's; a redirect's target has its own
+    raise ResponseError(f"{what}: {hosts[0]} redirects without end; check the endpoint in the profile")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a request is for, as errors tell it."""
+
+    what: str
+    server: str
+    expired: str
+    refused: str | None
+    secrets: tuple[str, ...] = field(repr=False)
+
+
+def _exchange(
+    settings: NetworkSettings,
+    method: str,
+    url: str,
+    asked: _Asked,
+    headers: dict[str, str],
+    *,
+    elsewhere: bool,
+    **arguments: Any,
+) -> requests.Response:
+    """One request and the head of its answer; ``elsewhere`` is where a redirect led."""
+    what, host = asked.what, (urlsplit(url).hostname or "").lower()
+    timeout = (settings.connect_timeout, settings.read_timeout)
+    guard = refusing_local_addresses() if elsewhere and not is_loopback(host) else nullcontext()
     try:
-        response = rest_session(settings).request(
-            method,
-            url,
-            timeout=(settings.connect_timeout, settings.read_timeout),
-            headers=sent,
-            stream=True,
-            **arguments,
-        )
+        with guard:
+            response = rest_session(settings).request(
+                method, url, timeout=timeout, headers=headers, stream=True, allow_redirects=False, **arguments
+            )
+    except AddressRefusedError as refusal:
+        raise ResponseError(
+            f"{what}: the {asked.server} redirects to {host}, which leads to {refusal}, an address of this machine or its "
+            f"network; check the endpoint in the profile"
+        ) from None
     except requests.exceptions.SSLError as error:
         raise NetworkError(
-            f"{what}: TLS with {host} failed ({redact(str(error))}); set the option caBundle if your network uses its own certificates"
+            f"{what}: TLS with {host} failed ({tls_reason(error)}); "
+            f"set the option caBundle if your network uses its own certificates"
         ) from None
     except _UNSENDABLE as error:
         # Not the error's text: http.client quotes the header it refuses.
         raise ConfigError(
             f"{what}: the request to {host} cannot be made ({type(error).__name__}); check endpoint and token in the profile"
         ) from None
-    except requests.exceptions.TooManyRedirects:
-        raise ResponseError(f"{what}: {host} redirects without end; check the endpoint in the profile") from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-        with _answered_lock:
-            unreached = (host or "") not in _answered
-        raise Transient(_unreachable(what, host, error, server), unreached=unreached) from None
-    _note_answer(host)
-    if response.status_code < 300:
-        return response
-    with response:
-        answered = _mapped(response, what, server, expired, refused, _secrets_of(authorization))
-    if isinstance(answered, UnavailableError):
-        raise Transient(answered, _retry_after(response))
-    raise answered
+        raise RetryableError(_unreachable(asked, url, error), unreached=host not in _answered) from None
+    _answered.put(host, True)
+    return response
 
 
-def read_body(response: requests.Response, what: str) -> str:
-    """The whole body of a small answer, as text.
+def _redirected(url: str, location: str, method: str, status: int, asked: _Asked, headers: dict[str, str]) -> str:
+    """Where a redirect leads, if it is one that may be followed; a token does not go along to another host.
 
     Raises:
-        Transient: The body broke off.
+        ResponseError: It may not.
+    """
+    target = redirect_target(url, location)
+    refusal = "its target is not a URL" if target is None else redirect_refusal(url, target)
+    before, after = split_url(url), split_url(target or "")
+    same = before is not None and after is not None and origin(before) == origin(after)
+    if refusal is None and method != "GET" and not (same and status in (307, 308)):
+        refusal = "a request with a body is not sent anywhere else"
+    if refusal is not None or target is None:
+        place = f"{after.scheme}://{after.hostname}" if after is not None else "what is no URL"
+        raise ResponseError(
+            f"{asked.what}: the {asked.server} redirects to {place} ({status}), which is not followed: {refusal}; "
+            f"check the endpoint in the profile, or ask the provider",
+            status=status,
+        )
+    if not same:
+        headers.pop("Authorization", None)
+    return target
+
+
+def read_text(response: requests.Response, what: str, limit: int = _LARGEST_ANSWER) -> str:
+    """The whole body of an answer, as text; raises as ``read_bytes``."""
+    return read_bytes(response, what, limit).decode("utf-8", "replace")
+
+
+def read_bytes(response: requests.Response, what: str, limit: int) -> bytes:
+    """The whole body of an answer.
+
+    Raises:
+        RetryableError: The body broke off.
+        ResponseError: It is larger than ``limit`` bytes.
     """
     try:
         with response:
-            text = response.content.decode("utf-8", "replace")
-            check_whole(response, what)
-            return text
+            return read_body(response, limit)
+    except TruncatedBodyError as error:
+        raise broken_off(what, error) from None
+    except BodyError as error:
+        raise _unreadable(what, error) from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
         raise broken_off(what, error) from None
 
 
-def check_whole(response: requests.Response, what: str) -> None:
-    """Compare what was read of a body with its Content-Length, which urllib3 before 2 leaves to its users.
+def body_chunks(response: requests.Response, what: str) -> Iterator[bytes]:
+    """The body of a long answer, decoded, chunk by chunk; while it makes progress, it has time.
 
     Raises:
-        Transient: Bytes are missing.
+        RetryableError: The body broke off.
+        ResponseError: It expands as no answer of a sharing server does.
     """
-    declared = response.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and response.raw.tell() < int(declared):
-        raise broken_off(what)
+    total = received = 0
+    try:
+        for chunk in iter_body(response):
+            total, before, received = total + len(chunk), received, response.raw.tell()
+            extend_deadline((received - before) / _SLOWEST)
+            if total > _SUSPICIOUS and total > _HIGHEST_RATIO * received:
+                raise BodyError(f"{received} bytes expand to more than {total >> 20} MiB")
+            yield chunk
+    except TruncatedBodyError as error:
+        raise broken_off(what, error) from None
+    except BodyError as error:
+        raise _unreadable(what, error) from None
+    except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+        raise broken_off(what, error) from None
 
 
-def broken_off(what: str, error: Exception | None = None) -> Transient:
+def _unreadable(what: str, error: BodyError) -> ResponseError:
+    return ResponseError(f"{what}: the server's answer cannot be read: {error}; ask the provider to check the server")
+
+
+def broken_off(what: str, error: Exception | None = None) -> RetryableError:
     """A body that ended before it was complete."""
     cause = f" ({type(error).__name__})" if error else ""
-    return Transient(
+    return RetryableError(
         ResponseError(
             f"{what}: the server's answer was truncated{cause}, which is likely caused by a request timeout; "
-            f"try again, with a lower maxFilesPerRequest if the table has many files"
+            f"try again, with maxFilesPerRequest (say 10000) if the table has many files"
         )
     )
 
 
-def _unreachable(what: str, host: str | None, error: Exception, server: str) -> NetworkError:
+def _unreachable(asked: _Asked, url: str, error: Exception) -> NetworkError:
     """The error of a request that got no answer."""
+    server, host, cause = asked.server, urlsplit(url).hostname, type(error).__name__
     if isinstance(error, requests.exceptions.ProxyError):
         failed = f"the proxy on the way to the {server} {host} refused or could not be reached"
     elif isinstance(error, requests.Timeout):
         failed = f"the {server} {host} timed out"
     else:
         failed = f"the {server} {host} could not be reached"
+        cause = connection_reason(error, url) or cause
     return NetworkError(
-        f"{what}: {failed} ({type(error).__name__}); check the endpoint in the profile, the network and the proxy settings"
+        f"{asked.what}: {failed} ({cause}); check the endpoint in the profile, the network and the proxy settings"
     )
 
 
-def _mapped(
-    response: requests.Response, what: str, server: str, expired: str, refused: str | None, secrets: tuple[str, ...]
-) -> ServerError:
+def _mapped(response: requests.Response, asked: _Asked, hosts: list[str]) -> ServerError:
     status = response.status_code
-    code, message = _error_body(response, secrets)
-    said = f": {message}" if message else ""
-    cause = f"{what}: the {server} answered {status}{f' {code}' if code else ''}{said}{_redirected(response)}"
+    code, message = _error_body(response, asked.secrets)
+    quoted = f": {message}" if message else ""
+    elsewhere = (
+        f" (redirected from {hosts[0]} to {hosts[-1]}, which is not sent the token)" if len(set(hosts)) > 1 else ""
+    )
+    cause = f"{asked.what}: the {asked.server} answered {status}{f' {code}' if code else ''}{quoted}{elsewhere}"
     busy = status in (408, 429) or (status >= 500 and status not in _NOT_IMPLEMENTED)
     if status < 400:
         advice = "that is a redirect without a target, or one that is not followed; check the endpoint in the profile"
         return ResponseError(f"{cause}; {advice}", status=status, error_code=code)
     if busy:
-        advice = "the server is busy or failing; try again later, and ask the provider if it goes on"
-    elif refused is not None:
-        advice = refused
+        advice = _BUSY
+    elif asked.refused is not None:
+        advice = asked.refused
     elif status == 401:
-        advice = f"{expired or 'the token is not valid'}; ask the provider for a new profile"
+        advice = f"{asked.expired or 'the token is not valid'}; ask the provider for a new profile"
     elif status == 403:
         advice = "the profile may not read this; ask the provider of the share for access"
     elif status == 404:
@@ -318,52 +394,43 @@ def _mapped(
     else:
         advice = "check the options of the load, and ask the provider if they are right"
     kind = _BY_STATUS.get(status) or (UnavailableError if busy else RequestRefusedError)
-    return kind(f"{cause}; {advice}", status=status, error_code=code, said=redact(message) if message else None)
-
-
-def _redirected(response: requests.Response) -> str:
-    """A remark on a redirect to another host, which was not given the token."""
-    hosts = [urlsplit(r.url).netloc for r in (*response.history, response)]
-    return f" (redirected from {hosts[0]} to {hosts[-1]}, which is not sent the token)" if len(set(hosts)) > 1 else ""
+    return kind(f"{cause}; {advice}", status=status, error_code=code, said=message)
 
 
 def _error_body(response: requests.Response, secrets: tuple[str, ...]) -> tuple[str | None, str | None]:
     """``errorCode`` and ``message`` of an error's body, whatever it is; a server that echoes the token is not quoted."""
+    data = bytearray()
     try:
-        text = response.raw.read(_ERROR_BODY, decode_content=True).decode("utf-8", "replace") if response.raw else ""
-    except (urllib3.exceptions.HTTPError, OSError):
-        return None, None
-    for secret in secrets:
-        text = text.replace(secret, "[redacted]")
+        for chunk in iter_body(response):
+            data += chunk
+            if len(data) >= _ERROR_BODY:
+                break
+    except (BodyError, urllib3.exceptions.HTTPError, OSError):
+        if not data:
+            return None, None
+    text = data[:_ERROR_BODY].decode("utf-8", "replace")
+    if len(data) > _ERROR_BODY:
+        # The cut may have left a part of an echoed token.
+        text = text[: max(0, _ERROR_BODY - 6 * max(map(len, secrets), default=0))]
+
+    def clean(value: object, length: int) -> str | None:
+        return " ".join(without_secrets(str(value), secrets).split())[:length] or None
+
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError):
-        return None, " ".join(text.split())[:300] or None
+        return None, clean(text, _SHORT)
     if not isinstance(tree, dict):
-        return None, str(tree)[:300]
+        return None, clean(tree, _SHORT)
     code = tree.get("errorCode") or tree.get("error_code") or tree.get("error")
     message = tree.get("message") or tree.get("error_description")
-    return str(code)[:300] if code else None, str(message)[:_MESSAGE] if message else None
+    return clean(code, _SHORT) if code else None, clean(message, _MESSAGE) if message else None
 
 
 def _secrets_of(authorization: str | None) -> tuple[str, ...]:
     """What of an Authorization header must not be quoted: the token, or a password and its encoding."""
     scheme, _, value = (authorization or "").partition(" ")
-    found = [value]
+    parts = [value]
     if scheme == "Basic":
-        found.append(base64.b64decode(value).decode("utf-8", "replace").partition(":")[2])
-    return tuple(secret for secret in found if len(secret) > 3)
-
-
-def _retry_after(response: requests.Response) -> float | None:
-    text = response.headers.get("retry-after", "").strip()
-    if not text:
-        return None
-    if text.isascii() and text.isdigit():
-        return min(float(text[:9]), _LONGEST_RETRY_AFTER)
-    from email.utils import parsedate_to_datetime
-
-    try:
-        return max(0.0, min(parsedate_to_datetime(text).timestamp() - time.time(), _LONGEST_RETRY_AFTER))
-    except (TypeError, ValueError, OverflowError):
-        return None
+        parts.append(base64.b64decode(value).decode("utf-8", "replace").partition(":")[2])
+    return tuple(secret for secret in parts if len(secret) > 3)

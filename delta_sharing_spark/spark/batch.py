@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from delta_sharing_spark.spark.entrances import entrance
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from delta_sharing_spark.access.load import Load
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.scan.plan import Split
 
 
@@ -29,34 +31,36 @@ class SplitPartition(InputPartition):
 class DeltaSharingReader(DataSourceReader):
     """Plans in ``partitions()``, reads in ``read()``. A task's copy holds nothing: splits carry what they need."""
 
-    def __init__(self, options: dict[str, str], load: Load | None, schema: StructType) -> None:
+    def __init__(self, options: dict[str, str], scan: ResolvedScan | None, schema: StructType, loaded_at: int) -> None:
         self._options = options
-        self._load = load
+        self._loaded_at = loaded_at
+        self._scan = scan
         self._schema = schema
         self._filters: list[Any] = []
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
+    @entrance
     def partitions(self) -> list[InputPartition]:
         """Query the server, or replay the log, and balance the files into splits."""
         from dataclasses import replace
 
-        from delta_sharing_spark.access.load import resolve
-        from delta_sharing_spark.access.planning import plan
+        from delta_sharing_spark.access.plan import plan
+        from delta_sharing_spark.access.resolve import resolve
         from delta_sharing_spark.options import parse_options
         from delta_sharing_spark.schema.types import Struct, parse_type
 
-        load = self._load or resolve(parse_options(self._options))
-        wanted = parse_type(self._schema.jsonValue(), str(load.table), "")
-        assert isinstance(wanted, Struct)
+        scan = self._scan or resolve(parse_options(self._options, loaded_at=self._loaded_at))
+        user_schema = parse_type(self._schema.jsonValue(), str(scan.table), "")
+        assert isinstance(user_schema, Struct)
         if self._filters:
             from delta_sharing_spark.spark.filters import to_expression
 
-            load = replace(load, pushed=to_expression(self._filters, wanted, load.options.time_zone))
-        scan = plan(load, wanted=wanted)
-        return [SplitPartition(split) for split in scan.splits]
+            scan = replace(scan, pushed=to_expression(self._filters, user_schema, scan.options.time_zone))
+        return [SplitPartition(split) for split in plan(scan, user_schema).splits]
 
+    @entrance
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split; an empty plan comes as a partition without one."""
         if not isinstance(partition, SplitPartition):
@@ -69,23 +73,25 @@ class DeltaSharingReader(DataSourceReader):
 class FilteringReader(DeltaSharingReader):
     """With ``pushdown=query``: Spark's filters become hints and skip files and row groups. Spark applies them again."""
 
-    def __init__(self, options: dict[str, str], load: Load | None, schema: StructType) -> None:
-        super().__init__(options, load, schema)
+    def __init__(self, options: dict[str, str], scan: ResolvedScan | None, schema: StructType, loaded_at: int) -> None:
+        super().__init__(options, scan, schema, loaded_at)
         from delta_sharing_spark.spark.filters import PushedFilters
 
         self.pushFilters = PushedFilters(self._filters.extend)  # type: ignore[method-assign]  # see PushedFilters
 
 
-def make_reader(options: dict[str, str], load: Load | None, schema: StructType) -> DataSourceReader:
-    """The reader for these options.
+def make_reader(
+    options: dict[str, str], scan: ResolvedScan | None, schema: StructType, loaded_at: int
+) -> DataSourceReader:
+    """The reader for these options, of a table that was loaded at a moment in microseconds since 1970.
 
     Raises:
-        OptionError: The load was resolved when it was not known to be a batch, and its options are a stream's.
+        OptionError: The scan was resolved when it was not known to be a batch, and its options are a stream's.
     """
     from delta_sharing_spark.options import check_batch
 
-    if load is not None:
-        check_batch(load.options)
+    if scan is not None:
+        check_batch(scan.options)
     pushdown = next((v for k, v in options.items() if k.lower() == "pushdown"), "off")
     reader = FilteringReader if pushdown.strip().lower() == "query" else DeltaSharingReader
-    return reader(options, load, schema)
+    return reader(options, scan, schema, loaded_at)

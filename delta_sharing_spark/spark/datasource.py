@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from delta_sharing_spark.spark.entrances import READ_ONLY, entrance, refuse_catalog_table
+
 if TYPE_CHECKING:
-    from delta_sharing_spark.access.load import Load
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
 
 
 class DeltaSharingDataSource(DataSource):
@@ -20,42 +23,66 @@ class DeltaSharingDataSource(DataSource):
     worker; nothing of it, and no option, travels on to the tasks.
     """
 
+    @entrance
     def __init__(self, options: Mapping[str, str]) -> None:
         from delta_sharing_spark.spark.inline_secrets import log_inline_secrets
 
+        refuse_catalog_table(options)
         log_inline_secrets(options)
         self.options: Any = options
-        self._load: Load | None = None
+        self._scan: ResolvedScan | None = None
+        self._loaded_at = time.time_ns() // 1000
 
     @classmethod
     def name(cls) -> str:
         """The short name for ``format(...)``."""
         return "deltaSharing"
 
+    @entrance
     def schema(self) -> StructType:
         """The table's schema, narrowed by ``columns``, with change columns for a change feed."""
-        from delta_sharing_spark.access.load import resolve
+        from delta_sharing_spark.access.resolve import resolve
         from delta_sharing_spark.options import parse_options
         from delta_sharing_spark.schema.spark import spark_schema_json
 
-        self._load = resolve(parse_options(self.options, streaming=None))
-        return StructType.fromJson(spark_schema_json(self._load.output))
+        self._scan = resolve(parse_options(self.options, streaming=None, loaded_at=self._loaded_at))
+        return StructType.fromJson(spark_schema_json(self._scan.output))
 
+    @entrance
     def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader for ``schema``: the loaded one, or one the user gave."""
         from delta_sharing_spark.spark.batch import make_reader
 
-        reader = make_reader(self._take_options(), self._load, schema)
-        self._load = None
+        reader = make_reader(self._take_options(), self._scan, schema, self._loaded_at)
+        self._scan = None
         return reader
 
+    @entrance
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The stream reader for ``schema``."""
         from delta_sharing_spark.spark.streaming import make_stream_reader
 
-        reader = make_stream_reader(self._take_options(), schema, given=self._load is None)
-        self._load = None
+        reader = make_stream_reader(self._take_options(), schema, columns_chosen=self._scan is None)
+        self._scan = None
         return reader
+
+    @entrance
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse to write.
+
+        Raises:
+            ConfigError: Always; Delta Sharing is read-only.
+        """
+        from delta_sharing_spark.errors import ConfigError
+
+        raise ConfigError(READ_ONLY)
+
+    @entrance
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse to write a stream, as ``writer`` does."""
+        from delta_sharing_spark.errors import ConfigError
+
+        raise ConfigError(READ_ONLY)
 
     def _take_options(self) -> dict[str, str]:
         """Move the options out: Spark pickles this instance into every task once a reader was made."""

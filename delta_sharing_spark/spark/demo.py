@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
+import sys
 import tempfile
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from pyspark.sql import DataFrame, SparkSession
 
+from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.testing.interpreter import worker_python
-from delta_sharing_spark.testing.sample import SampleTable, write_sample
+from delta_sharing_spark.testing.sample import SampleTable, share_sample
 from delta_sharing_spark.testing.server import SharingServer
+
+OLDEST_JAVA = 17
 
 
 def run(out: TextIO, *, trips: int) -> None:
@@ -23,48 +34,71 @@ def run(out: TextIO, *, trips: int) -> None:
         trips: Rows of the large table.
 
     Raises:
+        ConfigError: There is no Java that Spark runs on.
         DeltaSharingError: Reading failed; Spark's own exceptions pass through.
     """
+    check_java()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="delta sharing démo ") as directory, SharingServer() as server:
-        tables = write_sample(Path(directory) / "tables", trips=trips)
-        for table in tables:
-            server.add_table(str(table), table.path, access_modes=("url", "dir"), comment=table.comment)
+    with tempfile.TemporaryDirectory(prefix="delta-sharing-demo-") as directory, SharingServer() as server:
+        _say(out, f"Writing a sample share ({trips:,} trips) ...")
+        tables = share_sample(server, Path(directory) / "tables", trips=trips)
         profile = server.write_profile(Path(directory) / "demo.share")
-        _say(out, f"A sharing server runs at {server.endpoint}; its profile is {profile}.")
+        _say(
+            out,
+            f"A sharing server runs at {server.endpoint} until the demonstration ends; its profile is\n\n  {profile}\n",
+        )
         for table in tables:
             _say(out, f"  {table}: {table.rows:,} rows. {table.comment}.")
-        spark = _session()
-        try:
-            _tour(out, spark, server, profile, tables)
-        finally:
-            spark.stop()
-    _say(out, f"\nDone in {time.monotonic() - began:.0f} s. `delta-sharing-spark serve` keeps such a server up.")
+        _say(out, "\nStarting Spark, which takes some seconds ...")
+        with _spark(Path(directory) / "spark.log") as spark:
+            _tour(out, spark, server, profile, {table.name: table for table in tables})
+    _say(out, f"Done in {time.monotonic() - began:.0f} s.\n{_NEXT}")
 
 
-def _tour(out: TextIO, spark: SparkSession, server: SharingServer, profile: str, tables: list[SampleTable]) -> None:
-    stations, trips, customers = (f"{profile}#{table}" for table in tables)
+_NEXT = """
+What to do next:
+  delta-sharing-spark serve                        keeps such a server up, and prints what to paste
+  delta-sharing-spark ls <profile>                 looks into a share, yours or the sample
+  spark.read.format("deltaSharing").load("<profile>#<share>.<schema>.<table>")
+  docs/python.md: pandas, Polars and DuckDB without Spark; docs/streaming.md: streams"""
 
-    _say(out, f'\nspark.read.format("deltaSharing").load("<profile>#{tables[0]}")')
-    read = spark.read.format("deltaSharing").load(stations)
-    read.printSchema()
-    read.show(truncate=False)
 
-    _say(out, f"{tables[2]}: nested, with nulls at each level")
-    nested = spark.read.format("deltaSharing").load(customers)
-    nested.printSchema()
-    nested.select("customer", "address.geo.latitude", "phones", "preferences", "rides").show(5, truncate=False)
+def _tour(
+    out: TextIO, spark: SparkSession, server: SharingServer, profile: str, tables: dict[str, SampleTable]
+) -> None:
+    def read(table: str, **options: object) -> DataFrame:
+        return spark.read.format("deltaSharing").options(**options).load(f"{profile}#{tables[table]}")  # type: ignore[arg-type]
 
-    _say(out, f"{tables[1]}: an aggregate by partition, over every column")
-    _aggregate(out, server, spark.read.format("deltaSharing").load(trips), tables[1])
+    _say(out, f'\n1. A table: spark.read.format("deltaSharing").load("<profile>#{tables["stations"]}")')
+    read("stations").show(truncate=False)
 
-    _say(out, "The same with .option('columns', 'city,fare,kilometres'): only their bytes are fetched")
-    narrow = spark.read.format("deltaSharing").option("columns", "city,fare,kilometres").load(trips)
-    _aggregate(out, server, narrow, tables[1])
+    _say(out, "2. Nested, with nulls at each level")
+    read("customers").select("customer", "address.geo.latitude", "phones", "preferences", "rides").show(5, False)
 
-    _say(out, "The same with .option('accessMode', 'dir'): from the table's directory, with temporary credentials")
-    direct = spark.read.format("deltaSharing").option("accessMode", "dir").option("columns", "city,fare,kilometres")
-    _aggregate(out, server, direct.load(trips), tables[1])
+    _say(out, "3. An aggregate by partition, over every column")
+    _aggregate(out, server, read("trips"), tables["trips"])
+
+    _say(out, "4. The same with .option('columns', 'city,fare,kilometres'): only their bytes are fetched")
+    _aggregate(out, server, read("trips", columns="city,fare,kilometres"), tables["trips"])
+
+    where = "started >= '2025-12-01' AND city = 'Lisbon'"
+    _say(out, f'5. The same with .option("where", "{where}"): files that hold no such row are skipped')
+    _aggregate(out, server, read("trips", columns="city,fare,kilometres", where=where), tables["trips"])
+    _say(out, "   What SharingClient(...).table(...).scan(where=...).explain() says of it:\n")
+    scan = SharingClient(profile).table(str(tables["trips"])).scan(where=where)
+    _say(out, "   " + scan.explain().replace("\n", "\n   ") + "\n")
+
+    _say(out, "6. The same with .option('accessMode', 'dir'): from the table's directory, with temporary credentials")
+    _aggregate(out, server, read("trips", columns="city,fare,kilometres", accessMode="dir"), tables["trips"])
+
+    _say(out, "7. Time travel: .option('versionAsOf', 1), or .option('timestampAsOf', '2026-02-15')")
+    read("bicycles", versionAsOf=1).groupBy("state").count().show()
+    _say(out, "   and the newest version")
+    read("bicycles").groupBy("state").count().show()
+
+    _say(out, "8. What changed: .option('readChangeFeed', True).option('startingVersion', 2)")
+    feed = read("bicycles", readChangeFeed=True, startingVersion=2)
+    feed.orderBy("_commit_version", "bicycle", "_change_type").show(truncate=False)
 
 
 def _aggregate(out: TextIO, server: SharingServer, trips: DataFrame, table: SampleTable) -> None:
@@ -76,25 +110,46 @@ def _aggregate(out: TextIO, server: SharingServer, trips: DataFrame, table: Samp
     files = [path for path in Path(table.path).rglob("*.parquet") if "_delta_log" not in path.parts]
     total = sum(path.stat().st_size for path in files) / 1e6
     fetched = {request.path for request in server.requests if request.kind == "data"}
-    took = f"{time.monotonic() - began:.1f} s"
+    took = f"   {time.monotonic() - began:.1f} s"
     if fetched:
         _say(
             out,
-            f"{table.rows:,} rows in {took}: {len(fetched)} of {len(files)} files, {server.bytes_sent() / 1e6:.1f} MB of "
-            f"{total:.1f} MB fetched in {server.count('data')} requests.\n",
+            f"{took}: {len(fetched)} of {len(files)} files, {server.bytes_sent() / 1e6:.1f} MB of {total:.1f} MB fetched "
+            f"in {server.count('data')} requests.\n",
         )
     else:
-        asked = server.count("credentials")
         _say(
             out,
-            f"{table.rows:,} rows in {took}: no file came through the server, {asked} request(s) for credentials; the "
+            f"{took}: no file came through the server, {server.count('credentials')} request(s) for credentials; the "
             f"table's {len(files)} files lie in its directory.\n",
         )
 
 
-def _session() -> SparkSession:
-    """A local session whose workers run this interpreter."""
+@contextmanager
+def _spark(log: Path) -> Iterator[SparkSession]:
+    """A local session whose workers run this interpreter; what its JVM writes is shown if something fails."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python()
+    warnings.filterwarnings("ignore", module="pyspark")
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        session = _session()
+        try:
+            yield session
+        finally:
+            session.stop()
+    except BaseException:
+        os.dup2(terminal, 2)
+        sys.stderr.write(log.read_text(encoding="utf-8", errors="replace"))
+        raise
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+
+
+def _session() -> SparkSession:
     builder: SparkSession.Builder = SparkSession.builder
     return (
         builder.master("local[*]")
@@ -107,6 +162,39 @@ def _session() -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
+
+
+def check_java() -> None:
+    """See that there is a Java for Spark.
+
+    Raises:
+        ConfigError: There is none, or it is too old; with the line that installs one.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    version = _java_version(java) if java else None
+    if version is not None and version >= OLDEST_JAVA:
+        return
+    if Path("/etc/debian_version").exists():
+        line = "sudo apt-get update && sudo apt-get install -y openjdk-17-jre-headless"
+    elif sys.platform == "darwin":
+        line = "brew install openjdk@17"
+    elif shutil.which("dnf"):
+        line = "sudo dnf install -y java-17-openjdk-headless"
+    else:
+        line = "install a Java 17 and set JAVA_HOME to it"
+    which = "none was found" if version is None else f"{java} is Java {version}"
+    raise ConfigError(f"Spark needs Java {OLDEST_JAVA} or newer and {which}. Run: {line}")
+
+
+def _java_version(java: str) -> int | None:
+    """The major version that a Java says it has; None if it does not run."""
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    return int(found[1]) if found else None
 
 
 def _say(out: TextIO, line: str) -> None:

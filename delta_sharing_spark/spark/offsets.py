@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from delta_sharing_spark.access.stream import Position
-from delta_sharing_spark.access.stream_source import Identity
+from delta_sharing_spark.access.contract import StreamIdentity
+from delta_sharing_spark.access.stream.planner import Position
 from delta_sharing_spark.errors import StreamError
 
 #: The version of this format. A checkpoint of another one is refused, never guessed at.
@@ -23,7 +23,7 @@ class StreamOffset:
 
     position: Position
     first: Position
-    identity: Identity
+    identity: StreamIdentity
 
     def to_json(self) -> dict[str, Any]:
         """The offset as Spark stores it."""
@@ -50,7 +50,7 @@ def parse_offset(tree: dict[str, Any], table: str) -> StreamOffset:
         StreamError: Not an offset of this source, or of another format version.
     """
     _check_version(tree, table)
-    identity = Identity(
+    identity = StreamIdentity(
         _text(tree, "tableId", table), _text(tree, "mode", table), _text(tree, "format", table), tree.get("fileIdHash")
     )
     first = tree.get("first")
@@ -59,7 +59,7 @@ def parse_offset(tree: dict[str, Any], table: str) -> StreamOffset:
     return StreamOffset(_position(tree, table), _position(first, table), identity)
 
 
-def check_identity(offset: StreamOffset, now: Identity, table: str) -> None:
+def check_identity(offset: StreamOffset, now: StreamIdentity, table: str) -> None:
     """Compare an offset with what the stream reads now.
 
     Raises:
@@ -71,7 +71,7 @@ def check_identity(offset: StreamOffset, now: Identity, table: str) -> None:
             f"the checkpoint belongs to a table with the id {then.table_id}, {table} has the id {now.table_id}: "
             f"the table was replaced. Please delete your streaming query checkpoint and restart"
         )
-    if not _in_the_middle(offset.position):
+    if not offset.position.in_the_middle:
         return
     same = then.mode == now.mode and then.hash == now.hash and (then.hash is not None or then.format == now.format)
     if not same:
@@ -81,10 +81,6 @@ def check_identity(offset: StreamOffset, now: Identity, table: str) -> None:
             f"it goes on only in the same way: set accessMode={then.mode}"
             f"{f' and responseFormat={then.format}' if then.mode == 'url' else ''} until that version is read"
         )
-
-
-def _in_the_middle(position: Position) -> bool:
-    return position.index > 0 or position.snapshot
 
 
 def _check_version(tree: dict[str, Any], table: str) -> None:

@@ -9,6 +9,7 @@ import zipfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -24,6 +25,8 @@ _REQUIRED = ("pyarrow", "numpy", "requests", "tenacity", "fsspec", "pyroaring")
 _PACKAGES = ("delta_sharing_spark", "pyspark_delta_sharing")
 _SESSIONS = 64
 
+#: The names that were registered with a session, for as long as it lives.
+_registered: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 _ready: OrderedDict[str, None] = OrderedDict()
 _ready_lock = threading.Lock()
 
@@ -40,6 +43,9 @@ def register(spark: SparkSession, name: str | None = None) -> None:
     Raises:
         ConfigError: The Connect server lacks a package that ours needs; says what to install there.
     """
+    names = _registered.setdefault(spark, set())
+    if (name or "") in names:
+        return  # Spark would log, each time, that one source replaces another
     if _is_connect(spark):
         _provide(spark)
     source: type[DataSource] = DeltaSharingDataSource
@@ -53,6 +59,7 @@ def register(spark: SparkSession, name: str | None = None) -> None:
         # Spark 4.0 lets nobody replace a source that it has found by itself: this one, unless it is another name.
         if name is not None or refused.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+    names.add(name or "")
 
 
 def active_session() -> SparkSession:

@@ -1,71 +1,340 @@
-"""Any Spark query over shared tables: each loaded with just what the query needs of it, the query itself left to Spark."""
+"""Any Spark query over shared tables: each loaded with just what the query needs of it, the query itself left to Spark.
+
+A query is planned twice: over relations that stand in for its tables, from whose plan the needs are read, and over loads
+with just those needs. Columns that Spark's plan does not need are there as NULLs, so that the query's text still fits.
+"""
 
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException
-from pyspark.sql.types import StructType
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.types import StructField, StructType
 
-from delta_sharing_spark.errors import NotFoundError
+from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, PredicateError
 from delta_sharing_spark.options import parse_options
-from delta_sharing_spark.predicates.query import Query, TableReference, analyse
+from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.address import TableName, parse_table_name
+from delta_sharing_spark.spark.connect_plans import WordRelations
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
-from delta_sharing_spark.spark.register import register
+from delta_sharing_spark.spark.lanes import native_frames
+from delta_sharing_spark.spark.plan_needs import TableNeed
+from delta_sharing_spark.spark.plan_reading import PlanningRelations
+from delta_sharing_spark.spark.register import active_session, register
+from delta_sharing_spark.spark.statement import is_connect, require_query
+from delta_sharing_spark.spark.table_names import TableReference, table_references, tokens_of, with_frames
 from delta_sharing_spark.table import cheapest_column, quoted_column
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from delta_sharing_spark.client import SharingClient
 
 _log = logging.getLogger(__name__)
 
-
-#: Settings under which a session reads literals and comparisons as ``where`` does, and their defaults.
-_RULES = {
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
-    "spark.sql.parser.escapedStringLiterals": "false",
-    "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
-    "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
-    "spark.sql.timestampType": "TIMESTAMP_LTZ",
-    "spark.sql.session.collation.default": "UTF8_BINARY",
-}
+#: Makes a data frame of one: ``table("share.schema.name")`` gives a shared table's.
+Build = Callable[[Callable[[str], "DataFrame"]], "DataFrame"]
+#: A query over tables that stand in for the shared ones: what each is called with is its place among the references.
+_Query = Callable[[Callable[[int], "DataFrame"]], "DataFrame"]
 
 
-def run(client: SharingClient, spark: SparkSession, text: str) -> DataFrame:
-    """See ``SharingClient.sql``.
+@dataclass(frozen=True, slots=True)
+class SharedReference:
+    """A shared table where a query mentions it.
 
-    The narrowed query is analysed beside the one over whole tables (empty ones of the same schemas, for analysis needs
-    no rows); where their schemas differ, or Spark refuses the narrowed one, the whole tables are read.
+    Attributes:
+        name: The table.
+        schema: Its columns.
+        options: Options of this mention: the version or the moment it is read as of.
+    """
+
+    name: TableName
+    schema: Struct
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a query needs of each of its tables, and its columns by name and type; no columns if all is needed."""
+
+    needs: Sequence[TableNeed]
+    columns: Sequence[tuple[str, str]] = ()
+
+
+def run(client: SharingClient, spark: SparkSession, text: str, args: Any = None, engine: str = "python") -> DataFrame:
+    """See ``SharingClient.sql``."""
+    references, over = _of_text(client, spark, text, args)
+    native = native_frames(spark, [client.table(str(r.name)).scan(**r.options) for r in references], engine)  # type: ignore[arg-type]
+    if native is not None:
+        return over(native.__getitem__)
+    return _narrowed(Frames(client, spark, references), plan(client, spark, references, over), over)
+
+
+def query(client: SharingClient, spark: SparkSession, build: Build) -> DataFrame:
+    """See ``SharingClient.query``."""
+    references, over, whole = _of_build(client, spark, build)
+    frames = Frames(client, spark, references)
+    if whole is not None:
+        _log.info("%s; its tables are loaded whole", whole)
+        return build(lambda name: frames.whole(_reference(client, parse_table_name(name))))
+    return _narrowed(frames, plan(client, spark, references, over), over)
+
+
+def explain(client: SharingClient, asked: str | Build, spark: SparkSession | None = None, args: Any = None) -> str:
+    """See ``SharingClient.explain_sql``."""
+    spark, whole = spark or active_session(), None
+    if isinstance(asked, str):
+        references, over = _of_text(client, spark, asked, args)
+    else:
+        references, over, whole = _of_build(client, spark, asked)
+    if whole is not None:
+        return f"every table is loaded whole: {whole}"
+    needs = plan(client, spark, references, over).needs
+    lines = [line for r, n in zip(references, needs, strict=True) for line in _explained(client, r, n)]
+    return "\n".join(lines) or "no shared table"
+
+
+def _explained(client: SharingClient, reference: SharedReference, need: TableNeed) -> list[str]:
+    travel = "".join(f", {name} {value}" for name, value in reference.options.items())
+    if need.columns is None:
+        columns = f"all: {need.reason}"
+    else:
+        columns = ", ".join(_paths(reference.schema, need.columns)) or "none: its rows are counted"
+    lines = [f"{reference.name}{travel}", f"  columns  {columns}", f"  where    {_sent(client, need) or 'none'}"]
+    if need.columns is not None and need.reason:
+        lines.append(f"           {need.reason}")
+    return lines + [f"  left     {text}" for text in need.left]
+
+
+def plan(client: SharingClient, spark: SparkSession, references: Sequence[SharedReference], over: _Query) -> Planned:
+    """What a query needs of each of its shared tables; nothing of it is executed.
+
+    Raises:
+        pyspark.errors.AnalysisException: Spark does not understand the query.
+    """
+    if not references:
+        return Planned([])
+    with _relations(client, spark) as relations:
+        try:
+            stand_ins = [relations.add(r.schema) for r in references]
+            for frame in stand_ins:
+                _ = frame.schema  # Connect says now whether it has such a relation
+        except PySparkException as error:
+            reason = f"Spark cannot plan over its types ({_first_line(error)})"
+            return Planned([TableNeed(reason=reason) for _ in references])
+        planned = over(stand_ins.__getitem__)
+        return Planned(relations.needs(planned), _described(planned))
+
+
+def _relations(client: SharingClient, spark: SparkSession) -> AbstractContextManager[PlanningRelations | WordRelations]:
+    """What stands in for tables while a query is planned."""
+    if is_connect(spark):
+        return nullcontext(WordRelations(spark))
+    return PlanningRelations(spark, _zone_of_loads(client))
+
+
+def _narrowed(frames: Frames, planned: Planned, over: _Query) -> DataFrame:
+    """The query over loads that have what it needs; over whole tables if its columns turn out others then."""
+    references, needs = frames.references, planned.needs
+    if all(need.columns is None for need in needs):
+        return over(lambda i: frames.whole(references[i]))
+    try:
+        narrowed = over(lambda i: frames.narrowed(references[i], needs[i]))
+        if _described(narrowed) == planned.columns:
+            return narrowed
+        _log.warning("the narrowed query has other columns than the query over whole tables; reading the whole tables")
+    except AnalysisException as error:
+        _log.warning("Spark refuses the narrowed query (%s); reading the whole tables", _first_line(error))
+    return over(lambda i: frames.whole(references[i]))
+
+
+def _described(frame: DataFrame) -> list[tuple[str, str]]:
+    return [(f.name, f.dataType.simpleString()) for f in frame.schema.fields]
+
+
+# --- the tables of a query --------------------------------------------------------------------------------------------
+
+
+def _of_text(client: SharingClient, spark: SparkSession, text: str, args: Any) -> tuple[list[SharedReference], _Query]:
+    """The shared tables of a SQL text, and the text as a query over what stands in for them."""
+    require_query(spark, text)
+    register(spark)
+    double_quoted = _is_set(spark, "spark.sql.ansi.doubleQuotedIdentifiers") and _is_set(
+        spark, "spark.sql.ansi.enabled"
+    )
+    tokens = tokens_of(text, double_quoted_names=double_quoted)
+    known = _Shared(client, spark.conf.get("spark.sql.session.timeZone") or "UTC")
+    mentions = table_references(text, tokens)
+    shared = [(mention, found) for mention in mentions if (found := known.find(mention)) is not None]
+    names = [f"t{i}" for i in range(len(shared))]
+    spliced = with_frames(text, tokens, [mention for mention, _ in shared], names)
+
+    def over(frame_of: Callable[[int], DataFrame]) -> DataFrame:
+        return _sql(spark, spliced, args, {name: frame_of(i) for i, name in enumerate(names)})
+
+    return [found for _, found in shared], over
+
+
+def _sql(spark: SparkSession, text: str, args: Any, frames: Mapping[str, DataFrame]) -> DataFrame:
+    return spark.sql(text, args, **frames)
+
+
+def _is_set(spark: SparkSession, conf: str) -> bool:
+    return str(spark.conf.get(conf, "false")).lower() == "true"
+
+
+class _Shared:
+    """Which three-part names of a query are shared tables: those of the server's shares that it knows."""
+
+    def __init__(self, client: SharingClient, time_zone: str) -> None:
+        self._client, self._time_zone = client, time_zone
+        self._shares: set[str] | None = None
+        self._references: dict[object, SharedReference | None] = {}
+
+    def find(self, mention: TableReference) -> SharedReference | None:
+        """The shared table that a name in a query means; None if it is another table."""
+        if self._shares is None:
+            self._shares = {share.name.lower() for share in self._client.rest.list_shares()}
+        if mention.name[0].lower() not in self._shares:
+            return None
+        options = {}
+        if mention.version is not None:
+            options["versionAsOf"] = mention.version
+        if mention.timestamp is not None:
+            options["timestampAsOf"] = self._moment(mention)
+        key = tuple(part.lower() for part in mention.name), tuple(options.items())
+        if key not in self._references:
+            try:
+                self._references[key] = _reference(self._client, TableName(*mention.name), options)
+            except NotFoundError:
+                self._references[key] = None
+        return self._references[key]
+
+    def _moment(self, mention: TableReference) -> str:
+        """A moment of time travel, read in the session's zone."""
+        try:
+            micros = timestamp_micros(str(mention.timestamp), self._time_zone)
+        except ValueError:
+            raise PredicateError(
+                f"query, position {mention.start + 1}: {'.'.join(mention.name)} is asked for as of "
+                f"{mention.timestamp!r}, which is no timestamp; write it as 'yyyy-MM-dd HH:mm:ss'",
+                position=mention.start,
+            ) from None
+        return (datetime(1970, 1, 1) + timedelta(microseconds=micros)).isoformat() + "Z"
+
+
+def _reference(client: SharingClient, name: TableName, options: Mapping[str, str] | None = None) -> SharedReference:
+    scan = client.table(str(name)).scan(**(options or {}))  # type: ignore[arg-type]
+    return SharedReference(name, scan.schema, options or {})
+
+
+def _of_build(
+    client: SharingClient, spark: SparkSession, build: Build
+) -> tuple[list[SharedReference], _Query, str | None]:
+    """The shared tables that a function asks for, itself as a query, and why its tables must be loaded whole, if so.
+
+    The function is called over tables that nothing can execute, twice: only if it makes the same of them both times,
+    what it needs of them is what it needs at its next call.
     """
     register(spark)
-    found = _Found(client)
-    query = analyse(
-        text,
-        found.schema_of,
-        time_zone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
-        load_zone=_zone_of_loads(client),
-        refused=_other_rules(spark, text),
-    )
-    if all(r.columns is None and r.where is None for r in query.references):
-        return _over(spark, query, _Loads(client, spark, found, narrow=False))
-    try:
-        narrowed = _over(spark, query, _Loads(client, spark, found, narrow=True))
-        if _described(narrowed) == _described(_over(spark, query, _Empty(spark, found))):
-            return narrowed
-        _log.warning("the narrowed query has another schema than the query over whole tables; reading the whole tables")
-    except AnalysisException as error:
-        _log.warning("Spark refuses the narrowed query (%s); reading the whole tables", str(error).partition("\n")[0])
-    return _over(spark, query, _Loads(client, spark, found, narrow=False))
+    references: list[SharedReference] = []
+
+    def over(frame_of: Callable[[int], DataFrame]) -> DataFrame:
+        calls: list[TableName] = []
+
+        def table(name: str) -> DataFrame:
+            calls.append(parse_table_name(name))
+            if len(calls) > len(references) or references[len(calls) - 1].name != calls[-1]:
+                raise LookupError("the function asks for other tables at each call")
+            return frame_of(len(calls) - 1)
+
+        return build(table)
+
+    with _relations(client, spark) as relations:
+        stand_ins: list[DataFrame] = []
+
+        def first(name: str) -> DataFrame:
+            reference = _reference(client, parse_table_name(name))
+            stand_ins.append(relations.add(reference.schema))
+            references.append(reference)
+            return stand_ins[-1]
+
+        try:
+            planned = build(first)
+            same = planned.sameSemantics(over(stand_ins.__getitem__))
+        except DeltaSharingError:
+            raise
+        except Exception as error:  # what is the function's own is raised by its next call, over whole tables
+            return references, over, f"the function cannot be planned without executing it ({_first_line(error)})"
+    return references, over, None if same else "the function makes another data frame at each call"
+
+
+# --- their loads ------------------------------------------------------------------------------------------------------
+
+
+class Frames:
+    """Loads of shared tables; mentions that need the same share one.
+
+    Args:
+        client, spark: Who reads, and where.
+        references: The tables of a query.
+    """
+
+    def __init__(self, client: SharingClient, spark: SparkSession, references: Sequence[SharedReference]) -> None:
+        self.references = references
+        self._client, self._spark = client, spark
+        self._loaded: dict[tuple[tuple[str, str], ...], DataFrame] = {}
+
+    def whole(self, reference: SharedReference) -> DataFrame:
+        """All of a table."""
+        return self._load(self._options(reference))
+
+    def narrowed(self, reference: SharedReference, need: TableNeed) -> DataFrame:
+        """A table with what a query needs of it; other columns are NULL."""
+        options = self._options(reference)
+        if need.columns is None:
+            return self._load(options)
+        where = _sent(self._client, need)
+        if where is not None:
+            options["where"] = where
+        paths = _paths(reference.schema, need.columns)
+        if not paths and reference.schema.fields:
+            paths = [quoted_column(str(cheapest_column(reference.schema)))]
+        options["columns"] = ",".join(paths)
+        return _filled(self._load(options), reference.schema, need.columns)
+
+    def _options(self, reference: SharedReference) -> dict[str, str]:
+        given = self._client.options_for(reference.name)
+        replaced = {"where", "columns", *(name.lower() for name in reference.options)}
+        kept = {name: value for name, value in given.items() if name.lower() not in replaced}
+        own = {name.lower(): value for name, value in given.items() if name.lower() in ("where", "columns")}
+        return {**kept, **own, **reference.options}
+
+    def _load(self, options: dict[str, str]) -> DataFrame:
+        # A load that may be pruned by Spark's filters serves one reference only.
+        serial = str(len(self._loaded)) if "pushdown" in {name.lower() for name in options} else ""
+        key = (*sorted(options.items()), ("", serial))
+        if key not in self._loaded:
+            warn_of_inline_secrets(self._spark, options)
+            path = options.pop("path")
+            self._loaded[key] = self._spark.read.format("deltaSharing").options(**options).load(path)
+        return self._loaded[key]
+
+
+def _sent(client: SharingClient, need: TableNeed) -> str | None:
+    """The condition that a table is loaded with: the client's own and the query's."""
+    options = {name.lower(): value for name, value in client.options.items()}
+    own = options.get("where")
+    if need.where is None or "limit" in options:  # a limit counts the rows that pass a condition
+        return own
+    return need.where if own is None else f"({own}) AND ({need.where})"
 
 
 def _zone_of_loads(client: SharingClient) -> str:
@@ -73,132 +342,56 @@ def _zone_of_loads(client: SharingClient) -> str:
     return parse_options(client.load_options(TableName("a", "b", "c"), {})).time_zone
 
 
-def _other_rules(spark: SparkSession, text: str) -> str | None:
-    """Why ``where`` may not stand for the session's own conditions in a query; None if it may."""
-    if spark.version < "4.1" and ("''" in text or '""' in text or any(c > "\uffff" for c in text)):
-        return "Spark 4.0 reads two quotes in a literal as none, and takes the surrogates of a LIKE pattern apart"
-    for name, needed in _RULES.items():
-        value = spark.conf.get(name, needed)
-        if str(value).upper() != needed.upper():
-            return f"{name} is {value}"
-    return None
+def _paths(table: Struct, needed: Struct) -> list[str]:
+    """The needed columns as the option ``columns`` takes them, narrowed structs by their fields."""
+    paths = []
+    for column in needed.fields:
+        whole = table.find(column.name)
+        if whole is not None and isinstance(whole.type, Struct) and isinstance(column.type, Struct) and whole != column:
+            paths += [f"{column.name}.{path}" for path in _paths(whole.type, column.type)]
+        else:
+            paths.append(quoted_column(column.name))
+    return paths
 
 
-def _described(frame: DataFrame) -> list[tuple[str, str, bool]]:
-    return [(f.name, f.dataType.simpleString(), f.nullable) for f in frame.schema.fields]
+def _filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
+    """The table's columns, those that are not needed as NULLs."""
+    if needed == table:
+        return frame
+    types = _spark_schema(table).fields
+    return frame.select(*_columns(table, needed, types, lambda name: f"`{_backquoted(name)}`"))
 
 
-def explain(client: SharingClient, text: str) -> str:
-    """What each shared table of a query is loaded with, and why not less."""
-    query = analyse(text, _Found(client).schema_of)
-    return "\n".join(line for reference in query.references for line in _explained(reference)) or "no shared table"
+def _columns(table: Struct, needed: Struct, types: Sequence[StructField], path: Callable[[str], str]) -> list[Column]:
+    from pyspark.sql import functions
+
+    columns = []
+    for have, typed in zip(table.fields, types, strict=True):
+        want = needed.find(have.name)
+        name = path(have.name)
+        if want is None:
+            column = functions.lit(None).cast(typed.dataType)
+        elif isinstance(have.type, Struct) and isinstance(want.type, Struct) and want != have:
+            assert isinstance(typed.dataType, StructType)
+            inner = _columns(have.type, want.type, typed.dataType.fields, _within(name))
+            column = functions.when(functions.col(name).isNotNull(), functions.struct(*inner))
+        else:
+            column = functions.col(name)
+        columns.append(column.alias(have.name))
+    return columns
 
 
-def _explained(reference: TableReference) -> list[str]:
-    lines = [".".join(reference.name)]
-    if reference.columns is None:
-        lines.append(f"  columns  all: {reference.whole}")
-    else:
-        lines.append(f"  columns  {', '.join(reference.columns) or 'none: its rows are counted'}")
-    lines.append(f"  where    {reference.where or 'none'}")
-    if reference.unpushed:
-        lines.append(f"           {reference.unpushed}")
-    return lines
+def _within(struct: str) -> Callable[[str], str]:
+    return lambda name: f"{struct}.`{_backquoted(name)}`"
 
 
-@dataclass
-class _Table:
-    """A shared table: its name, and its schema."""
-
-    name: TableName
-    schema: Struct
+def _backquoted(name: str) -> str:
+    return name.replace("`", "``")
 
 
-class _Found:
-    """Which three-part names of a query are shared tables: those of the server's shares that it knows."""
-
-    def __init__(self, client: SharingClient) -> None:
-        self._client = client
-        self._shares: set[str] | None = None
-        self._tables: dict[tuple[str, ...], _Table | None] = {}
-
-    def schema_of(self, name: tuple[str, str, str]) -> Struct | None:
-        """The schema of a shared table; None if the name is another one."""
-        table = self.table(name)
-        return None if table is None else table.schema
-
-    def table(self, name: tuple[str, str, str]) -> _Table | None:
-        key = tuple(part.lower() for part in name)
-        if key not in self._tables:
-            self._tables[key] = self._look_up(name)
-        return self._tables[key]
-
-    def _look_up(self, name: tuple[str, str, str]) -> _Table | None:
-        if self._shares is None:
-            self._shares = {share.name.lower() for share in self._client.rest.list_shares()}
-        if name[0].lower() not in self._shares:
-            return None
-        table = TableName(*name)
-        try:
-            return _Table(table, self._client.table(str(table)).scan().schema)
-        except NotFoundError:
-            return None
+def _spark_schema(schema: Struct) -> StructType:
+    return StructType.fromJson(spark_schema_json(schema))
 
 
-def _over(spark: SparkSession, query: Query, table_of: Callable[[TableReference], DataFrame]) -> DataFrame:
-    """The query over its tables, as Spark analysed it."""
-    names: list[str] = []
-    frames: dict[str, Any] = {}
-    for reference in query.references:
-        # Spark takes data frames by name in place of {braces}, and makes and drops the views for them itself.
-        name = f"t{uuid.uuid4().hex}"
-        names.append(f"\x00{name}\x01")
-        frames[name] = table_of(reference)
-    escaped = query.splice(names).replace("{", "{{").replace("}", "}}")
-    return spark.sql(escaped.replace("\x00", "{").replace("\x01", "}"), **frames)
-
-
-@dataclass
-class _Loads:
-    """Each reference's load; references that need the same share one."""
-
-    client: SharingClient
-    spark: SparkSession
-    found: _Found
-    narrow: bool
-    _made: dict[tuple[tuple[str, str], ...], DataFrame] = field(default_factory=dict)
-
-    def __call__(self, reference: TableReference) -> DataFrame:
-        table = self.found.table(reference.name)
-        assert table is not None
-        options = self.client.options_for(table.name)
-        if self.narrow and reference.columns is not None and table.schema.fields:
-            columns = reference.columns or (cheapest_column(table.schema),)
-            options["columns"] = ",".join(quoted_column(c) for c in columns if c is not None)
-        if self.narrow and reference.where is not None:
-            options["where"] = reference.where
-        # A load that may be pruned by Spark's filters serves one reference only.
-        serial = str(len(self._made)) if "pushdown" in {name.lower() for name in options} else ""
-        key = (*sorted(options.items()), ("", serial))
-        if key not in self._made:
-            warn_of_inline_secrets(self.spark, options)
-            path = options.pop("path")
-            self._made[key] = self.spark.read.format("deltaSharing").options(**options).load(path)
-        return self._made[key]
-
-
-@dataclass
-class _Empty:
-    """Tables without rows in place of the whole ones, to know the query's schema at no request."""
-
-    spark: SparkSession
-    found: _Found
-    _made: dict[TableName, DataFrame] = field(default_factory=dict)
-
-    def __call__(self, reference: TableReference) -> DataFrame:
-        table = self.found.table(reference.name)
-        assert table is not None
-        if table.name not in self._made:
-            schema = StructType.fromJson(spark_schema_json(table.schema))
-            self._made[table.name] = self.spark.createDataFrame([], schema)
-        return self._made[table.name]
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -7,7 +7,6 @@ from urllib.request import getproxies, proxy_bypass
 
 from adlfs import AzureBlobFileSystem
 from azure.storage.blob.aio import BlobServiceClient
-from fsspec.asyn import sync
 
 from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.locations import Location
@@ -109,30 +108,22 @@ async def get(fs: Any, at: Location, transfer: Transfer) -> None:
         body.close()
 
 
-def head(fs: Any, container: str, blob: str) -> tuple[int, Any]:
+async def head(fs: Any, container: str, blob: str) -> tuple[int, Any]:
     """A blob's size and modification time; the permission to read is enough."""
-
-    async def ask() -> tuple[int, Any]:
-        async with fs.service_client.get_blob_client(container=container, blob=blob) as client:
-            found = await client.get_blob_properties()
-            return found.size, found.last_modified
-
-    answer: tuple[int, Any] = sync(fs.loop, ask)
-    return answer
+    async with fs.service_client.get_blob_client(container=container, blob=blob) as client:
+        properties = await client.get_blob_properties()
+        return properties.size, properties.last_modified
 
 
-def list_page(fs: Any, container: str, prefix: str, start: str, token: str | None) -> tuple[list[Any], str | None]:
+async def list_page(
+    fs: Any, container: str, prefix: str, start: str, token: str | None
+) -> tuple[list[Any], str | None]:
     """One page of the blobs right under a prefix: ``(name, size, modified)`` and the next page's token.
 
     The blob endpoint lists a prefix from its beginning: ``start`` is the caller's to apply.
     """
-
-    async def ask() -> tuple[list[Any], str | None]:
-        async with fs.service_client.get_container_client(container) as client:
-            pages = client.walk_blobs(name_starts_with=prefix, delimiter="/").by_page(continuation_token=token)
-            page = [blob async for blob in await anext(pages)]
-            found = [(blob.name, blob.size, blob.last_modified) for blob in page if hasattr(blob, "size")]
-            return found, pages.continuation_token or None
-
-    answer: tuple[list[Any], str | None] = sync(fs.loop, ask)
-    return answer
+    async with fs.service_client.get_container_client(container) as client:
+        pages = client.walk_blobs(name_starts_with=prefix, delimiter="/").by_page(continuation_token=token)
+        page = [blob async for blob in await anext(pages)]
+        listed = [(blob.name, blob.size, blob.last_modified) for blob in page if hasattr(blob, "size")]
+        return listed, pages.continuation_token or None

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 _log = logging.getLogger(__name__)
@@ -33,15 +34,19 @@ _ABANDONED = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """Where blocks are kept, up to how many bytes, and the table that they are of."""
+    """Where blocks are kept, up to how many bytes, and a name that no other table's blocks have."""
 
     directory: str
     max_bytes: int
-    table_id: str
+    namespace: str
 
 
 class BlockCache:
-    """Blocks by name in a directory of the cache's own, readable by this user only."""
+    """Blocks by name in a directory of the cache's own, readable by this user only.
+
+    Raises:
+        OptionError: The directory belongs to another user, or others can write in it.
+    """
 
     def __init__(self, directory: str, max_bytes: int) -> None:
         self._root = Path(directory)
@@ -49,6 +54,11 @@ class BlockCache:
         self._lock = threading.Lock()
         self._size: int | None = None
         self._warned = False
+        try:
+            _make_private(self._root)
+            self._check_owner()
+        except OSError as error:
+            self._warn(error)
 
     def get(self, name: str, length: int) -> memoryview | None:
         """A block of ``length`` bytes, marked as used; None if it is not there, or is not whole."""
@@ -70,7 +80,7 @@ class BlockCache:
         path = self._path(name)
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_private(path.parent)
             try:
                 with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
                     out.write(data)
@@ -81,9 +91,21 @@ class BlockCache:
                 with contextlib.suppress(FileNotFoundError):
                     partial.unlink()
         except OSError as error:
-            if not self._warned:
-                self._warned = True
-                _log.warning("nothing is cached in %s: %s; check the option cacheDir", self._root, error.strerror)
+            self._warn(error)
+
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("nothing is cached in %s: %s; check the option cacheDir", self._root, error.strerror)
+
+    def _check_owner(self) -> None:
+        """Whoever can write here can change what later reads give: nobody but this user may."""
+        status = self._root.stat()
+        if hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+            raise OptionError(
+                f"the directory {self._root} of the option cacheDir can be written by other users, who could change what "
+                f"is read from it; name a directory of your own, and run chmod 700 on it"
+            )
 
     def _path(self, name: str) -> Path:
         return self._root / name[:2] / name[2:]
@@ -118,6 +140,13 @@ class BlockCache:
                 os.unlink(path)
             size -= bytes_
         return size
+
+
+def _make_private(directory: Path) -> None:
+    """Make a directory and its missing parents, each for its owner only."""
+    for path in (*reversed(directory.parents), directory):
+        if not path.is_dir():
+            path.mkdir(mode=0o700, exist_ok=True)
 
 
 class CachedSource:

@@ -5,18 +5,17 @@ The libraries' own texts are not passed on: they may hold URLs with a SAS, and A
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileError, NetworkError
-from delta_sharing_spark.storage.backoff import Patience, TransientFault, WrongRange, retry_after
-from delta_sharing_spark.storage.connections import ReadCancelled
+from delta_sharing_spark.network.connections import ReadCancelled
+from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry, retry_after
+from delta_sharing_spark.network.settings import NetworkSettings
 
-_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: Error codes of S3 that mean "not with this credential" though their status is 400.
@@ -37,29 +36,17 @@ _REGION_CODES = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", 
 _TRANSIENT_CODES = frozenset({"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable"})
 
 
-@dataclass(frozen=True, slots=True)
-class StorageSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings(NetworkSettings):
     """How storage is reached, none of it secret.
 
     Attributes:
         region: AWS region; None finds it (S3 names the right one when asked in the wrong one).
         endpoint: Instead of the cloud's own (MinIO, Azurite, an emulator): a URL with its scheme.
-        ca_bundle: A file of certificate authorities.
-        proxy: A proxy, instead of the environment's.
-        connect_timeout, read_timeout: Seconds of one request.
-        retry_seconds: How long transient failures are repeated.
-        first_wait, longest_wait: Seconds before the first other try, and at most.
     """
 
     region: str | None = None
     endpoint: str | None = None
-    ca_bundle: str | None = None
-    proxy: str | None = field(default=None, repr=False)
-    connect_timeout: float = 3.0
-    read_timeout: float = 60.0
-    retry_seconds: float = 120.0
-    first_wait: float = 0.2
-    longest_wait: float = 10.0
 
 
 def retried(
@@ -86,54 +73,52 @@ def retried(
         NetworkError: The retries are used up.
         FileError: Anything else the storage answered.
     """
-    patience = Patience(settings.retry_seconds, settings.first_wait, settings.longest_wait)
-    while True:
+
+    def attempt() -> T:
         try:
             return action()
-        except (DeltaSharingError, ReadCancelled):
+        except (DeltaSharingError, ReadCancelled, RetryableError):
             raise
         # Three storage libraries raise from six families of exceptions; all are told apart in one place.
         except Exception as error:
-            fault = error if isinstance(error, TransientFault) else _told_apart(error, what)
-        if not isinstance(fault, TransientFault):
-            raise fault
-        pause = patience.wait_after(fault, reached())
-        if pause is None:
-            raise _given_up(fault, what, host)
-        _LOG.info("%s: trying again in %.1f s (%s)", what, pause, fault)
-        wait(pause)
+            raise _classified(error, what) from None
+
+    try:
+        return retry(attempt, settings, reached=reached, sleep=wait, what=what)
+    except RetryableError as failure:
+        raise _given_up(failure, what, host) from None
 
 
-def _given_up(fault: TransientFault, what: str, host: str) -> DeltaSharingError:
-    if isinstance(fault, WrongRange):
+def _given_up(failure: RetryableError, what: str, host: str) -> DeltaSharingError:
+    if isinstance(failure, WrongRangeError):
         return FileError(
-            f"{what}: the storage at {host} goes on answering with other bytes than asked for ({fault}); "
+            f"{what}: the storage at {host} goes on answering with other bytes than asked for ({failure}); "
             f"look for a proxy in between, and ask the provider if there is none",
             file=what,
         )
-    if fault.busy:
+    if failure.busy:
         return NetworkError(
-            f"{what}: the storage at {host} goes on answering that it is not ready ({fault}); try again later, "
+            f"{what}: the storage at {host} goes on answering that it is not ready ({failure}); try again later, "
             f"or use accessMode=url if the server offers it",
             host=host,
             busy=True,
         )
     return NetworkError(
-        f"{what}: the storage at {host} could not be reached ({fault}); "
+        f"{what}: the storage at {host} could not be reached ({failure}); "
         f"check the network from this machine to {host}, or use accessMode=url if the server offers it",
         host=host,
     )
 
 
-def _told_apart(error: Exception, what: str) -> Exception:
+def _classified(error: Exception, what: str) -> Exception:
     status, code = _status(error), _code(error)
     label = " ".join(str(part) for part in (type(error).__name__, status, code) if part)
     if code in _REGION_CODES:
         return FileError(f"{what}: the bucket is in another region ({code}); set the option storageRegion", file=what)
     if _is_broken_body(error):
-        return TransientFault(label)
+        return RetryableError(label)
     if code in _TRANSIENT_CODES or (status is not None and (status >= 500 or status in (408, 425, 429))):
-        return TransientFault(label, _asked_to_wait(error), busy=True)
+        return RetryableError(label, _asked_to_wait(error), busy=True)
     if status in (401, 403) or code in _REFUSED_CODES or isinstance(error, PermissionError) or _forbidden(error):
         return PermissionError(label)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
@@ -143,7 +128,7 @@ def _told_apart(error: Exception, what: str) -> Exception:
             f"{what} is shorter than planned; the file is damaged or was replaced: reload", file=what
         )
     if status is None and _is_network(error):
-        return TransientFault(label)
+        return RetryableError(label)
     if isinstance(error, OSError) and error.errno:
         return FileError(f"{what}: {os.strerror(error.errno)} ({label}); look for the cause on this machine", file=what)
     if status is None and code is None and not isinstance(error, OSError):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import importlib.util
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Coroutine, Iterator
 from datetime import datetime, timedelta, timezone
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError
-from delta_sharing_spark.storage.backoff import TransientFault
+from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.storage.faults import StorageSettings, retried
-from delta_sharing_spark.storage.locations import EXTRAS, Location
+from delta_sharing_spark.storage.locations import EXTRAS, OLDEST, Location
 from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.storage.secrets import Secret
 from delta_sharing_spark.storage.transfer import Cancellation, FileVersion, Transfer
+
+T = TypeVar("T")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MODULES = {"aws": "s3", "azure": "azure", "gcp": "gcs"}
@@ -105,9 +108,9 @@ class Storage:
         cancellation = cancellation or Cancellation(what)
 
         def action() -> None:
-            cancellation.run(_module(at).get(self._fs, at, transfer), self._fs.loop)
+            cancellation.run(_module(at).get(self._fs, at, transfer), self._fs.loop, self.settings.request_seconds)
             if wanted is not None and not transfer.complete:
-                raise TransientFault(f"the body ended after {len(transfer.data)} of {wanted.length} bytes")
+                raise RetryableError(f"the body ended after {len(transfer.data)} of {wanted.length} bytes")
 
         retried(
             action,
@@ -126,7 +129,7 @@ class Storage:
             if at.kind == "local":
                 stat = os.stat(at.path)
                 return Listed(os.path.basename(at.path), stat.st_size, stat.st_mtime_ns // 1_000_000)
-            size, modified = _module(at).head(self._fs, at.container, at.key)
+            size, modified = self._run(_module(at).head(self._fs, at.container, at.key), what or str(at))
             return Listed(at.key.rpartition("/")[2], int(size), _milliseconds(modified))
 
         return retried(action, self.settings, what=what or str(at), host=self.host)
@@ -150,7 +153,7 @@ class Storage:
         token: str | None = None
         while True:
             page, token = retried(
-                partial(module.list_page, self._fs, directory.container, prefix, start, token),
+                lambda: self._run(module.list_page(self._fs, directory.container, prefix, start, token), what),  # noqa: B023
                 self.settings,
                 what=what,
                 host=self.host,
@@ -158,6 +161,9 @@ class Storage:
             yield from page
             if token is None:
                 return
+
+    def _run(self, request: Coroutine[Any, Any, T], what: str) -> T:
+        return Cancellation(what).run(request, self._fs.loop, self.settings.request_seconds)
 
     def _local_entries(self, directory: Location, prefix: str) -> Iterator[Any]:
         try:
@@ -184,8 +190,25 @@ def _filesystem(location: Location, secret: Secret, settings: StorageSettings) -
     return _module(location).build(location, secret, settings)
 
 
+def load_library(location: Location) -> None:
+    """Import what reads a location.
+
+    Raises:
+        AccessModeError: It is missing or too old.
+    """
+    if location.kind != "local":
+        _module(location)
+
+
 def _module(location: Location) -> Any:
     extra, package = EXTRAS[location.kind]
+    installed = _too_old(package)
+    if installed is not None:
+        raise AccessModeError(
+            f"location {location} needs {package} {OLDEST[package]} or newer, and {installed} is installed; "
+            f"run pip install -U 'delta-sharing-spark[{extra}]', on the executors as well, or use accessMode=url",
+            extra=extra,
+        )
     try:
         return importlib.import_module(f"delta_sharing_spark.storage.{_MODULES[location.kind]}")
     except ImportError as error:
@@ -194,6 +217,23 @@ def _module(location: Location) -> Any:
             f"run pip install 'delta-sharing-spark[{extra}]', on the executors as well, or use accessMode=url",
             extra=extra,
         ) from None
+
+
+@functools.cache
+def _too_old(package: str) -> str | None:
+    """The installed release of ``package`` if it is older than this project needs."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        return None  # absent, or without metadata: the import tells
+    return installed if _release(installed) < _release(OLDEST[package]) else None
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers a version begins with: ``2025.2.0rc1`` is (2025, 2, 0)."""
+    return tuple(int(number) for number in re.match(r"[0-9.]*", version)[0].split(".") if number)  # type: ignore[index]
 
 
 def _host(location: Location, settings: StorageSettings) -> str:

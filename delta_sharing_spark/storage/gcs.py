@@ -86,15 +86,15 @@ async def get(fs: Any, at: Location, transfer: Transfer) -> None:
         await transfer.receive(answer.status, answer.headers, answer.content.read)
 
 
-def head(fs: Any, bucket: str, name: str) -> tuple[int, Any]:
+async def head(fs: Any, bucket: str, name: str) -> tuple[int, Any]:
     """An object's size and modification time; objects.get permission is enough."""
-    answer = fs.call("GET", "b/{}/o/{}", bucket, name, json_out=True)
+    answer = await fs._call("GET", "b/{}/o/{}", bucket, name, json_out=True)
     return int(answer["size"]), answer.get("updated")
 
 
-def list_page(fs: Any, bucket: str, prefix: str, start: str, token: str | None) -> tuple[list[Any], str | None]:
+async def list_page(fs: Any, bucket: str, prefix: str, start: str, token: str | None) -> tuple[list[Any], str | None]:
     """One page of objects.list from a name on: ``(name, size, modified)`` and the next page's token."""
-    answer = fs.call(
+    answer = await fs._call(
         "GET", "b/{}/o", bucket, prefix=prefix, delimiter="/", startOffset=start, pageToken=token, json_out=True
     )
     found = [(item["name"], int(item.get("size", 0)), item.get("updated")) for item in answer.get("items", ())]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import ssl
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import numpy as np
 import requests
@@ -17,23 +16,23 @@ import urllib3
 
 from delta_sharing_spark.errors import (
     ConfigError,
-    CorruptFileError,
     DeltaSharingError,
     FileError,
     FileGoneError,
     NetworkError,
-    redact,
 )
-from delta_sharing_spark.storage.backoff import Patience, TransientFault, WrongRange, retry_after
-from delta_sharing_spark.storage.connections import Breaker, pause
-from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range
+from delta_sharing_spark.network.connections import AddressRefusedError, Canceller, Deadline, refusing_local_addresses
+from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_target, split_url
+from delta_sharing_spark.network.reasons import connection_reason, is_certificate, tls_reason
+from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry, retry_after
+from delta_sharing_spark.network.settings import MAX_RENEWALS, NetworkSettings
+from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
 from delta_sharing_spark.storage.transfer import FileVersion
-
-_log = logging.getLogger(__name__)
 
 _CHUNK = 256 << 10
 _MAX_REDIRECTS = 5
-_MAX_RENEWALS = 2
+
+
 _ERROR_BODY = 4096
 _NOT_A_URL = (
     requests.exceptions.InvalidURL,
@@ -41,8 +40,9 @@ _NOT_A_URL = (
     requests.exceptions.MissingSchema,
     requests.exceptions.InvalidHeader,
     urllib3.exceptions.LocationParseError,
+    urllib3.exceptions.LocationValueError,
+    UnicodeError,
 )
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 #: What S3, Azure and GCS say in a 400 or 404 whose cause is a URL or token that ended.
 _EXPIRED_BODY = re.compile(
     rb"(?i)expired|ExpiredToken|AuthenticationFailed|InvalidToken|TokenRefreshRequired|request has expired|SignatureDoesNotMatch"
@@ -63,21 +63,17 @@ class UrlLease(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class HttpPolicy:
-    """Bounds of data requests: time-outs in seconds, how long to go on retrying, and which hosts may be plain http.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpPolicy(NetworkSettings):
+    """How data requests are made, and where they may go.
 
-    ``sleep`` and ``clock`` are injectable, so that tests need not wait.
+    Attributes:
+        allowed_hosts: Hosts, in lower case, that may be plain http, and may be this machine or its network.
+        local_server: Whether the sharing server itself is on loopback, so that it may name data there.
     """
 
-    connect_timeout: float = 20.0
-    read_timeout: float = 120.0
-    retry_seconds: float = 300.0
-    first_wait: float = 0.2
-    longest_wait: float = 30.0
     allowed_hosts: tuple[str, ...] = ()
-    sleep: Callable[[float], None] = field(default=pause, repr=False)
-    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+    local_server: bool = False
 
 
 class HttpSource:
@@ -106,137 +102,175 @@ class HttpSource:
         self._lease = lease
         self._policy = policy or HttpPolicy()
         self._version = FileVersion(name, size)
-        self._breaker = Breaker(f"file {name}")
+        self._canceller = Canceller(f"file {name}")
 
     def read(self, start: int, length: int) -> memoryview:
         """See ``ByteSource.read``. A broken transfer goes on from the byte it reached."""
-        if start < 0 or length < 0 or start + length > self.size:
-            raise CorruptFileError(
-                f"file {self.name}: bytes {start} to {start + length} were asked for, but it has {self.size}; "
-                f"the file is truncated or damaged: ask the provider to check it",
-                file=self.name,
-            )
+        check_range(self, start, length)
         buffer = np.empty(length, dtype=np.uint8).data
         if length == 0:
             return buffer
-        done, renewals, policy = 0, 0, self._policy
-        patience = Patience(policy.retry_seconds, policy.first_wait, policy.longest_wait, policy.clock)
-        while True:
-            self._breaker.check()
-            with self._breaker.watching():
-                url = self._lease.url()
-            try:
-                for got in self._transfer(url, start + done, buffer[done:]):
-                    done += got
-                if done == length:
-                    return buffer
-                raise TransientFault(f"the body ended after {done} of {length} bytes")
-            except _Refused as refusal:
-                renewals += 1
-                if renewals > _MAX_RENEWALS:
-                    raise FileError(
-                        f"file {self.name}: the storage refused it again after {_MAX_RENEWALS} renewals ({refusal}); "
-                        f"reload the table, and ask the provider if it goes on",
-                        file=self.name,
-                    ) from None
-                with self._breaker.watching():
-                    self._lease.refused(url, str(refusal))
-            except TransientFault as fault:
-                self._wait(fault, patience.wait_after(fault, done))
+        reached = renewals = 0
+
+        def attempt() -> None:
+            nonlocal reached, renewals
+            while True:
+                self._canceller.check()
+                with self._canceller.watching():
+                    url = self._lease.url()
+                try:
+                    for count in self._transfer(url, start + reached, buffer[reached:]):
+                        reached += count
+                except _Refused as refusal:
+                    renewals += 1
+                    self._renew(url, refusal, renewals)
+                    continue
+                if reached < length:
+                    raise RetryableError(f"the body ended after {reached} of {length} bytes")
+                return
+
+        try:
+            retry(attempt, self._policy, reached=lambda: reached, sleep=self._sleep, what=f"file {self.name}")
+        except RetryableError as failure:
+            raise self._given_up(failure) from None
+        return buffer
 
     def close(self) -> None:
         """Break off reads under way, in whatever thread. Connections belong to the session."""
-        self._breaker.break_off()
+        self._canceller.break_off()
 
-    def _wait(self, fault: TransientFault, seconds: float | None) -> None:
-        policy = self._policy
-        if seconds is None and isinstance(fault, WrongRange):
+    def _renew(self, url: str, refusal: _Refused, renewals: int) -> None:
+        if renewals > MAX_RENEWALS:
             raise FileError(
-                f"file {self.name}: the storage goes on answering with other bytes than asked for ({fault}); "
+                f"file {self.name}: the storage refused it again after {MAX_RENEWALS} renewals ({refusal}); "
+                f"reload the table, and ask the provider if it goes on",
+                file=self.name,
+            ) from None
+        with self._canceller.watching():
+            self._lease.refused(url, str(refusal))
+
+    def _sleep(self, seconds: float) -> None:
+        with self._canceller.watching():
+            self._policy.sleep(seconds)
+
+    def _given_up(self, failure: RetryableError) -> DeltaSharingError:
+        if isinstance(failure, WrongRangeError):
+            return FileError(
+                f"file {self.name}: the storage goes on answering with other bytes than asked for ({failure}); "
                 f"look for a proxy in between, and ask the provider if there is none",
                 file=self.name,
-            ) from None
-        if seconds is None:
-            raise NetworkError(
-                f"file {self.name}: the storage could not be read ({redact(str(fault))}), tried for "
-                f"{policy.retry_seconds:.0f} s; check the network between the executors and the storage, then run the query again",
-                file=self.name,
-            ) from None
-        _log.info("file %s: trying again in %.1f s (%s)", self.name, seconds, fault)
-        with self._breaker.watching():
-            policy.sleep(seconds)
+            )
+        return NetworkError(
+            f"file {self.name}: the storage could not be read ({failure}), tried for "
+            f"{self._policy.retry_seconds:.0f} s; check the network between the executors and the storage, then run the query again",
+            file=self.name,
+        )
 
     def _transfer(self, url: str, start: int, into: memoryview) -> Iterator[int]:
         """Yield the bytes received so far, piece by piece, into ``into``."""
-        wanted = Range(start, start + len(into))
-        try:
-            with self._breaker.watching(), self._get(url, wanted) as response:
-                self._breaker.check()
-                if response.status_code not in (200, 206):
-                    self._raise_for(response)
-                skip = self._version.accept(wanted, response.status_code, response.headers)
-                for count in _drain(response.raw, skip, into):
-                    self._breaker.check()
-                    yield count
-        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            self._breaker.check()
-            final = self._final(error, url)
-            if final is not None:
-                raise final from None
-            raise TransientFault(f"{type(error).__name__} from {urlsplit(url).hostname}") from None
+        asked = Range(start, start + len(into))
+        host = (split_url(url) or urlsplit("")).hostname
+        with Deadline(self._policy.request_seconds) as deadline:
+            try:
+                with self._canceller.watching(), self._get(url, asked) as response:
+                    self._canceller.check()
+                    if response.status_code not in (200, 206):
+                        self._raise_for(response)
+                    skip = self._version.accept(asked, response.status_code, response.headers)
+                    for count in _read_into(response.raw, skip, into):
+                        self._canceller.check()
+                        yield count
+            except AddressRefusedError as refusal:
+                raise self._refused_host(f"{host}, which leads to {refusal},") from None
+            except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, UnicodeError) as error:
+                self._canceller.check()
+                if not deadline.expired:
+                    final = self._final(error, host)
+                    if final is not None:
+                        raise final from None
+                    raise RetryableError(
+                        connection_reason(error, url) or f"{type(error).__name__} from {host}"
+                    ) from None
+        if deadline.expired:
+            raise RetryableError(f"{host} had not sent all of it after {self._policy.request_seconds:.0f} s")
 
-    def _final(self, error: Exception, url: str) -> DeltaSharingError | None:
+    def _final(self, error: Exception, host: str | None) -> DeltaSharingError | None:
         """The error of a failure that no other try will mend; None for those of the network."""
-        host = urlsplit(url).hostname
-        if _is_certificate(error):
+        if is_certificate(error):
             return NetworkError(
-                f"file {self.name}: TLS with {host} failed ({redact(str(error))}); "
+                f"file {self.name}: TLS with {host} failed ({tls_reason(error)}); "
                 f"set the option caBundle if your network uses its own certificates",
                 file=self.name,
             )
         if isinstance(error, _NOT_A_URL):
-            return FileError(
-                f"file {self.name}: the server's URL of it cannot be used ({type(error).__name__}); ask the provider to check it",
-                file=self.name,
-            )
+            return self._bad_url(type(error).__name__)
         network = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError, ssl.SSLError)
         if not isinstance(error, network):
             return ConfigError(
-                f"file {self.name}: no request could be sent to {host} ({redact(str(error))}); check the option caBundle"
+                f"file {self.name}: no request could be sent to {host} ({error}); check the option caBundle"
             )
         return None
 
-    def _get(self, url: str, wanted: Range) -> requests.Response:
-        headers = {"Range": wanted.header, "Accept-Encoding": "identity"}
+    def _bad_url(self, why: str) -> FileError:
+        return FileError(
+            f"file {self.name}: the server's URL of it cannot be used ({why}); ask the provider to check it",
+            file=self.name,
+        )
+
+    def _refused_host(self, host: str) -> ConfigError:
+        return ConfigError(
+            f"file {self.name}: its URL names {host} an address of this machine or its network, and the sharing server is "
+            f"elsewhere; name the host in the option allowedDataHosts if you trust it"
+        )
+
+    def _get(self, url: str, asked: Range) -> requests.Response:
+        headers = {"Range": asked.header, "Accept-Encoding": "identity"}
         timeout = (self._policy.connect_timeout, self._policy.read_timeout)
         first = url
         for _ in range(_MAX_REDIRECTS + 1):
-            self._admit(url, first)
-            response = self._session.get(url, headers=headers, stream=True, timeout=timeout, allow_redirects=False)
+            guard = nullcontext() if self._admit(url, first) else refusing_local_addresses()
+            with guard:
+                response = self._session.get(url, headers=headers, stream=True, timeout=timeout, allow_redirects=False)
             if not response.is_redirect:
                 return response
-            url = urljoin(url, response.headers["location"])
             response.close()
+            target = redirect_target(url, response.headers["location"])
+            if target is None:
+                raise self._bad_url("it redirects to what is no URL")
+            url = target
         raise FileError(
             f"file {self.name}: more than {_MAX_REDIRECTS} redirects; ask the provider to check it", file=self.name
         )
 
-    def _admit(self, url: str, first: str) -> None:
-        """Refuse plain http but to allowed hosts; to loopback only where the URL itself, not a redirect, says so."""
-        parts = urlsplit(url)
+    def _admit(self, url: str, first: str) -> bool:
+        """Whether a URL's host may also be this machine or its network; a redirect leads there from there only.
+
+        Raises:
+            ConfigError: It is neither encrypted, nor on loopback, nor on an allowed host; or it is a local address that
+                a server elsewhere may not name.
+            FileError: It is no URL.
+        """
+        parts = split_url(url)
+        if parts is None and url.lower().startswith(("http://", "https://")):
+            raise self._bad_url("it is malformed")
+        parts = parts or urlsplit(f"{url.partition(':')[0][:20]}:")
         host = (parts.hostname or "").lower()
-        local = host in _LOOPBACK and (urlsplit(first).hostname or "").lower() in _LOOPBACK
-        if parts.scheme == "https" or (parts.scheme == "http" and (local or host in self._policy.allowed_hosts)):
-            return
-        raise ConfigError(
-            f"file {self.name}: its URL is {parts.scheme}://{host}, which is not encrypted; "
-            f"name the host in the option allowedDataHosts if you trust it"
-        )
+        allowed = host in self._policy.allowed_hosts
+        begun = split_url(first)
+        local = self._policy.local_server and begun is not None and is_loopback(begun.hostname)
+        if parts.scheme != "https" and not (parts.scheme == "http" and (allowed or is_loopback(host))):
+            raise ConfigError(
+                f"file {self.name}: its URL is {parts.scheme}://{host}, which is not encrypted; "
+                f"name the host in the option allowedDataHosts if you trust it"
+            )
+        if (is_loopback(host) or is_local_address(host)) and not allowed and not (local and is_loopback(host)):
+            raise self._refused_host(f"{host},")
+        return allowed or (local and is_loopback(host))
 
     def _raise_for(self, response: requests.Response) -> None:
         status = response.status_code
         if status == 429 or status >= 500 or status == 408:
-            raise TransientFault(f"HTTP {status}", retry_after(response.headers.get("retry-after")))
+            raise RetryableError(f"HTTP {status}", retry_after(response.headers.get("retry-after")), busy=True)
         body = response.raw.read(_ERROR_BODY, decode_content=True) or b""
         if status in (401, 403) or (status in (400, 404) and _EXPIRED_BODY.search(body)):
             raise _Refused(f"HTTP {status}")
@@ -257,7 +291,7 @@ class _Refused(Exception):
     """The storage does not accept the URL (any more)."""
 
 
-def _drain(raw: urllib3.response.BaseHTTPResponse, skip: int, into: memoryview) -> Iterator[int]:
+def _read_into(raw: urllib3.response.BaseHTTPResponse, skip: int, into: memoryview) -> Iterator[int]:
     """Read the body into ``into`` after ``skip`` bytes; yields the count of each piece."""
     # What has arrived, however little: a whole piece would be lost with a connection that breaks. New in urllib3 2.1.
     read = getattr(raw, "read1", raw.read)
@@ -266,23 +300,11 @@ def _drain(raw: urllib3.response.BaseHTTPResponse, skip: int, into: memoryview) 
         if not dropped:
             return
         skip -= len(dropped)
-    at = 0
-    while at < len(into):
-        piece = read(min(_CHUNK, len(into) - at))
+    filled = 0
+    while filled < len(into):
+        piece = read(min(_CHUNK, len(into) - filled))
         if not piece:
             return
-        into[at : at + len(piece)] = piece
-        at += len(piece)
+        into[filled : filled + len(piece)] = piece
+        filled += len(piece)
         yield len(piece)
-
-
-def _is_certificate(error: BaseException | None) -> bool:
-    """Whether a certificate was refused; other TLS failures may be a connection that broke."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, ssl.SSLCertVerificationError | ssl.CertificateError):
-            return True
-        inner = [a for a in (*error.args, getattr(error, "reason", None)) if isinstance(a, BaseException)]
-        error = inner[0] if inner else error.__cause__ or error.__context__
-    return False

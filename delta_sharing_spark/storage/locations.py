@@ -23,6 +23,8 @@ SCHEMES: dict[str, Kind] = {
 
 #: Kind to the extra of this package that reads it, and the module that extra brings.
 EXTRAS: dict[Kind, tuple[str, str]] = {"aws": ("s3", "s3fs"), "azure": ("azure", "adlfs"), "gcp": ("gcs", "gcsfs")}
+#: The oldest release of each package that is known to work, as the extras of pyproject.toml say it.
+OLDEST: dict[str, str] = {"s3fs": "2025.2", "adlfs": "2024.12", "gcsfs": "2025.2"}
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 
-def read_text(url: str) -> str:
-    """The text of a small file. A profile is the user's own file, so the user's own identity reads it.
+def read_bytes(url: str, limit: int) -> bytes:
+    """The first ``limit`` bytes of a file. A profile is the user's own file, so the user's own identity reads it.
 
     Raises:
         FileNotFoundError, OSError: It is not there, or cannot be read.
@@ -12,5 +12,6 @@ def read_text(url: str) -> str:
     """
     import fsspec
 
-    with fsspec.open(url, "rt", encoding="utf-8-sig") as file:
-        return str(file.read())
+    with fsspec.open(url, "rb") as file:
+        data: bytes = file.read(limit)
+        return data

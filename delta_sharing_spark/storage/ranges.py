@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+from delta_sharing_spark.errors import CorruptFileError
+
 #: Of a source whose size no plan tells: larger than any.
 UNKNOWN_SIZE = 1 << 62
+#: Bytes of one read of such a source: a deletion vector of as many rows as a file may have.
+_LARGEST_UNPLANNED = 512 << 20
 
 
 class Range(NamedTuple):
@@ -50,6 +54,22 @@ class ByteSource(Protocol):
         """Give back what the source holds."""
 
 
+def check_range(source: ByteSource, start: int, length: int) -> None:
+    """Refuse to read what a file cannot hold, before anything is allocated for it.
+
+    Raises:
+        CorruptFileError: The range goes beyond the file's end, or beyond what one read may be.
+    """
+    known = source.size != UNKNOWN_SIZE
+    if start < 0 or length < 0 or start + length > source.size or (not known and length > _LARGEST_UNPLANNED):
+        size = f"it has {source.size}" if known else f"at most {_LARGEST_UNPLANNED} are read of a file of unknown size"
+        raise CorruptFileError(
+            f"file {source.name}: bytes {start} to {start + length} were asked for, but {size}; "
+            f"the file is truncated or damaged: ask the provider to check it",
+            file=source.name,
+        )
+
+
 class Part:
     """A range of another source as a source of its own, which closes the other one with it."""
 
@@ -85,4 +105,4 @@ def cut(whole: Range, limit: int) -> list[Range]:
     """``whole`` as consecutive pieces of nearly equal size, at most ``limit`` bytes each."""
     count = max(1, -(-whole.length // limit))
     step = -(-whole.length // count)
-    return [Range(at, min(at + step, whole.end)) for at in range(whole.start, whole.end, step)] or [whole]
+    return [Range(start, min(start + step, whole.end)) for start in range(whole.start, whole.end, step)] or [whole]

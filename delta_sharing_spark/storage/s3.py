@@ -94,13 +94,13 @@ async def get(fs: Any, at: Location, transfer: Transfer) -> None:
         body.close()
 
 
-def head(fs: Any, bucket: str, key: str) -> tuple[int, Any]:
+async def head(fs: Any, bucket: str, key: str) -> tuple[int, Any]:
     """An object's size and modification time; GetObject permission is enough."""
-    answer = fs.call_s3("head_object", Bucket=bucket, Key=key)
+    answer = await fs._call_s3("head_object", Bucket=bucket, Key=key)
     return answer["ContentLength"], answer["LastModified"]
 
 
-def list_page(fs: Any, bucket: str, prefix: str, start: str, token: str | None) -> tuple[list[Any], str | None]:
+async def list_page(fs: Any, bucket: str, prefix: str, start: str, token: str | None) -> tuple[list[Any], str | None]:
     """One page of ListObjectsV2: ``(key, size, modified)`` and the next page's token.
 
     S3 lists what comes after a key, so a few keys before ``start`` may be among them.
@@ -110,6 +110,6 @@ def list_page(fs: Any, bucket: str, prefix: str, start: str, token: str | None) 
         arguments["ContinuationToken"] = token
     elif start > prefix:
         arguments["StartAfter"] = start[:-1]
-    answer = fs.call_s3("list_objects_v2", **arguments)
+    answer = await fs._call_s3("list_objects_v2", **arguments)
     found = [(item["Key"], item["Size"], item["LastModified"]) for item in answer.get("Contents", ())]
     return found, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None

@@ -8,7 +8,7 @@ from typing import Protocol
 from delta_sharing_spark.errors import CorruptFileError, FileGoneError
 from delta_sharing_spark.storage.filesystems import Storage
 from delta_sharing_spark.storage.locations import Location
-from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE
+from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, check_range
 from delta_sharing_spark.storage.transfer import Cancellation, FileVersion
 
 
@@ -46,12 +46,7 @@ class FsspecSource:
 
     def read(self, start: int, length: int) -> memoryview:
         """See ``ByteSource.read``; one request, unless it breaks."""
-        if start < 0 or length < 0 or start + length > self.size:
-            raise CorruptFileError(
-                f"file {self.name}: bytes {start} to {start + length} were asked for, but it has {self.size}; "
-                f"the file is truncated or damaged: ask the provider to check it",
-                file=self.name,
-            )
+        check_range(self, start, length)
         if length == 0:
             return memoryview(b"")
         data = read_leased(

@@ -8,15 +8,20 @@ import contextlib
 import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from delta_sharing_spark.errors import CorruptFileError, FileError
-from delta_sharing_spark.storage.backoff import WrongRange
-from delta_sharing_spark.storage.connections import Breaker, ReadCancelled
+from delta_sharing_spark.network.bodies import declared_length
+from delta_sharing_spark.network.connections import Canceller, ReadCancelled
+from delta_sharing_spark.network.retry import RetryableError, WrongRangeError
 from delta_sharing_spark.storage.ranges import Range
 
+T = TypeVar("T")
+
 _CHUNK = 1 << 20
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+#: Bytes of an object that is read whole: a commit, a checkpoint of the log.
+_LARGEST_OBJECT = 1 << 30
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 
 
 class FileVersion:
@@ -40,16 +45,16 @@ class FileVersion:
             status, headers: Of the answer; header names in lower case must be found.
 
         Raises:
-            WrongRange: It holds other bytes.
+            WrongRangeError: It holds other bytes.
             CorruptFileError: It is of another file than the one planned, or than the last answer.
             FileError: Something in between changed the body.
         """
         if status == 206:
             self._check_range(wanted, headers.get("content-range", ""))
         else:
-            declared = headers.get("content-length", "")
-            if declared.isdigit():
-                self._check_size(int(declared))
+            declared = declared_length(headers)
+            if declared is not None:
+                self._check_size(declared)
         if headers.get("content-encoding", "identity").lower() not in ("", "identity", "aws-chunked"):
             raise FileError(
                 f"file {self.name}: the storage sent it compressed though that was not asked for; "
@@ -68,7 +73,7 @@ class FileVersion:
     def _check_range(self, wanted: Range, text: str) -> None:
         match = _CONTENT_RANGE.fullmatch(text.strip())
         if match is None or int(match[1]) != wanted.start or not wanted.start <= int(match[2]) < wanted.end:
-            raise WrongRange(f"asked for bytes {wanted.start}-{wanted.end - 1}, got {text!r}")
+            raise WrongRangeError(f"asked for bytes {wanted.start}-{wanted.end - 1}, got {text!r}")
         if match[3] != "*":
             self._check_size(int(match[3]))
 
@@ -146,20 +151,25 @@ class Transfer:
         self._skip -= skipped
         end = len(chunk) if self._wanted is None else skipped + self._wanted.length - len(self.data)
         self.data += chunk[skipped:end]
+        if self._wanted is None and len(self.data) > _LARGEST_OBJECT:
+            raise FileError(
+                f"file {self._version.name} has more than {_LARGEST_OBJECT >> 20} MiB; ask the provider to check it"
+            )
 
 
-class Cancellation(Breaker):
-    """A ``Breaker`` that also ends requests in a storage library's loop."""
+class Cancellation(Canceller):
+    """A ``Canceller`` that also ends requests in a storage library's loop."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._under_way: set[concurrent.futures.Future[None]] = set()
+        self._under_way: set[concurrent.futures.Future[Any]] = set()
 
-    def run(self, request: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
-        """Run a request in the storage library's loop, until it ends or is cancelled.
+    def run(self, request: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, seconds: float) -> T:
+        """Run a request in the storage library's loop, until it ends, is cancelled, or its time is over.
 
         Raises:
-            ReadCancelled: It was.
+            ReadCancelled: It was cancelled.
+            RetryableError: It had not ended after ``seconds``.
         """
         with self._lock:
             if self._broken.is_set():
@@ -168,7 +178,12 @@ class Cancellation(Breaker):
             future = asyncio.run_coroutine_threadsafe(request, loop)
             self._under_way.add(future)
         try:
-            future.result()
+            return future.result(seconds)
+        except (TimeoutError, concurrent.futures.TimeoutError):
+            if future.done():
+                raise  # the library's own
+            future.cancel()
+            raise RetryableError(f"it had not answered completely after {seconds:.0f} s") from None
         except concurrent.futures.CancelledError:
             raise ReadCancelled from None
         finally:

@@ -54,6 +54,7 @@ class HintFilter:
         self, metadata: Metadata, protocol: Protocol, parameters: Mapping[str, Any], settings: ServerSettings
     ) -> None:
         self._mode = settings.predicate_hints
+        self._ieee = settings.engine == "reference"
         mapping = metadata.mapping(protocol, "the table")
         self._partitions = {k.lower(): v for k, v in metadata.physical_partition_columns(mapping, "the table").items()}
         schema = metadata.schema("the table")
@@ -76,7 +77,7 @@ class HintFilter:
         return kept
 
     def _may_match(self, file: FileAction) -> bool:
-        view = _FileView(file, self._partitions, self._columns)
+        view = _FileView(file, self._partitions, self._columns, ieee=self._ieee)
         try:
             if self._tree is not None and not self._json(self._tree, view)[0]:
                 return False
@@ -149,10 +150,12 @@ class HintFilter:
 
 
 class _FileView:
-    """What is known of a column's values in one file."""
+    """What is known of a column's values in one file; with ``ieee`` a NaN is a bound that nothing compares with."""
 
-    def __init__(self, file: FileAction, partitions: Mapping[str, str], columns: Mapping[str, str]) -> None:
-        self._file, self._partitions, self._columns = file, partitions, columns
+    def __init__(
+        self, file: FileAction, partitions: Mapping[str, str], columns: Mapping[str, str], *, ieee: bool = False
+    ) -> None:
+        self._file, self._partitions, self._columns, self._ieee = file, partitions, columns, ieee
         self._stats: dict[str, Any] | None = None
 
     def outcome(self, name: str, sign: str, kind: str, value: Any) -> _Outcome:
@@ -201,6 +204,8 @@ class _FileView:
         low, high = stats.get("minValues", {}).get(physical), stats.get("maxValues", {}).get(physical)
         if low is None or high is None or isinstance(low, dict):
             return None, None
+        if self._ieee and kind in ("float", "double"):
+            return float(low), float(high)
         least, greatest = _parse(str(low), kind), _parse(str(high), kind)
         if kind == "timestamp":
             greatest += 1000  # statistics are cut down to milliseconds

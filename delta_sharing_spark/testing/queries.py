@@ -14,6 +14,12 @@ from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.testing.answers import Answer, Ask, Pages
 from delta_sharing_spark.testing.capabilities import answer_header, choose_format
 from delta_sharing_spark.testing.hints import HintFilter, limited
+from delta_sharing_spark.testing.reference_engine import (
+    check_feed_start,
+    check_old_engine,
+    takes_old_engine,
+    version_after,
+)
 from delta_sharing_spark.testing.responses import Response, bad_request, lines_response
 from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
 from delta_sharing_spark.testing.table_logs import FileAction, LoggedCommit, LoggedSnapshot, TableLogs, located
@@ -39,7 +45,12 @@ class TableQueries:
         if starting_timestamp is None:
             return self._logs.latest(table)
         _need_history(table)
-        found = self._logs.times(table).at_or_after(millis(starting_timestamp))
+        times, wanted = self._logs.times(table), millis(starting_timestamp)
+        if self._settings.engine == "reference":
+            found = version_after(times, self._logs.latest(table), wanted)
+            self._check_start(table, found)
+            return found
+        found = times.at_or_after(wanted)
         return max(found, table.start_version)
 
     def metadata(self, ask: Ask) -> Response:
@@ -85,6 +96,8 @@ class TableQueries:
         elif parameters.get("refreshToken"):
             version = self._refreshed(ask)
         snapshot = self._logs.snapshot(ask.table, version)
+        if self._settings.engine == "reference" and takes_old_engine(parameters):
+            check_old_engine(snapshot.protocol)
         chosen = self._format(ask, snapshot)
         files = HintFilter(snapshot.metadata, snapshot.protocol, parameters, self._settings).kept(snapshot.files)
         if self._settings.limit_hints and parameters.get("limitHint") is not None:
@@ -103,7 +116,8 @@ class TableQueries:
         body = self._signer.read("refresh", token, self._settings.refresh_token_ttl, _EXPIRED_REFRESH)
         if body["table"] != str(ask.table):
             raise bad_request("The table specified in the refresh token does not match the table being queried.")
-        return int(body["version"])
+        # Delta Kernel validates the token and answers the newest version all the same.
+        return self._logs.latest(ask.table) if self._settings.engine == "reference" else int(body["version"])
 
     def _asked_version(self, table: SharedTable, parameters: Mapping[str, Any]) -> int | None:
         version, timestamp = parameters.get("version"), parameters.get("timestamp")
@@ -194,7 +208,10 @@ class TableQueries:
             raise bad_request("Multiple starting arguments provided for CDF read")
         if version is not None:
             return _number(version, "startingVersion")
-        return self._logs.times(table).at_or_after(millis(str(timestamp)))
+        times, wanted = self._logs.times(table), millis(str(timestamp))
+        if self._settings.engine == "reference":
+            check_feed_start(times, wanted)
+        return times.at_or_after(wanted)
 
     def _end(self, ask: Ask, start: int, asked: Any) -> int:
         token = self._pages.read_token(ask)
@@ -219,6 +236,8 @@ class TableQueries:
         metadata: bool = True,
         protocols: bool = False,
     ) -> Answer:
+        if self._settings.engine == "reference":
+            check_old_engine(self._logs.head(ask.table).protocol)
         items: list[FileAction | dict[str, Any]] = []
         seen: list[tuple[Protocol, Metadata]] = [(head.protocol, head.metadata)]
         recorded = self._logs.head(ask.table, start).metadata.enabled(CHANGE_DATA_FEED)

@@ -1,4 +1,4 @@
-"""The demonstration's tables: a small one, a partitioned one of two million rows, and a nested one with nulls."""
+"""The demonstration's tables: a small one, a large one in sorted files, one with a history, nested ones, all types."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from delta_sharing_spark.schema.types import Array, Decimal, Field, Map, Primitive, Struct
+from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
 from delta_sharing_spark.testing.datafiles import FileStyle
+from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 SHARE, SCHEMA = "demo", "city"
@@ -49,14 +51,37 @@ class SampleTable:
 
 
 def write_sample(directory: str | os.PathLike[str], *, trips: int = TRIPS) -> list[SampleTable]:
-    """Write the three tables below ``directory``; the rows are the same each time.
+    """Write the five tables below ``directory``; the rows are the same each time.
+
+    ``stations`` is small. ``trips`` is large, partitioned by city and sorted by time, so that a condition on ``started``
+    skips files. ``customers`` is nested. ``bicycles`` has four versions, a change data feed and a deletion vector.
+    ``types`` has a column of each type.
 
     Args:
         directory: Where; made if absent.
         trips: Rows of the large table.
     """
     root = Path(directory)
-    return [_stations(root / "stations"), _trips(root / "trips", trips), _customers(root / "customers")]
+    return [
+        _stations(root / "stations"),
+        _trips(root / "trips", trips),
+        _customers(root / "customers"),
+        _bicycles(root / "bicycles"),
+        _types(root / "types"),
+    ]
+
+
+def share_sample(server: SharingServer, directory: str | os.PathLike[str], *, trips: int = TRIPS) -> list[SampleTable]:
+    """Write the sample below ``directory`` and share it on ``server``, in both access modes.
+
+    Args:
+        server: A server that runs.
+        directory, trips: As :func:`write_sample`.
+    """
+    tables = write_sample(directory, trips=trips)
+    for table in tables:
+        server.add_table(str(table), table.path, access_modes=("url", "dir"), comment=table.comment)
+    return tables
 
 
 def _comment(text: str) -> Mapping[str, str]:
@@ -95,7 +120,9 @@ def _trips(path: Path, rows: int) -> SampleTable:
         (
             Field("trip", Primitive("long"), False, _comment("Number of the trip")),
             Field("city", Primitive("string"), True, _comment("Partition")),
-            Field("started", Primitive("timestamp")),
+            Field(
+                "started", Primitive("timestamp"), True, _comment("Ascending: the files of a city follow each other")
+            ),
             Field("seconds", Primitive("integer")),
             Field("kilometres", Primitive("double")),
             Field("fare", Decimal(8, 2)),
@@ -125,8 +152,8 @@ def _trips(path: Path, rows: int) -> SampleTable:
         }
     )
     style = FileStyle(keep_rows=False, row_group_size=131_072)
-    DeltaTableBuilder(path, schema, ["city"], style=style, description="Bicycle trips").append(data, files=2)
-    return SampleTable("trips", str(path), rows, "Bicycle trips, partitioned by city")
+    DeltaTableBuilder(path, schema, ["city"], style=style, description="Bicycle trips").append(data, files=4)
+    return SampleTable("trips", str(path), rows, "Bicycle trips, partitioned by city, in files sorted by time")
 
 
 def _texts(values: tuple[str, ...], codes: npt.NDArray[np.int8]) -> pa.Array:
@@ -181,3 +208,83 @@ def _customer(number: int) -> dict[str, object]:
         else [{"trip": number, "fare": decimal.Decimal(c).scaleb(-2)} for c in cents[: number % 3]],
         "joined": datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc) + datetime.timedelta(hours=7 * number),
     }
+
+
+#: The days on which the versions of ``demo.city.bicycles`` were committed, at noon UTC.
+BICYCLE_DAYS = ("2026-01-05", "2026-02-02", "2026-03-02", "2026-04-06")
+
+
+def _bicycles(path: Path) -> SampleTable:
+    """Version 0 is empty, 1 buys twelve bicycles, 2 sends three to the workshop, 3 retires two by a deletion vector."""
+    # The builder asks for the time of the table's creation, which is that of version 0, and of each version.
+    days = iter((BICYCLE_DAYS[0], *BICYCLE_DAYS))
+
+    def clock() -> int:
+        return int(datetime.datetime.fromisoformat(f"{next(days)}T12:00:00+00:00").timestamp() * 1000)
+
+    schema = Struct(
+        (
+            Field("bicycle", Primitive("long"), False),
+            Field("model", Primitive("string")),
+            Field("station", Primitive("string"), True, _comment("Where it stands")),
+            Field("state", Primitive("string"), True, _comment("ready or workshop")),
+        )
+    )
+    properties = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"}
+    table = DeltaTableBuilder(
+        path, schema, properties=properties, clock=clock, description="Bicycles and their history"
+    )
+    rows = [
+        {
+            "bicycle": number,
+            "model": ("city", "cargo", "electric")[number % 3],
+            "station": _STATIONS[number % len(_STATIONS)][0],
+            "state": "ready",
+        }
+        for number in range(1, 13)
+    ]
+    table.append(rows)
+    table.update(
+        pc.field("bicycle").isin([4, 8, 12]),
+        lambda found: found.set_column(3, "state", pa.array(["workshop"] * found.num_rows, pa.string())),
+    )
+    table.delete(pc.field("bicycle").isin([3, 7]), deletion_vectors=True)
+    return SampleTable("bicycles", str(path), 10, "Bicycles: four versions, a change data feed, a deletion vector")
+
+
+def _types(path: Path) -> SampleTable:
+    """A row of ordinary values, one of the extremes that every reader must hold, one of nulls."""
+    utc = datetime.timezone.utc
+    columns: list[tuple[str, DataType, object, object]] = [
+        ("a_boolean", Primitive("boolean"), True, False),
+        ("a_byte", Primitive("byte"), 7, -(2**7)),
+        ("a_short", Primitive("short"), 700, 2**15 - 1),
+        ("an_integer", Primitive("integer"), 70_000, -(2**31)),
+        ("a_long", Primitive("long"), 7_000_000_000, 2**63 - 1),
+        ("a_float", Primitive("float"), 1.5, float("inf")),
+        ("a_double", Primitive("double"), 2.25, float("nan")),
+        ("a_decimal", Decimal(38, 10), decimal.Decimal("12.3456789012"), decimal.Decimal(10**28 - 1)),
+        ("a_string", Primitive("string"), "København", ""),
+        ("a_binary", Primitive("binary"), b"\x00\xff", b""),
+        ("a_date", Primitive("date"), datetime.date(2026, 1, 31), datetime.date(1582, 10, 15)),
+        (
+            "a_timestamp",
+            Primitive("timestamp"),
+            datetime.datetime(2026, 1, 31, 12, 30, 0, 123456, utc),
+            datetime.datetime(1900, 1, 1, tzinfo=utc),
+        ),
+        (
+            "a_timestamp_ntz",
+            Primitive("timestamp_ntz"),
+            datetime.datetime(2026, 1, 31, 12, 30),
+            datetime.datetime(1900, 1, 1),
+        ),
+        ("an_array", Array(Primitive("integer")), [1, None, 3], []),
+        ("a_struct", Struct((Field("name", Primitive("string")),)), {"name": "Ginza"}, {"name": None}),
+        ("a_map", Map(Primitive("string"), Primitive("double")), {"north": 0.5, "south": None}, {}),
+    ]
+    schema = Struct(tuple(Field(name, kind, True, _comment(str(kind))) for name, kind, _, _ in columns))
+    rows: list[dict[str, object]] = [{name: ordinary for name, _, ordinary, _ in columns}]
+    rows += [{name: extreme for name, _, _, extreme in columns}, dict.fromkeys(schema.names)]
+    DeltaTableBuilder(path, schema, description="A column of each type").append(rows)
+    return SampleTable("types", str(path), len(rows), "A column of each type: ordinary values, extremes, nulls")

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import unquote
 
+from delta_sharing_spark.sharing.address import parse_table_name
 from delta_sharing_spark.testing.answers import Pages
 from delta_sharing_spark.testing.catalog import Catalog
 from delta_sharing_spark.testing.credentials import CredentialVendor
@@ -126,14 +127,18 @@ class SharingServer:
         """Share the table at ``path`` as ``share.schema.table``; replaces one of that name.
 
         Args:
-            name: The last two periods part schema and table off.
+            name: The last two periods part schema and table off; odd parts may stand in backquotes, as in an address.
             path: Directory of the table.
             access_modes: ``accessModes`` as announced, such as ``("url", "dir")``; None leaves the field out.
             location: As announced; where ``dir`` is offered, the ``file:`` URI of ``path`` by default.
             auxiliary_locations: As announced.
             **fields: Further fields of :class:`SharedTable` (``history``, ``start_version``, ``comment``...).
         """
-        share, schema, table = name.rsplit(".", 2)
+        if "`" in name:
+            odd = parse_table_name(name)
+            share, schema, table = odd.share, odd.schema, odd.table
+        else:
+            share, schema, table = name.rsplit(".", 2)
         entry = SharedTable(
             share,
             schema,

@@ -12,6 +12,7 @@ class ServerSettings:
     """Read at every request, so tests may change them while the server runs.
 
     Attributes:
+        engine: ``reference``: as the reference server of delta-io/delta-sharing (``testing.reference_engine``).
         url_ttl: Seconds until a data URL expires.
         url_style: ``plain`` (``exp``), ``s3`` (``X-Amz-Date``, ``X-Amz-Expires``) or ``azure`` (``se``) beside the signature.
         expired_style: What an expired URL answers: S3's 403, S3's 400 (``ExpiredToken``), Azure's 403, GCS's 400.
@@ -45,6 +46,7 @@ class ServerSettings:
         rewrite: Applied to every line of a table's answer; None drops the line.
     """
 
+    engine: Literal["protocol", "reference"] = "protocol"
     url_ttl: float = 3600.0
     url_style: Literal["plain", "s3", "azure"] = "plain"
     expired_style: Literal["s3", "s3-400", "azure", "gcs"] = "s3"

@@ -137,7 +137,7 @@ class TableLogs:
             for task, modified, vector in rows:
                 body: dict[str, Any] = {
                     "path": task.id,
-                    "partitionValues": dict(task.partition_values),
+                    "partitionValues": dict(task.partition_values or {}),
                     "size": task.size,
                     "modificationTime": modified or 0,
                     "dataChange": True,

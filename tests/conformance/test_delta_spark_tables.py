@@ -1,6 +1,7 @@
 """Tables written by Delta Lake on Spark (``tests/data/write_with_delta.py``): exactly the rows and types Delta reads.
 
-Every kept version and the change feed of every table, in url mode in both response formats and in dir mode; no Spark.
+Every kept version and the change feed of every table, in url mode in both response formats, from a server with the
+reference server's two engines, and in dir mode; no Spark.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.settings import ServerSettings
 
 sys.path.insert(0, str(Path(__file__).parent))
 from canonical import row_texts
@@ -34,6 +36,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
 WAYS: dict[str, dict[str, str]] = {
     "url-delta": {"accessMode": "url", "responseFormat": "delta"},
     "url-parquet": {"accessMode": "url", "responseFormat": "parquet"},
+    "url-reference": {"accessMode": "url"},
     "dir": {"accessMode": "dir"},
 }
 
@@ -50,16 +53,24 @@ SNAPSHOTS = [
     (name, way, version) for name, found in EXPECTED.items() for way in ways(name) for version in found["versions"]
 ]
 FEEDS = [
-    (name, way, span) for name, found in EXPECTED.items() for way in ways(name) for span in found.get("changes", {})
+    (name, way, span)
+    for name, found in EXPECTED.items()
+    for way in ways(name)
+    for span in found.get("changes", {})
+    # The reference server lists no feed of a table with reader features: tests/unit/testing/test_reference_engine.py.
+    if way != "url-reference" or found["protocol"][0] == 1
 ]
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[SharingClient]:
-    with SharingServer() as running:
-        for name, path in TABLES.items():
-            running.add_table(f"delta.spark.{name}", path, access_modes=("url", "dir"))
-        yield SharingClient(running.profile())
+def clients() -> Iterator[dict[str, SharingClient]]:
+    """A client for each way."""
+    with SharingServer() as running, SharingServer(settings=ServerSettings(engine="reference")) as reference:
+        for server in (running, reference):
+            for name, path in TABLES.items():
+                server.add_table(f"delta.spark.{name}", path, access_modes=("url", "dir"))
+        found = {way: SharingClient(running.profile()) for way in WAYS}
+        yield {**found, "url-reference": SharingClient(reference.profile())}
 
 
 def types(scan: Scan) -> list[list[str]]:
@@ -85,17 +96,17 @@ def test_the_catalogue_lists_every_table() -> None:
 
 
 @pytest.mark.parametrize(("name", "way", "version"), SNAPSHOTS)
-def test_snapshot(client: SharingClient, name: str, way: str, version: str) -> None:
-    scan = client.table(f"delta.spark.{name}").scan(version=int(version), **WAYS[way])
+def test_snapshot(clients: dict[str, SharingClient], name: str, way: str, version: str) -> None:
+    scan = clients[way].table(f"delta.spark.{name}").scan(version=int(version), **WAYS[way])
     check(name, scan, EXPECTED[name]["versions"][version])
 
 
 @pytest.mark.parametrize(("name", "way", "span"), FEEDS)
-def test_change_feed(client: SharingClient, name: str, way: str, span: str) -> None:
+def test_change_feed(clients: dict[str, SharingClient], name: str, way: str, span: str) -> None:
     start, end = map(int, span.split("-"))
     answer = EXPECTED[name]["changes"][span]
     if "error" in answer:
         pytest.skip(f"Delta itself refuses this range: {answer['error']}")
     columns = [column for column, _ in answer["types"]]
-    scan = client.table(f"delta.spark.{name}").changes(start, end, columns=columns, **WAYS[way])
+    scan = clients[way].table(f"delta.spark.{name}").changes(start, end, columns=columns, **WAYS[way])
     check(name, scan, answer)

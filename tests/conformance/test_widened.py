@@ -21,6 +21,9 @@ WIDENED: list[tuple[pa.DataType, str, list[Any], str]] = [
     (pa.int16(), "double", [1, 100], "n > 1.5"),
     (pa.int32(), "decimal(12,2)", [1, 100], "n > 1.01"),
     (pa.int64(), "decimal(20,0)", [1, 1 << 60], "n > 2"),
+    (pa.int8(), "decimal(4,1)", [-128, 127], "n > 126.9"),
+    (pa.int16(), "decimal(5,0)", [-(1 << 15), (1 << 15) - 1], "n = 32767"),
+    (pa.int64(), "decimal(19,0)", [-(1 << 63), (1 << 63) - 1], "n > 9223372036854775806"),
     # 0.1 as a float is more than 0.1 as a double, and less than this.
     (pa.float32(), "double", [0.1, 2.5], "n > 0.100000002"),
     (pa.decimal128(5, 2), "decimal(12,4)", [Decimal("99.99"), Decimal(100)], "n > 99.9901"),

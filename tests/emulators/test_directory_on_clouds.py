@@ -12,7 +12,7 @@ import pytest
 from clouds import Cloud, put_table
 from shared_tables import NAME, head_of, opened, rows, split_of
 
-from delta_sharing_spark.access.credentials import StorageToken, issue
+from delta_sharing_spark.access.directory.tokens import StorageToken, issue
 from delta_sharing_spark.errors import CredentialError, FileGoneError
 from delta_sharing_spark.scan.read import read_split
 from delta_sharing_spark.sharing.listing import parse_credentials
@@ -36,7 +36,7 @@ class CloudIssuer:
     listing: bool = True
     asked: list[Location] = field(default_factory=list)
 
-    def ask(self, location: Location) -> StorageToken:
+    def issue_token(self, location: Location) -> StorageToken:
         self.asked.append(location)
         wire = self.cloud.vend(str(location), lifetime=self.lifetime, listing=self.listing)
         answer = parse_credentials(wire, str(NAME))
@@ -71,7 +71,7 @@ def test_the_same_rows(cloud: Cloud, table: DeltaTableBuilder, name: str, listin
     issuer = CloudIssuer(cloud, listing=listing)
     found = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
     assert _found(rows(found)) == _expected(table)
-    assert found.store.listing_refused is not listing
+    assert found.log.listing_refused is not listing
     assert len(issuer.asked) == 1
 
 
@@ -81,7 +81,7 @@ def test_raw_names(cloud: Cloud, name: str) -> None:
     for number, one in enumerate(names):
         cloud.put(f"{name}/{one}", f"content {number}".encode())
     root = parse_location(cloud.location(name))
-    token = CloudIssuer(cloud).ask(root)
+    token = CloudIssuer(cloud).issue_token(root)
     storage = Storage(root, token.secret, StorageSettings(endpoint=cloud.endpoint, retry_seconds=2))
     for number, one in enumerate(names):
         at = parse_location(f"{root}/{one}")
@@ -97,7 +97,7 @@ def test_listing_from_a_name(cloud: Cloud, name: str) -> None:
     cloud.put(f"{name}/_delta_log/_last_checkpoint", b"{}")
     cloud.put(f"{name}/_delta_log/_sidecars/x.parquet", b"{}")
     root = parse_location(cloud.location(name))
-    storage = Storage(root, CloudIssuer(cloud).ask(root).secret, StorageSettings(endpoint=cloud.endpoint))
+    storage = Storage(root, CloudIssuer(cloud).issue_token(root).secret, StorageSettings(endpoint=cloud.endpoint))
     log = parse_location(f"{root}/_delta_log")
     found = storage.list_from(log, f"{9:020d}.")
     assert [entry.name for entry in found] == [f"{v:020d}.json" for v in (9, 10, 11)] + ["_last_checkpoint"]
@@ -108,13 +108,13 @@ def test_listing_from_a_name(cloud: Cloud, name: str) -> None:
 def test_missing_and_refused_are_told_apart(cloud: Cloud, name: str) -> None:
     cloud.put(f"{name}/a", b"x")
     root = parse_location(cloud.location(name))
-    token = CloudIssuer(cloud).ask(root)
+    token = CloudIssuer(cloud).issue_token(root)
     storage = Storage(root, token.secret, StorageSettings(endpoint=cloud.endpoint, retry_seconds=2))
     missing = parse_location(f"{root}/missing")
     for action in (lambda: storage.get(missing), lambda: storage.get(missing, 0, 1), lambda: storage.info(missing)):
         with pytest.raises(FileNotFoundError):
             action()
-    blind = CloudIssuer(cloud, listing=False).ask(root)
+    blind = CloudIssuer(cloud, listing=False).issue_token(root)
     refused = Storage(root, blind.secret, StorageSettings(endpoint=cloud.endpoint, retry_seconds=2))
     with pytest.raises(PermissionError):
         refused.list_from(root, "")
@@ -128,7 +128,7 @@ def test_a_sibling_prefix_is_refused(cloud: Cloud, name: str) -> None:
     cloud.put(f"{name}2/a", b"secret")
     root = parse_location(cloud.location(name))
     storage = Storage(
-        root, CloudIssuer(cloud).ask(root).secret, StorageSettings(endpoint=cloud.endpoint, retry_seconds=2)
+        root, CloudIssuer(cloud).issue_token(root).secret, StorageSettings(endpoint=cloud.endpoint, retry_seconds=2)
     )
     assert storage.get(parse_location(f"{root}/a")) == b"x"
     with pytest.raises(PermissionError):

@@ -12,7 +12,7 @@ import pytest
 from clouds import Cloud, put_table
 from test_directory_on_clouds import CloudIssuer
 
-from delta_sharing_spark.access.credentials import StorageToken
+from delta_sharing_spark.access.directory.tokens import StorageToken
 from delta_sharing_spark.access.engines import create_secret, storage_options
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.storage.faults import StorageSettings
@@ -39,7 +39,7 @@ def settings(cloud: Cloud) -> StorageSettings:
 @pytest.fixture
 def token(cloud: Cloud, table: DeltaTableBuilder) -> StorageToken:
     location = put_table(cloud, table.path, f"t{uuid.uuid4().hex[:8]}")
-    return CloudIssuer(cloud).ask(parse_location(location))
+    return CloudIssuer(cloud).issue_token(parse_location(location))
 
 
 def _files(table: DeltaTableBuilder, root: str) -> list[str]:

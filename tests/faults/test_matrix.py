@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from delta_sharing_spark.access.url import UrlAccess
+from delta_sharing_spark.access.url.access import UrlAccess
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import FileError
 from delta_sharing_spark.scan.plan import Split

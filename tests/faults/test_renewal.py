@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from delta_sharing_spark.access import renewal
+from delta_sharing_spark.access.url import renewal
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError, TableChangedError
 from delta_sharing_spark.scan.parallel import read_splits
@@ -113,6 +113,31 @@ def test_a_changed_table_is_an_error_or_the_same_rows(
             ids(splits)
 
 
+@pytest.mark.parametrize("history", [True, False])
+@pytest.mark.parametrize("change", ["append", "delete", "rewrite"])
+def test_a_token_that_is_answered_with_a_newer_version(
+    server: SharingServer, own: DeltaTableBuilder, change: str, history: bool
+) -> None:
+    """Delta Kernel ignores a token's version: the rows stay those of the plan, or the table has changed."""
+    server.settings.engine = "reference"
+    expected = sorted(own.expected().column("id").to_pylist())
+    splits = splits_of(scan(server))
+    if change == "append":
+        own.append(rows(900, 950))
+    elif change == "delete":
+        own.delete(pc.field("id") < 130, deletion_vectors=True)
+    else:
+        own.optimize()
+    server.add_table("s.d.own", own.path, history=history)
+    for _ in range(2):
+        server.expire_urls()
+        if history or change == "append":
+            assert ids(splits) == expected
+        else:
+            with pytest.raises((TableChangedError, FileGoneError), match="load it again"):
+                ids(splits)
+
+
 def test_another_size_under_the_same_id(server: SharingServer, own: DeltaTableBuilder) -> None:
     splits = splits_of(scan(server))
 
@@ -156,7 +181,7 @@ def test_change_feed(server: SharingServer, own: DeltaTableBuilder) -> None:
 def test_large_tables_are_narrowed_to_a_splits_partitions(
     server: SharingServer, own: DeltaTableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewal, "WHOLE", 1)
+    monkeypatch.setattr(renewal, "NARROW_ABOVE_FILES", 1)
     expected = sorted(own.expected().column("id").to_pylist())
     splits = splits_of(scan(server))
     # No hint asks for a NULL partition.
@@ -165,13 +190,13 @@ def test_large_tables_are_narrowed_to_a_splits_partitions(
     server.reset_metrics()
     assert ids(one) == [i for i in expected if i in set(ids(one))]
     narrow = server.bytes_sent("query")
-    monkeypatch.setattr(renewal, "WHOLE", 10**6)
+    monkeypatch.setattr(renewal, "NARROW_ABOVE_FILES", 10**6)
     renewal._loads.clear()
     server.expire_urls()
     server.reset_metrics()
     ids(one)
     assert narrow < server.bytes_sent("query") / 2
-    monkeypatch.setattr(renewal, "WHOLE", 1)
+    monkeypatch.setattr(renewal, "NARROW_ABOVE_FILES", 1)
     renewal._loads.clear()
     # A server that reads the hints otherwise and leaves the file out: the whole answer decides.
     server.faults.add("query", skip=0, times=1, status=400)
@@ -251,7 +276,7 @@ def test_cost_of_compact_answers(note: Callable[[str], None]) -> None:
     """A hundred thousand URLs of 1.2 KB, kept."""
     import tracemalloc
 
-    from delta_sharing_spark.access.fresh_urls import UrlPage
+    from delta_sharing_spark.access.url.url_cache import UrlPage
     from delta_sharing_spark.sharing.actions import FileRecord
 
     token = "IQoJb3JpZ2luX2Vj" * 60

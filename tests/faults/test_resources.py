@@ -22,10 +22,10 @@ import pytest
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
+from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
 from delta_sharing_spark.scan.read import CONNECTIONS, _SplitReader, read_split
 from delta_sharing_spark.spark import inline_secrets
-from delta_sharing_spark.storage.connections import ReadCancelled
 from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.ranges import ByteSource
 from delta_sharing_spark.testing.buckets import BucketServer
@@ -129,7 +129,7 @@ def test_closed_at_a_renewal(server: BucketServer, slow: str, name: str) -> None
     split = planned(server, name, memoryBudget="1m", readTimeout="60s", retryTimeout="60s")
     renewal = server.faults.add("query" if name == "s.d.t" else "credentials", **SLOW[slow])
     server.faults.add("data", times=None, status=400, body="<Error><Code>ExpiredToken</Code></Error>")
-    reader = _SplitReader(split)
+    reader = _SplitReader(split, split.access)
 
     def read() -> None:
         with suppress(ReadCancelled, CancelledError):
@@ -303,7 +303,9 @@ def test_urls_that_are_not_admitted(url: str, named: str) -> None:
     import requests
 
     with requests.Session() as session:
-        source = HttpSource(session, _Url(url), name="f", size=10, policy=HttpPolicy(retry_seconds=0))
+        source = HttpSource(
+            session, _Url(url), name="f", size=10, policy=HttpPolicy(retry_seconds=0, local_server=True)
+        )
         with pytest.raises(ConfigError, match=r"allowedDataHosts") as caught:
             source.read(0, 5)
     assert named in str(caught.value)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.testing.buckets import BucketServer
@@ -113,6 +114,27 @@ def test_faults_under_tasks(spark: Any, server: SharingServer, address: str, exp
     server.faults.add("data", times=None, corrupt=700)
     with pytest.raises(Exception, match=r"CorruptFileError.*damaged"):
         answers(frame)
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_commit_between_plan_and_renewal(spark: Any, server: SharingServer, tmp_path: Path, history: bool) -> None:
+    """A server that ignores what version a refresh token is of: the plan's rows, or the error of a changed table."""
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    table = DeltaTableBuilder(tmp_path / "t", schema, (), {"delta.enableDeletionVectors": "true"})
+    table.append([{"id": i, "text": f"t{i}"} for i in range(40)], files=4)
+    server.settings.engine = "reference"
+    server.add_table("s.d.changing", table.path)
+    address = f"{server.write_profile(tmp_path / 'c.share')}#s.d.changing"
+    frame = spark.read.format("deltaSharing").options(**_QUICK).load(address)
+    wanted = answers(frame)
+    table.optimize()
+    server.add_table("s.d.changing", table.path, history=history)
+    server.expire_urls()
+    if history:
+        assert answers(frame) == wanted
+    else:
+        with pytest.raises(Exception, match="load it again"):
+            answers(frame)
 
 
 #: Counts each table once it is loaded; then keeps what the UI shows and what lies in temporary directories.

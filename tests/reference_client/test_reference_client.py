@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.testing.sample import write_sample
+from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer
 
 delta_sharing = pytest.importorskip("delta_sharing", reason="the reference client is not installed here")
@@ -23,8 +23,7 @@ TABLES = ("stations", "trips", "customers")
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingServer]:
     with SharingServer() as running:
-        for table in write_sample(tmp_path_factory.mktemp("sample"), trips=2000):
-            running.add_table(str(table), table.path)
+        share_sample(running, tmp_path_factory.mktemp("sample"), trips=2000)
         yield running
         assert not running.failures
 
@@ -37,7 +36,7 @@ def profile(server: SharingServer, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_it_lists_what_we_list(profile: str) -> None:
     theirs = {(t.share, t.schema, t.name) for t in delta_sharing.SharingClient(profile).list_all_tables()}
     ours = {(t.share, t.schema, t.name) for t in SharingClient(profile).list_all_tables()}
-    assert theirs == ours == {("demo", "city", name) for name in TABLES}
+    assert theirs == ours == {("demo", "city", name) for name in (*TABLES, "bicycles", "types")}
 
 
 @pytest.mark.parametrize("delta_format", [False, True], ids=["parquet", "delta"])

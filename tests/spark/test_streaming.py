@@ -158,7 +158,7 @@ def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(
     """Longer by hand: KILL_ROUNDS drivers are killed; KILL_SEED repeats the moments that a run printed."""
     if spark_mode != "classic":
         pytest.skip("the driver is a process of its own, and classic")
-    seed = int(os.environ.get("KILL_SEED", random.randrange(10**6)))
+    seed = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(10**6)))
     draw, rounds = random.Random(seed), int(os.environ.get("KILL_ROUNDS", "1"))
     table = DeltaTableBuilder(tmp_path / "killed", SCHEMA)
     address = share(table)

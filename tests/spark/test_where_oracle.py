@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import datetime
-import random
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from pyspark.errors import AnalysisException
 
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "predicates"))
 
-import test_query_narrowing as narrowing
 from where_strategies import ROWS, SCHEMA, predicates, table
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.evaluate import evaluate
-from delta_sharing_spark.predicates.lexer import Source, tokenize
-from delta_sharing_spark.predicates.query import analyse
-from delta_sharing_spark.predicates.query_constants import folded
 from delta_sharing_spark.predicates.sql import parse_where
 
 pytestmark = pytest.mark.spark
@@ -76,9 +70,9 @@ def differences(spark, rows, texts):
     return wrong
 
 
-def accepted(text):
+def accepted(text, zone="UTC"):
     try:
-        parse_where(text, SCHEMA)
+        parse_where(text, SCHEMA, time_zone=zone)
     except PredicateError:
         return False
     return True
@@ -184,111 +178,63 @@ def test_odd_predicates_select_what_spark_selects(spark):
 
 def test_times_without_a_zone_are_read_in_the_sessions(spark):
     """Every half hour of the days on which clocks change, among others."""
-    days = [(2020, 3, 29), (2020, 10, 25), (2020, 3, 8), (2020, 11, 1), (1969, 12, 31), (1970, 1, 1)]
+    days = [
+        (2020, 3, 28),
+        (2020, 3, 30),
+        (2020, 10, 24),
+        (2020, 10, 26),
+        (2020, 2, 16),
+        (2020, 3, 29),
+        (2020, 10, 25),
+        (2020, 3, 8),
+        (2020, 11, 1),
+        (1969, 12, 31),
+        (1970, 1, 1),
+    ]
     utc = datetime.timezone.utc
     moments = [datetime.datetime(*day, half // 2, half % 2 * 30, tzinfo=utc) for day in days for half in range(48)]
-    data = table([dict.fromkeys(SCHEMA.names) | {"ts": moment} for moment in moments])
+    data = table([dict.fromkeys(SCHEMA.names) | {"ts": moment, "d": moment.date()} for moment in moments])
     texts = [
         f"ts {op} '{text}'"
         for text in ("2020-03-29 02:30:00", "2020-10-25 02:30:00", "2020-03-08 02:30:00", "2020-11-01 01:30:00", "1970-01-01")
         for op in ("<", "=", ">=")
     ]  # fmt: skip
+    texts += [
+        f"{function} >= {literal}"
+        for function in ("CAST(ts AS DATE)", "date_trunc('DAY', ts)")
+        for literal in ("'2020-03-29'", "'2020-11-01'", "'2020-02-16'")
+    ]
+    texts += [
+        f"ts >= TIMESTAMP '{day} 02:30:00' {sign} INTERVAL {interval}"
+        for day in ("2020-03-28", "2020-03-30", "2020-10-24", "2020-10-26", "2020-11-02")
+        for sign in "+-"
+        for interval in ("1 DAY", "24 HOURS", "1 DAY 1 HOUR", "1 MONTH")
+    ]
+    texts += [
+        "year(ts) = 2020",
+        "year(ts) < 2021",
+        "trunc(ts, 'MONTH') = '2020-03-01'",
+        "d < TIMESTAMP '2020-03-29 12:00:00'",
+        "d = TIMESTAMP '2020-02-16 00:00:00'",
+        "coalesce(ts, DATE '2020-03-29') < '2020-03-29 12:00:00'",
+    ]
     before = spark.conf.get("spark.sql.session.timeZone")
     try:
-        for zone in ("Europe/Berlin", "America/New_York", "Asia/Kolkata", "+05:30"):
+        for zone in (
+            "Europe/Berlin",
+            "America/New_York",
+            "America/Sao_Paulo",
+            "Africa/Cairo",
+            "Asia/Kolkata",
+            "+05:30",
+        ):
             spark.conf.set("spark.sql.session.timeZone", zone)
             asked = texts if ":" not in zone else [*texts, "ts < '1969-12-31 12:00:00'"]
+            asked = [text for text in asked if accepted(text, zone)]
+            assert len(asked) > len(texts) * 0.8
             answers = spark.createDataFrame(data).selectExpr(*asked).toArrow()
             for text, answer in zip(asked, answers.columns, strict=True):
-                assert evaluate(parse_where(text, SCHEMA, time_zone=zone), data).to_pylist() == answer.to_pylist(), text
+                ours = evaluate(parse_where(text, SCHEMA, time_zone=zone), data).to_pylist()
+                assert ours == answer.to_pylist(), (zone, text)
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
-
-
-def test_computed_constants_are_what_spark_computes(spark):
-    draw_from = random.Random(7)
-    texts = []
-    for _ in range(300):
-        day = datetime.date(1, 1, 1) + datetime.timedelta(days=draw_from.randrange(3_652_059))
-        day = draw_from.choice([day, day.replace(day=1) - datetime.timedelta(days=1) if day.toordinal() > 31 else day])
-        text = f"DATE '{day}'"
-        for _ in range(draw_from.choice([1, 1, 2])):
-            unit, most = draw_from.choice([("DAY", 40_000), ("MONTHS", 30), ("MONTH", 900), ("YEAR", 110)])
-            count = draw_from.randint(-most, most)
-            text += f" {draw_from.choice('+-')} INTERVAL '{count}' {unit}"
-        texts.append(text)
-    numbers = [".06", "0.01", "1.5", "123456.654321", "00.10", "5.0"]
-    texts += [f"{a} {op} {b} - {c}" for a in numbers for op in "+-" for b in numbers for c in numbers[:2]]
-    literals = {text: edits[0][2] for text in texts if (edits := folded(tokenize(Source(text))[:-1]))}
-    assert len(literals) > 350
-    row = spark.range(1).selectExpr(*(f"({text}) = {literal}" for text, literal in literals.items())).toArrow()
-    assert [text for text, same in zip(literals, row.columns, strict=True) if same.to_pylist() != [True]] == []
-    types = spark.range(1).selectExpr(*(f"typeof({text})" for text in texts[:300] if text in literals)).toArrow()
-    assert {kind for column in types.columns for kind in column.to_pylist()} == {"date"}
-
-
-QUERIES = [
-    "SELECT o.id, (SELECT max(city) FROM s.d.customers c WHERE c.cid = o.cust AND c.city > 'a') m FROM s.d.orders o WHERE o.price >= 1",
-    "SELECT id, row_number() OVER (PARTITION BY cust ORDER BY price, id, day, note) r FROM s.d.orders WHERE id = 1 AND price > 0.5",
-    "SELECT cust, count(*) FROM s.d.orders WHERE price NOT IN (1.0, 2.0) OR price IS NULL GROUP BY cust HAVING count(*) > 1",
-    "SELECT a.id FROM s.d.orders a LEFT SEMI JOIN s.d.orders b ON a.id = b.cust AND b.price > 1 WHERE a.note = 'a'",
-    "SELECT a.id, b.id FROM s.d.orders a JOIN s.d.orders b ON a.id = b.cust LEFT JOIN s.d.customers c ON c.cid = b.id"
-    " WHERE a.price > 1 AND b.price < 3 AND c.city <=> NULL",
-    "SELECT id FROM s.d.orders WHERE id IN (SELECT cid FROM s.d.customers WHERE city = 'b') AND day = '2020-01-01'",
-    "SELECT DISTINCT note FROM s.d.orders WHERE NOT (note = 'a' AND id = 1) EXCEPT SELECT note FROM s.d.customers WHERE note = 'A'",
-    "SELECT s.d.orders.id FROM s.d.orders, s.d.customers WHERE s.d.orders.cust = customers.cid AND customers.city = 'a'",
-    "SELECT sum(CASE WHEN price > 1 THEN 1 ELSE 0 END) FROM s.d.orders WHERE id BETWEEN 1 AND 2 AND cust = 3 OR id = 3",
-    "SELECT o.id FROM s.d.customers c RIGHT JOIN s.d.orders o ON o.cust = c.cid AND c.city = 'a' WHERE o.id = 1 AND c.note IS NULL",
-    "SELECT g, count(1) c FROM (SELECT id + 1 AS g, * FROM s.d.orders) GROUP BY g",
-    "SELECT id FROM s.d.orders o, LATERAL (SELECT city FROM s.d.customers WHERE cid = o.cust AND city = 'a') WHERE o.price > 1",
-]
-
-
-def test_narrowed_tables_answer_queries_as_whole_ones_do(spark):
-    pick = random.Random(3).choice
-    days = [datetime.date(2020, 1, 1), datetime.date(2020, 6, 1), None]
-    orders = [
-        (
-            pick([1, 2, 3, None]),
-            pick([1, 2, 3, 4]),
-            pick([0.5, 1.0, 3.0, None, float("nan")]),
-            pick(days),
-            pick(["a", "A", "it's", None]),
-        )
-        for _ in range(60)
-    ]
-    customers = [(pick([1, 2, 3, 4]), pick(["a", "b", "it's", None]), pick(["a", "A", None])) for _ in range(20)]
-    whole = {
-        "orders": spark.createDataFrame(orders, "id long, cust long, price double, day date, note string"),
-        "customers": spark.createDataFrame(customers, "cid long, city string, note string"),
-    }
-    spark.createDataFrame([(1, 3), (2, 4)], "id long, x long").createOrReplaceTempView("local")
-    pushed = compared = 0
-    for text in [*list(narrowing.CASES)[::3], *QUERIES]:
-        if "rand()" in text or "TABLESAMPLE" in text or "note = 'x'" in text:  # by chance, or ambiguous
-            continue
-        query = analyse(text, narrowing.look_up)
-        answers = []
-        for narrow in (False, True):
-            views = []
-            for i, reference in enumerate(query.references):
-                frame = whole[reference.name[2].lower()]
-                if narrow and reference.where:
-                    frame = frame.where(reference.where)
-                    pushed += 1
-                if narrow and reference.columns is not None:
-                    frame = frame.select(*reference.columns)
-                views.append(f"narrowed_{i}")
-                frame.createOrReplaceTempView(views[-1])
-            try:
-                result = spark.sql(query.splice(views))
-            except AnalysisException:
-                # Some of the unit suite's cases name columns that these tables do not have: no query to compare.
-                assert not narrow, text
-                break
-            answers.append((result.schema, sorted(map(repr, result.collect()))))
-        if answers:
-            assert answers[0] == answers[1], text
-            compared += 1
-    assert pushed > 15
-    assert compared > 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import pytest
 from delta_sharing_spark.cli import main
 from delta_sharing_spark.testing.sample import write_sample
 from delta_sharing_spark.testing.server import SharingServer
+
+TABLES = {"stations", "trips", "customers", "bicycles", "types"}
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +55,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         ("#", {"demo", "dotted.share"}),
         ("#demo", {"city"}),
         ("#dotted.share", {"city"}),
-        ("#DOTTED.share.city", {"stations", "trips", "customers"}),
-        ("#demo.city", {"stations", "trips", "customers"}),
+        ("#DOTTED.share.city", TABLES),
+        ("#demo.city", TABLES),
     ],
 )
 def test_ls(run: Run, profile: str, path: str, names: set[str]) -> None:
@@ -69,6 +72,78 @@ def test_ls_takes_the_profile_from_the_environment(run: Run, profile: str, monke
     monkeypatch.setenv("DELTA_SHARING_PROFILE", profile)
     assert "dotted.share" in run("ls")[1]
     assert run("count", "demo.city.trips")[:2] == (0, "1000\n")
+    assert run("ls", "demo")[1].split()[2:] == ["city"]
+    assert set(run("ls", "dotted.share.city")[1].split()) >= TABLES
+    assert run("ls", "demo.city.bicycles")[1].splitlines()[2].split() == ["bicycle", "long", "NOT", "NULL"]
+    assert run("ls", "dotted.share.city.bicycles")[1] == run("ls", "demo.city.bicycles")[1]
+    code, _, err = run("ls", "demo.ctiy")
+    assert (code, "did you mean 'city'?" in err) == (1, True)
+
+
+def test_ls_is_narrow_unless_it_is_asked_for_more(run: Run, profile: str) -> None:
+    brief = run("ls", f"{profile}#demo.city")[1]
+    assert brief.splitlines()[0].split() == ["name", "comment"]
+    assert {"id", "share"} <= set(run("ls", "--long", f"{profile}#demo.city")[1].splitlines()[0].split())
+    assert len(run("ls", "--limit", "2", f"{profile}#demo.city")[1].splitlines()) == 4
+    assert len(json.loads(run("ls", "--limit", "2", "--json", f"{profile}#demo.city")[1])) == 2
+
+
+@pytest.mark.parametrize("no_colour", [False, True])
+def test_colour_on_terminals_only(
+    run: Run, profile: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_colour: bool
+) -> None:
+    monkeypatch.setattr(
+        "delta_sharing_spark.terminal.os.environ", {"NO_COLOR": "1"} if no_colour else {"TERM": "xterm"}
+    )
+    assert "\x1b" not in run("ls", f"{profile}#demo.city")[1]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("delta_sharing_spark.terminal.shutil.get_terminal_size", lambda: os.terminal_size((30, 20)))
+    out = run("ls", f"{profile}#demo.city")[1]
+    assert ("\x1b" in out) == (not no_colour)
+    assert any(line.endswith("…") for line in out.splitlines())
+    assert ("\x1b[1;31m" in run("ls", f"{profile}#nix")[2]) == (not no_colour)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "format"),
+    [
+        (["-O", "o.csv"], "csv"),
+        (["-O", "o.JSONL"], "json"),
+        (["-O", "o.pq", "--limit", "3"], "parquet"),
+        (["-O", "o.txt", "--format", "csv"], "csv"),
+        (["-O", "o.csv", "--format", "parquet"], None),
+        (["-O", "o.parquet", "--format", "csv"], None),
+        (["-O", "o.xls"], None),
+        (["-O", "o"], None),
+    ],
+)
+def test_the_format_follows_the_suffix(
+    run: Run, profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], format: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("download", f"{profile}#demo.city.bicycles", *arguments)
+    if format is None:
+        assert (code, os.listdir()) == (2, [])
+        assert "format" in err
+        return
+    assert code == 0
+    content = Path(arguments[1]).read_bytes()
+    assert {"parquet": b"PAR1", "csv": b'"bic', "json": b'{"bi'}[format] == content[:4]
+    if format == "parquet":
+        assert pq.read_table(arguments[1]).num_rows == 3
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(run: Run, shell: str, tmp_path: Path) -> None:
+    code, script, _ = run("completion", shell)
+    assert code == 0
+    for word in ("download", "--format", "--where", "parquet csv json", "serve"):
+        assert word.removeprefix("--" if shell == "fish" else "") in script
+    if shell == "bash" and shutil.which("bash"):
+        asked = 'COMP_WORDS=(delta-sharing-spark download --format ""); COMP_CWORD=3; _delta_sharing_spark; echo ${COMPREPLY[@]}'
+        done = subprocess.run(["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["parquet", "csv", "json"]
 
 
 def test_schema(run: Run, profile: str) -> None:
@@ -177,6 +252,24 @@ def test_exit_codes(run: Run, profile: str, arguments: list[str], code: int, mes
     assert message in err
     assert err.startswith("delta-sharing-spark: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script")
+@pytest.mark.parametrize("version", [None, "1.8.0_401", "11.0.2"])
+def test_the_demonstration_says_which_java_it_needs(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None
+) -> None:
+    pytest.importorskip("pyspark")
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    if version is not None:
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    code, out, err = run("demo")
+    assert (code, out) == (2, "")
+    found = {None: "none was found", "1.8.0_401": f"{java} is Java 8", "11.0.2": f"{java} is Java 11"}[version]
+    assert f"Spark needs Java 17 or newer and {found}. Run: " in err
 
 
 @pytest.mark.parametrize("arguments", [[], ["lst"], ["head", "-n", "0", "p#a.b.c"]])

@@ -40,6 +40,18 @@ def test_options_in_the_readme_exist() -> None:
     assert in_table | in_code <= known
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_in_samples_exist(page: Path) -> None:
+    known = {name.lower() for option in OPTIONS for name in (option.name, *option.aliases)}
+    in_code = re.findall(r"\.option\([\"'](\w+)[\"']", page.read_text(encoding="utf-8"))
+    assert {name.lower() for name in in_code} - {"checkpointlocation"} <= known
+
+
+def test_every_page_is_in_the_site() -> None:
+    listed = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed == {page.name for page in PAGES} - {"README.md"}
+
+
 def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 

@@ -221,6 +221,7 @@ def test_secrets_are_declared_sensitive() -> None:
         "clientId",
         "clientSecret",
         "password",
+        "gatewayToken",
         "proxy",
         "username",
     }

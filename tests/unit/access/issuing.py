@@ -7,7 +7,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from delta_sharing_spark.access.credentials import StorageToken
+from delta_sharing_spark.access.directory.tokens import StorageToken
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
 
@@ -25,7 +25,7 @@ class CountingIssuer:
     accepted: set[str] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def ask(self, location: Location) -> StorageToken:
+    def issue_token(self, location: Location) -> StorageToken:
         time.sleep(self.delay)
         with self.lock:
             self.asked.append(location)

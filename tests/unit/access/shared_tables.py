@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from delta_sharing_spark.access.directory import DirectoryTable, open_directory
+from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
+from delta_sharing_spark.access.negotiate import Decision
+from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable
 from delta_sharing_spark.deltalog.replay import Snapshot
+from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.read import read_split
 from delta_sharing_spark.sharing.actions import Metadata, Protocol, TableSnapshotHead
@@ -53,21 +59,31 @@ def opened(
     profile: Profile = PROFILE,
     retry_seconds: float = 2,
     **options,
-) -> DirectoryTable:
+) -> TableDirectory:
     settings = StorageSettings(endpoint=endpoint, retry_seconds=retry_seconds, first_wait=0.01)
     return open_directory(profile, TransportSettings(), NAME, head, settings=settings, **options)
 
 
-def split_of(table: DirectoryTable, snapshot: Snapshot, tasks: list[FileTask]) -> Split:
+def falling_back(by_directory: Callable[[], Any]) -> TableOpener:
+    """An opener whose table is what ``by_directory`` gives, else the text "by url"."""
+    decision = Decision("dir", "many files", fallback="url")
+    options = parse_options({"path": str(NAME)})
+    head = TableSnapshotHead(None, "delta", Protocol(1, ()), Metadata("", "", ()))
+    negotiated = NegotiatedTable(options, PROFILE, TransportSettings(), NAME, head, decision)
+    modes: Any = {"dir": lambda _: by_directory(), "url": lambda _: "by url"}
+    return TableOpener(negotiated, modes)
+
+
+def split_of(table: TableDirectory, snapshot: Snapshot, tasks: list[FileTask]) -> Split:
     """A split as it arrives on an executor: through a pickle, but for the issuer that counts."""
     spec = ReadSpec(str(NAME), snapshot.schema, snapshot.schema, snapshot.partition_columns, snapshot.mapping)
-    access = table.access.carrying(tasks)
+    access = table.access.restricted_to(tasks)
     split = Split(0, spec, tuple(FileSlice(task) for task in tasks), replace(access, issuer=None))
     arrived: Split = pickle.loads(pickle.dumps(split))
     return replace(arrived, access=replace(arrived.access, issuer=access.issuer))
 
 
-def rows(table: DirectoryTable, **asked: int) -> list[dict[str, object]]:
+def rows(table: TableDirectory, **asked: int) -> list[dict[str, object]]:
     snapshot = table.snapshot(**asked)
     split = split_of(table, snapshot, list(table.tasks(snapshot)))
     batches = list(read_split(split))

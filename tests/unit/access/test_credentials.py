@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pytest
 from issuing import CountingIssuer, secret_for
 
-from delta_sharing_spark.access.credentials import StorageToken, TokenCache, bind, issue
+from delta_sharing_spark.access.directory.tokens import StorageToken, TokenCache, issue, token_covering
 from delta_sharing_spark.errors import CredentialError, NetworkError
 from delta_sharing_spark.sharing.actions import TemporaryCredentials
 from delta_sharing_spark.storage.locations import parse_location
@@ -131,10 +131,10 @@ def test_binding_by_the_longest_prefix(at: str, expected: str | None) -> None:
     tokens = [_token(location) for location in ("s3://b/t", "s3://b/t/aux", "gs://b/t")]
     if expected is None:
         with pytest.raises(CredentialError, match=r"outside.*s\.d\.t|s\.d\.t lies outside"):
-            bind(tokens, parse_location(at), table="s.d.t")
+            token_covering(tokens, parse_location(at), table="s.d.t")
     else:
-        assert str(bind(tokens, parse_location(at), table="s.d.t").location) == expected
-        assert str(bind(tokens[::-1], parse_location(at), table="s.d.t").location) == expected
+        assert str(token_covering(tokens, parse_location(at), table="s.d.t").location) == expected
+        assert str(token_covering(tokens[::-1], parse_location(at), table="s.d.t").location) == expected
 
 
 def _token(text: str, secret: Secret | None = None, lifetime: float = 3600.0) -> StorageToken:
@@ -219,11 +219,11 @@ def test_a_failure_is_not_kept() -> None:
     cache = TokenCache()
 
     class Failing(CountingIssuer):
-        def ask(self, location):
+        def issue_token(self, location):
             if not self.asked:
                 self.asked.append(location)
                 raise NetworkError("no answer")
-            return super().ask(location)
+            return super().issue_token(location)
 
     issuer = Failing()
     with pytest.raises(NetworkError):

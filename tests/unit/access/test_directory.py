@@ -16,11 +16,10 @@ import pyarrow as pa
 import pytest
 from issuing import CountingIssuer
 from object_server import ObjectServer, serving
-from shared_tables import NAME, PROFILE, head_of, opened, rows, split_of, upload
+from shared_tables import NAME, PROFILE, falling_back, head_of, opened, rows, split_of, upload
 
-from delta_sharing_spark.access.credentials import StorageToken
-from delta_sharing_spark.access.directory import open_directory
-from delta_sharing_spark.access.negotiate import negotiate, with_fallback
+from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
+from delta_sharing_spark.access.directory.tokens import StorageToken
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
@@ -215,16 +214,16 @@ def test_passing_faults_of_the_storage_are_repeated(
     assert _ids(rows(found)) == EXPECTED
 
 
-@pytest.mark.parametrize("replaceable", [False, True])
+@pytest.mark.parametrize("has_fallback", [False, True])
 def test_a_storage_that_is_busy_for_long(
-    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer, replaceable: bool
+    table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer, has_fallback: bool
 ) -> None:
     """It outlasts the time for the decision: waited for where there is no other way, given up where there is one."""
     head = head_of(table, LOCATION)
-    how = {"endpoint": server.url, "issuer": issuer, "retry_seconds": 60, "replaceable": replaceable}
+    how = {"endpoint": server.url, "issuer": issuer, "retry_seconds": 60, "has_fallback": has_fallback}
     opened(head, **how)  # the client is made
-    server.failures = [503] * (1000 if replaceable else 9)
-    if replaceable:
+    server.failures = [503] * (1000 if has_fallback else 9)
+    if has_fallback:
         with pytest.raises(NetworkError, match="goes on answering that it is not ready") as caught:
             opened(head, **how, seconds=4)
         assert caught.value.busy
@@ -388,16 +387,11 @@ def test_an_unreachable_storage_is_decided_within_ten_seconds(
     table: DeltaTableBuilder, location: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener, waiting, url = _black_hole()
-    decision = negotiate(["url", "dir"], table="s.d.t", num_files=2000, location=location)
+    opener = falling_back(lambda: opened(head_of(table, location), endpoint=url, issuer=CountingIssuer()))
     start = time.monotonic()
     try:
         with caplog.at_level(logging.WARNING):
-            chosen = with_fallback(
-                decision,
-                lambda: str(opened(head_of(table, location), endpoint=url, issuer=CountingIssuer())),
-                lambda: "by url",
-                table="s.d.t",
-            )
+            chosen = opener.run(lambda table: table)
     finally:
         for one in (listener, *waiting):
             one.close()
@@ -415,27 +409,28 @@ def test_a_storage_that_falls_silent_while_the_log_is_read_is_given_up_for_url(
         server.files.update(upload(spread.path, "bucket/table"))
     server.hangs = hangs
     head = head_of(spread, LOCATION, auxiliary=("s3://other/aux",))
-    decision = negotiate(["url", "dir"], table="s.d.t", num_files=2000, location=LOCATION)
     settings = StorageSettings(endpoint=server.url)  # a minute for each answer, two for retries
 
-    def by_directory(seconds: float = 2) -> str:
-        found = open_directory(
+    def by_directory(seconds: float = 2) -> TableDirectory:
+        return open_directory(
             PROFILE,
             TransportSettings(),
             NAME,
             head,
             settings=settings,
             seconds=seconds,
-            replaceable=True,
+            has_fallback=True,
             issuer=issuer,
         )
-        return str(len(list(found.tasks(found.snapshot()))))
+
+    def count(table: TableDirectory | str) -> str:
+        return table if isinstance(table, str) else str(len(list(table.tasks(table.snapshot()))))
 
     start = time.monotonic()
-    assert with_fallback(decision, by_directory, lambda: "by url", table="s.d.t") == "by url"
+    assert falling_back(by_directory).run(count) == "by url"
     assert time.monotonic() - start < 10
     server.hangs = None
-    assert with_fallback(decision, lambda: by_directory(30), lambda: "by url", table="s.d.t") != "by url"
+    assert falling_back(lambda: by_directory(30)).run(count) != "by url"
 
 
 def test_a_server_that_does_not_answer_is_given_up(table: DeltaTableBuilder) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import pickle
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
+from shared_tables import falling_back
 
-from delta_sharing_spark.access.negotiate import negotiate, with_fallback
+from delta_sharing_spark.access.negotiate import negotiate
+from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
@@ -84,24 +89,21 @@ def test_dir_without_a_location() -> None:
     assert negotiate(["url", "dir"], table="t", location=None, num_files=10**6).mode == "url"
 
 
-def test_a_location_this_client_cannot_read() -> None:
-    decision = negotiate(["url", "dir"], table="t", location="oss://b/t", num_files=2000, dir_refusal="scheme oss")
-    assert decision.mode == "url"
-    assert "scheme oss" in decision.reason
-    with pytest.raises(AccessModeError, match="scheme oss"):
-        negotiate(["dir"], table="t", location="oss://b/t", dir_refusal="scheme oss")
-
-
 def test_url_refused_and_no_dir_to_go_to() -> None:
     with pytest.raises(AccessModeError, match=r"deletionVectors.*offer dir"):
         negotiate(["url"], table="t", url_refusal="deletionVectors is not in readerfeatures")
 
 
-def _fails(error: DeltaSharingError):
-    def run() -> str:
+def _opener(error: DeltaSharingError, wanted: str = "auto") -> TableOpener:
+    """An opener whose directory fails, of a table that is offered by both modes."""
+
+    def fail(_: object) -> Any:
         raise error
 
-    return run
+    decision = negotiate(["url", "dir"], wanted, table="s.d.t", num_files=5000, location=LOCATION)
+    negotiated: Any = replace(falling_back(lambda: None).negotiated, decision=decision)
+    modes: Any = {"dir": fail, "url": lambda _: "by url"}
+    return TableOpener(negotiated, modes)
 
 
 @pytest.mark.parametrize(
@@ -113,22 +115,33 @@ def _fails(error: DeltaSharingError):
         RequestRefusedError("no credentials for this table"),
     ],
 )
-def test_falling_back_is_logged_with_its_reason(error: DeltaSharingError, caplog: pytest.LogCaptureFixture) -> None:
-    decision = negotiate(["url", "dir"], table="s.d.t", num_files=5000, location=LOCATION)
+@pytest.mark.parametrize("late", [False, True], ids=["opening", "planning"])
+def test_falling_back_is_logged_with_its_reason(
+    error: DeltaSharingError, late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    opener = _opener(error)
+    if late:
+        opener._opened = cast("Any", "by directory")
+
+    def read(table: Any) -> Any:
+        if table == "by directory":
+            raise error
+        return table
+
     with caplog.at_level(logging.INFO):
-        assert with_fallback(decision, _fails(error), lambda: "by url", table="s.d.t") == "by url"
+        assert opener.run(read) == "by url"
     warning = next(record for record in caplog.records if record.levelno == logging.WARNING)
-    assert "s.d.t" in warning.getMessage()
+    assert "share.schema.table" in warning.getMessage()
     assert str(error) in warning.getMessage()
+    assert str(error) in opener.negotiated.decision.reason
+    assert pickle.loads(pickle.dumps(opener)).negotiated.decision.mode == "url"
 
 
 def test_a_broken_table_is_not_fallen_back_from() -> None:
-    decision = negotiate(["url", "dir"], table="t", num_files=5000, location=LOCATION)
     with pytest.raises(LogError):
-        with_fallback(decision, _fails(LogError("a hole")), lambda: "by url", table="t")
+        _opener(LogError("a hole")).run(lambda table: table)
 
 
 def test_a_forced_mode_is_not_fallen_back_from() -> None:
-    decision = negotiate(["url", "dir"], "dir", table="t", location=LOCATION)
     with pytest.raises(NetworkError):
-        with_fallback(decision, _fails(NetworkError("unreachable")), lambda: "by url", table="t")
+        _opener(NetworkError("unreachable"), "dir").run(lambda table: table)

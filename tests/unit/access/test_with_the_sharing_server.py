@@ -17,8 +17,8 @@ import pytest
 from object_server import ObjectServer, serving
 from shared_tables import split_of, upload
 
-from delta_sharing_spark.access.credentials import SharingIssuer, TokenCache
-from delta_sharing_spark.access.directory import DirectoryTable, open_directory
+from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
+from delta_sharing_spark.access.directory.tokens import SharingIssuer, TokenCache
 from delta_sharing_spark.errors import CredentialError, RequestRefusedError
 from delta_sharing_spark.scan.read import read_split
 from delta_sharing_spark.sharing.address import TableName
@@ -71,14 +71,14 @@ def server() -> Iterator[SharingServer]:
         assert not running.failures
 
 
-def _open(server: SharingServer, **options: Any) -> DirectoryTable:
+def _open(server: SharingServer, **options: Any) -> TableDirectory:
     profile = Profile(f"http://127.0.0.1:{server.port}/delta-sharing", bearer_token=TOKEN)
     transport = TransportSettings(retry_seconds=1)
     head = SharingRest(profile, transport).metadata(NAME)
     return open_directory(profile, transport, NAME, head, **options)
 
 
-def _read(found: DirectoryTable) -> list[int]:
+def _read(found: TableDirectory) -> list[int]:
     snapshot = found.snapshot()
     split = split_of(found, snapshot, list(found.tasks(snapshot)))
     return sorted(row["id"] for batch in read_split(split) for row in batch.to_pylist())
@@ -167,8 +167,8 @@ def test_many_threads_ask_the_server_once(server: SharingServer, table: DeltaTab
 
 _PLAN = """
 import json, sys
-from delta_sharing_spark.access.load import resolve
-from delta_sharing_spark.access.planning import plan
+from delta_sharing_spark.access.resolve import resolve
+from delta_sharing_spark.access.plan import plan
 from delta_sharing_spark.options import parse_options
 found = plan(resolve(parse_options(json.loads(sys.argv[1]))))
 print(found.report.mode, sum(len(split.slices) for split in found.splits), *{"pandas"} & set(sys.modules))

@@ -14,8 +14,8 @@ from feed_tables import FEEDS, NAME, T0, VECTORS, WAYS, doubled, ids, moment, ro
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delta_sharing_spark.access.load import resolve
-from delta_sharing_spark.access.stream_source import open_source
+from delta_sharing_spark.access.open import TableOpener, negotiated_table
+from delta_sharing_spark.access.resolve import resolve_opened
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError, SchemaError, UnsupportedFeatureError
 from delta_sharing_spark.options import parse_options
@@ -272,8 +272,9 @@ def test_the_reader_is_the_gate_where_the_server_is_none(
     read: Callable[[], Any] = client.table("s.d.told").changes(0).to_arrow
     if stream is not None:
         options = {"startingVersion": "0", "readChangeFeed": str(stream == "readChangeFeed"), **WAYS["url-delta"]}
-        load = resolve(parse_options({"path": "s.d.told", **options}, streaming=True), client.profile)
-        read = partial(open_source(load).versions, 0, 4)
+        parsed = parse_options({"path": "s.d.told", **options}, streaming=True)
+        opener = TableOpener(negotiated_table(parsed, client.profile))
+        read = partial(opener.table().versions, resolve_opened(opener), 0, 4)
     with pytest.raises(UnsupportedFeatureError, match="shiny"):
         read()
 

@@ -13,8 +13,7 @@ from feed_tables import FEED, NAME, T0, WAYS, created, ids, moment, rows, struct
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delta_sharing_spark.access.load import resolve
-from delta_sharing_spark.access.stream_source import open_source
+from delta_sharing_spark.access.open import TableOpener, negotiated_table
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, OptionError, VersionError
 from delta_sharing_spark.options import parse_options
@@ -302,8 +301,10 @@ def test_versions_that_are_not_shared(
 def test_a_stream_starts_at_a_moment_or_says_why_not(server: SharingServer, way: str) -> None:
     def start(name: str, seconds: float) -> int:
         options = {"path": f"s.d.{name}", "startingTimestamp": option_text(moment(seconds)), **WAYS[way]}
-        load = resolve(parse_options(options, streaming=True), SharingClient(server.profile()).profile)
-        return open_source(load).at_or_after(load)
+        parsed = parse_options(options, streaming=True)
+        opener = TableOpener(negotiated_table(parsed, SharingClient(server.profile()).profile))
+        assert parsed.starting_timestamp is not None
+        return opener.table().version_at_or_after(parsed.starting_timestamp)
 
     assert start("t", 1.001) == 2
     with pytest.raises(VersionError, match=r"is after the newest version of s.d.t: version 3 of 2023-"):
@@ -326,7 +327,7 @@ def test_the_log_has_the_history_that_url_mode_does_not_share(
     assert texts(scan(server, name, "dir", asked).to_arrow()) == texts(built["t"].expected(1))
     assert server.count("tables") == 0, "the newest metadata tells what the table's location is"
     by_itself = SharingClient(server.profile()).table(f"s.d.{name}").scan(version=1)
-    assert by_itself.load().decision.mode == "dir"
+    assert by_itself.resolved().decision.mode == "dir"
     assert texts(by_itself.to_arrow()) == texts(built["t"].expected(1))
 
 

@@ -55,6 +55,21 @@ def table(request: pytest.FixtureRequest, server: SharingServer) -> SharedTable:
     return SharingClient(server.profile(), accessMode=request.param).table("sh.sc.t")
 
 
+def test_odd_names_are_listed_and_read(built: DeltaTableBuilder, caplog: pytest.LogCaptureFixture) -> None:
+    """What a server lists is listed and can be read, whatever the protocol says of names; one share fails no other."""
+    names = ["`Ünïcode share`.s.t", "plain.`a/b`.`c.d`", "`x``y#`.?.`%41 +`", "plain.s.t"]
+    with SharingServer() as running:
+        for name in (*names, "`..`.s.t"):
+            running.add_table(name.replace("`..`", "..") if ".." in name else name, built.path)
+        client = SharingClient(running.profile())
+        listed = client.list_all_tables()
+        assert sorted(str(client.table(table)) for table in listed) == sorted(names)
+        assert "'..' is left out" in caplog.text
+        for name in names:
+            assert client.table(name).scan(limit=3).to_arrow().num_rows == 3
+        assert [t.name for t in client.list_tables("plain.`a/b`")] == ["c.d"]
+
+
 def ordered(rows: pa.Table) -> list[dict[str, Any]]:
     return sorted(rows.to_pylist(), key=str)
 
@@ -137,7 +152,12 @@ def test_objects_show_themselves(server: SharingServer, table: SharedTable) -> N
     assert [c.name for c in table.columns] == SCHEMA.names
     assert repr(table.columns).splitlines()[2].split() == ["n", "long"]
     gone = SharingClient(server.profile()).table("sh.sc.gone<")
-    assert "gone&lt;" in gone._repr_html_(), "a notebook shows a failure, it does not raise it"
+    with pytest.raises(DeltaSharingError, match="gone<"):
+        gone._repr_html_()
+    assert "sh.sc.t: limit = 3<" in table.scan(limit=3)._repr_html_()
+    assert "struct&lt;" in table.schema._repr_html_()
+    assert "<td" in table.metadata._repr_html_()
+    assert "schemaString" not in table.metadata._repr_html_()
     assert "(none)" in Listing([])._repr_html_()
     assert "... and 3 more" in Listing(range(103))._repr_html_()
     explained = table.scan(where="day = 'a' AND n > 3").explain()
@@ -149,7 +169,10 @@ def test_objects_show_themselves(server: SharingServer, table: SharedTable) -> N
 def test_secrets_are_not_shown(server: SharingServer) -> None:
     client = SharingClient(server.profile())
     table = client.table("sh.sc.t")
-    scan = table.scan(limit=3, clientSecret="hush-hush", proxy="http://u:hush-hush@proxy:1", unknown="hush-hush")
+    scan = table.scan(limit=3, clientSecret="hush-hush", proxy="http://u:hush-hush@proxy:1")
+    with pytest.raises(OptionError) as unknown:
+        table.scan(unknown="hush-hush")
+    assert "hush" not in str(unknown.value)
     for shown in map(repr, (client, client.profile, table, scan)):
         assert "hush" not in shown
         assert server.token not in shown

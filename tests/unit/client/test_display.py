@@ -1,15 +1,20 @@
-"""Progress is shown where a person looks, and nowhere else."""
+"""Progress is shown where a person looks, and nowhere else; listings are narrow until more is asked for."""
 
 from __future__ import annotations
 
 import io
 import sys
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from delta_sharing_spark.display import progress_of
+from delta_sharing_spark import display
+from delta_sharing_spark.display import Listing, Progress
+from delta_sharing_spark.markup import html_table, text_table
+from delta_sharing_spark.scan.plan import FileSlice, FileTask
+from delta_sharing_spark.sharing.actions import Table
 
 
 class _Stream(io.StringIO):
@@ -21,27 +26,62 @@ class _Stream(io.StringIO):
         return self._tty
 
 
-@pytest.mark.parametrize(
-    ("tty", "notebook", "size", "shown"),
-    [
-        (True, False, 1 << 30, True),
-        (False, True, 1 << 30, True),
-        (False, False, 1 << 30, False),
-        (True, True, 1 << 20, False),
-    ],
-)
-def test_progress(monkeypatch: pytest.MonkeyPatch, tty: bool, notebook: bool, size: int, shown: bool) -> None:
+@dataclass
+class _Split:
+    index: int
+    slices: tuple[FileSlice, ...]
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_progress(monkeypatch: pytest.MonkeyPatch, tty: bool) -> None:
+    pytest.importorskip("tqdm")
+    monkeypatch.setattr(display, "_PROGRESS_DELAY", 0.0)
     stream = _Stream(tty)
     monkeypatch.setattr(sys, "stderr", stream)
-    shell = SimpleNamespace(kernel=1) if notebook else None
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
-    planned: Any = SimpleNamespace(
-        report=SimpleNamespace(bytes=size), splits=[0, 1], spec=SimpleNamespace(table="s.d.t")
-    )
-    with progress_of(planned) as step:
-        assert (step is not None) == shown
-        if step is not None:
-            step(0)
-            step(1)
-    lines = stream.getvalue().split("\r")
-    assert [line.rsplit(" ", 1)[-1].strip() for line in lines if line] == (["0/2", "1/2", "2/2"] if shown else [])
+    task = FileTask("f", "", 3_000_000)
+    splits = [_Split(0, (FileSlice(task, 0, 1_000_000),)), _Split(1, (FileSlice(task, 1_000_000, None),))]
+    planned: Any = SimpleNamespace(splits=splits, spec=SimpleNamespace(table="s.d.t"))
+    with Progress(planned) as progress:
+        progress.add_rows(41_000)
+        progress.finish_split(0)
+        progress.add_rows(1_000)
+        progress.finish_split(1)
+    assert ("s.d.t" in stream.getvalue()) == tty
+    assert ("3.00M" in stream.getvalue()) == tty
+
+
+def test_without_tqdm_nothing_is_shown_and_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    monkeypatch.setattr(sys, "stderr", _Stream(True))
+    with Progress(SimpleNamespace(splits=[], spec=SimpleNamespace(table="t"))) as progress:  # type: ignore[arg-type]
+        progress.add_rows(1)
+
+
+TABLE = Table("t", "s", "sh", "share id", "id", "a comment", "s3://b/t", (), ("url", "dir"))
+
+
+def test_ids_and_locations_are_shown_on_demand() -> None:
+    listing = Listing([TABLE])
+    for shown, expected in (
+        (listing, ["name", "schema", "share", "comment", "access_modes"]),
+        (listing.brief, ["name", "comment"]),
+        (listing.verbose, ["name", "schema", "share", "share_id", "id", "comment", "location", "access_modes"]),
+    ):
+        assert repr(shown).splitlines()[0].split() == expected
+        html = shown._repr_html_()
+        assert [name for name in expected if f">{name}</th>" not in html] == []
+        assert html.count("<th ") == len(expected)
+        assert list(shown) == [TABLE]
+
+
+def test_numbers_stand_right_text_left_and_long_text_has_room() -> None:
+    header, rows = ["n", "name", "comment"], [["1", "a", "x" * 60], ["-20", "東京", ""], ["NULL", "b", ""]]
+    lines = text_table(header, rows).splitlines()
+    assert [line[:4] for line in lines] == ["   n", "----", "   1", " -20", "NULL"]
+    assert lines[3] == " -20  東京"
+    assert lines[2].index("x") == lines[0].index("comment")
+    html = html_table(header, rows, caption="<c>", note="more")
+    assert html.count("text-align:right") == 4
+    assert "min-width" in html
+    assert "&lt;c&gt;" in html
+    assert 'colspan="3"' in html

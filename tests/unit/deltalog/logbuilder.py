@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_sharing_spark.deltalog.paths import LogEntry, MemoryLogStore, commit_name, in_log
+from delta_sharing_spark.deltalog.paths import LogEntry, commit_name, in_log
 
 ROOT = "s3://bucket/table"
 SCHEMA = json.dumps(
@@ -109,6 +109,43 @@ def lines(actions: list[dict[str, Any]]) -> bytes:
     return "".join(json.dumps(action) + "\n" for action in actions).encode()
 
 
+class MemoryLogStore:
+    """A log held in memory, relative path to bytes. ``listing=False`` plays GET-only storage."""
+
+    def __init__(
+        self,
+        files: dict[str, bytes],
+        root: str = "s3://bucket/table",
+        *,
+        listing: bool = True,
+        known_version: int | None = None,
+    ) -> None:
+        self.files, self.root, self.listing, self.known_version = files, root, listing, known_version
+
+    def read(self, path: str) -> bytes:
+        try:
+            return self.files[path.removeprefix(self.root + "/")]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def open(self, path: str) -> BinaryIO:
+        return io.BytesIO(self.read(path))
+
+    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
+        if not self.listing:
+            return None
+        prefix = relative_dir + "/"
+        names = sorted(p[len(prefix) :] for p in self.files if p.startswith(prefix) and "/" not in p[len(prefix) :])
+        return [LogEntry(n, len(self.files[prefix + n]), 0) for n in names if n >= start_name]
+
+    def size(self, path: str) -> int | None:
+        return len(self.read(path))
+
+    def modified(self, path: str) -> int | None:
+        self.read(path)
+        return 0
+
+
 class TimedStore(MemoryLogStore):
     """A log in memory whose files have times, and whose absent keys may be refused instead."""
 
@@ -192,7 +229,8 @@ def write_checkpoint(store: MemoryLogStore, version: int, actions: list[dict[str
             for number, rows in enumerate([files[:half], files[half:]]):
                 sidecar = f"{version}-{number}.parquet"
                 store.files[f"_delta_log/_sidecars/{sidecar}"] = parquet(rows, drop=("metaData", "protocol", "sidecar"))
-                head.append({"sidecar": {"path": sidecar, "sizeInBytes": 1, "modificationTime": 1}})
+                size = len(store.files[f"_delta_log/_sidecars/{sidecar}"])
+                head.append({"sidecar": {"path": sidecar, "sizeInBytes": size, "modificationTime": 1}})
         uuid = "80a083e8-7026-4e79-81be-64bd76c43a11"
         if kind.startswith("v2json"):
             store.files[in_log(f"{name}.{uuid}.json")] = lines(head)

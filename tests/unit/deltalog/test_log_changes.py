@@ -167,7 +167,7 @@ def test_versions_by_modification_time(listing):
             look(store, 301)
     assert load_snapshot(store, timestamp_ms=250).version == 1
     assert load_snapshot(store, version=1).timestamp_ms == 200
-    assert history.timestamp_of(store, 2) == 300
+    assert load_snapshot(store, version=2).timestamp_ms == 300
     assert history.latest_version(store) == 2
     with pytest.raises(VersionError, match="both"):
         load_snapshot(store, version=1, timestamp_ms=250)
@@ -175,7 +175,7 @@ def test_versions_by_modification_time(listing):
 
 def test_modification_times_grow_with_versions():
     store = timed(100, 50, 101)
-    assert [history.timestamp_of(store, v) for v in range(3)] == [100, 101, 102]
+    assert [load_snapshot(store, version=v).timestamp_ms for v in range(3)] == [100, 101, 102]
     store = TimedStore(log([*HEAD, add("a")], [add("b")]).files)
     assert [c.timestamp_ms for c in load_changes(store, 0)] == [0, 1]
 
@@ -183,11 +183,11 @@ def test_modification_times_grow_with_versions():
 @pytest.mark.parametrize("listing", [True, False])
 def test_in_commit_timestamps(listing):
     store = timed(5, 6, 7, ict={}, listing=listing)
-    assert [history.timestamp_of(store, v) for v in range(3)] == [1000, 1001, 1002]
+    assert [load_snapshot(store, version=v).timestamp_ms for v in range(3)] == [1000, 1001, 1002]
     assert history.version_at_or_before(store, 1001) == 1
     late = timed(5, 6, 7, 8, listing=listing, ict={**CDF,
         "delta__inCommitTimestampEnablementVersion": "2", "delta__inCommitTimestampEnablementTimestamp": "1002"})  # fmt: skip
-    assert [history.timestamp_of(late, v) for v in range(4)] == [5, 6, 1002, 1003]
+    assert [load_snapshot(late, version=v).timestamp_ms for v in range(4)] == [5, 6, 1002, 1003]
     assert [history.version_at_or_before(late, t) for t in (5, 6, 500, 1002, 1003)] == [0, 1, 1, 2, 3]
     assert [c.timestamp_ms for c in load_changes(late, 0)] == [5, 6, 1002, 1003]
 

@@ -363,7 +363,7 @@ def test_partition_values_by_physical_name_with_reader_version_2():
 
 def test_tasks_are_built_for_survivors_only_and_share_partition_values():
     store = log([add(f"f{i}", p="xy"[i % 2], stats=json.dumps({"numRecords": i})) for i in range(20)])
-    tasks = list(load_snapshot(store).tasks(lambda batch: batch.sizes.is_valid()))
+    tasks = [t for batch in load_snapshot(store).adds() for t in batch.filter(batch.sizes.is_valid()).tasks()]
     assert len(tasks) == 20
     assert len({id(t.partition_values) for t in tasks}) == 2
     seen = []
@@ -374,7 +374,7 @@ def test_tasks_are_built_for_survivors_only_and_share_partition_values():
 
         return np.arange(batch.num_rows) == 3
 
-    (task,) = load_snapshot(store).tasks(prune)
+    (task,) = (t for batch in load_snapshot(store).adds() for t in batch.filter(prune(batch)).tasks())
     assert (task.id, task.rows, task.location, seen) == ("f3", 3, f"{ROOT}/f3", [20])
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from delta_sharing_spark.predicates.file_skipping import BY_PARTITION, BY_STATISTICS, KEEP, FileSkipping
 from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
-from delta_sharing_spark.predicates.skipping import BY_PARTITION, BY_STATISTICS, KEEP, FileSkipping
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Decimal, Field, Primitive, Struct
 from delta_sharing_spark.testing.parsed_stats import parsed_stats
@@ -78,6 +78,8 @@ KEPT = [
     ("a <> 7", "a", 7, 8),
     ("f > 100D", "f", 1.0, 2.0),  # NaN may be there, and is above
     ("f = 'NaN'", "f", 1.0, 2.0),
+    ("f = 1D", "f", "NaN", "NaN"),  # the minimum of a writer that compares by IEEE
+    ("f = 1D", "f", 0.5, "NaN"),
     ("f <> 1D", "f", 1.0, 1.0),
     ("f = 0D", "f", -0.0, -0.0),
     ("f32 = 0.1F", "f32", 0.1, 0.1),
@@ -155,7 +157,7 @@ def test_a_partition_value_may_be_keyed_by_the_logical_name() -> None:
 
 def test_what_could_not_help_is_told() -> None:
     text = "a > 1 AND f > 1D AND s LIKE '%x' AND pf > 1D AND (p = 1 OR b) AND (p = 1 OR a = 2) AND NOT bin = X'00' AND b IS NULL"
-    unhelpful = FileSkipping(parse_where(text, TABLE), TABLE, PARTITIONS).unhelpful()
+    unhelpful = FileSkipping(parse_where(text, TABLE), TABLE, PARTITIONS).non_pruning_conjuncts()
     assert [str(e) for e in unhelpful] == [
         "`f` > 1.0D",
         "`s` LIKE '%x'",
@@ -259,13 +261,13 @@ def test_footers_that_prove_something_and_those_that_do_not(
     text: str, path: tuple[str, ...], column: _Column, statistics: dict[str, Any] | None, created_by: str, kept: bool
 ) -> None:
     file = _File(column, None if statistics is None else _Statistics(**statistics), created_by or "x")
-    assert RowGroupSkipping(parse_where(text, TABLE)).bind(file, {path: 0}, {})(0) is kept
+    assert RowGroupSkipping(parse_where(text, TABLE)).bind(file, {path: 0}, {}, lambda *_: file.statistics)(0) is kept
 
 
 def test_a_column_that_a_file_lacks_is_null() -> None:
     file = _File(_Column("INT32", INT), None)
-    assert not RowGroupSkipping(parse_where("a = 1", TABLE)).bind(file, {("a",): None}, {})(0)
-    assert RowGroupSkipping(parse_where("a = 1", TABLE)).bind(file, {}, {})(0)
+    assert not RowGroupSkipping(parse_where("a = 1", TABLE)).bind(file, {("a",): None}, {}, lambda *_: None)(0)
+    assert RowGroupSkipping(parse_where("a = 1", TABLE)).bind(file, {}, {}, lambda *_: None)(0)
 
 
 @settings(max_examples=200)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from row_oracle import answer, partition_text, statistics
-from where_strategies import ROWS, SCHEMA, predicates
+from where_strategies import INF, NAN, ROWS, SCHEMA, predicates
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.hints import json_hints, sql_hints
@@ -23,7 +23,7 @@ TABLE = Struct(
     (
         Field("hireDate", P("date")), Field("userId", P("integer")), Field("cost", P("long")), Field("name", P("string")),
         Field("p", P("integer")), Field("day", P("date")), Field("city", P("string")), Field("my part", P("integer")), Field("flag", P("boolean")),
-        Field("f", P("float")), Field("ts", P("timestamp")), Field("dc", Decimal(10, 2)), Field("sh", P("short")),
+        Field("f", P("float")), Field("f8", P("double")), Field("wide", P("double"), metadata={"delta.typeChanges": [{"fromType": "float", "toType": "double"}]}), Field("ts", P("timestamp")), Field("dc", Decimal(10, 2)), Field("sh", P("short")),
         Field("n", Struct((Field("x", P("integer")),))),
     )
 )  # fmt: skip
@@ -70,7 +70,13 @@ CASES: dict[str, Any] = {
     "p <> 3": either(op("lessThan", "p", "int", "3"), op("greaterThan", "p", "int", "3")),
     "flag": op("equal", "flag", "bool", "true"),
     "f < 1.5F": op("lessThanOrEqual", "f", "float", "1.5000001192092896"),
-    "f = 1.5F": both(op("greaterThanOrEqual", "f", "float", "1.4999998807907104"), op("lessThanOrEqual", "f", "float", "1.5000001192092896")),
+    **dict.fromkeys(("f = 1.5F", "NOT f > 1.5F", "NOT f >= 1.5F", "f BETWEEN 0F AND 1.5F", "f IN (1F, 1.5F)", "f <=> 1.5F", "NOT (f <> 1.5F)"),
+                    op("lessThanOrEqual", "f", "float", "1.5000001192092896")),
+    **dict.fromkeys(("f8 = 1.5", "f8 < 1.5", "f8 IN (1.5, -1)", "f8 > 0 AND f8 < 1.5"), op("lessThanOrEqual", "f8", "double", "1.5")),
+    "f8 <= -0D": op("lessThanOrEqual", "f8", "double", "5e-324"),
+    "f = 0F": op("lessThanOrEqual", "f", "float", "1.401298464324817e-45"),
+    "wide <= 0.699999988079071D": op("lessThanOrEqual", "wide", "double", "0.7000000476837158"),
+    "f8 = 1.5 OR userId = 2": either(op("lessThanOrEqual", "f8", "double", "1.5"), op("equal", "userId", "int", "2")),
     "name LIKE 'ab%c'": both(op("greaterThanOrEqual", "name", "string", "ab"), op("lessThan", "name", "string", "ac")),
     # a part that cannot be said: left out under AND, fatal under OR
     "userId = 1 AND n.x = 1": op("equal", "userId", "int", "1"),
@@ -80,7 +86,8 @@ CASES: dict[str, Any] = {
     # nothing that a server could get wrong
     **dict.fromkeys((
         "userId IS NULL", "userId IS NOT NULL", "p IS NULL", "p = 1 OR p IS NULL", "userId <> 3", "userId NOT IN (1, 2)", "NOT userId = 3", "n.x = 1", "dc = 1.5", "sh = 1",
-        "f > 1.5F", "f = 0.0F", "f <> 1F", "name LIKE '%a'", "name NOT LIKE 'a%'", "name = '\uffff'", "name = ''", "userId = 1 OR n.x = 1",
+        "f > 1.5F", "f >= 1.5F", "f <> 1F", "f NOT IN (1F, 2F)", "NOT f < 1F", "NOT f <= 1F", "f = 'NaN'", "f < 'NaN'", "f <= 'NaN'", "f IN (1F, 'NaN')",
+        "f8 <= 'Infinity'", "f < CAST('3.4028235e38' AS FLOAT)", "f8 > 1 OR userId = 2", "f8 NOT BETWEEN 1 AND 2", "NOT f8 = 1", "name LIKE '%a'", "name NOT LIKE 'a%'", "name = '\uffff'", "name = ''", "userId = 1 OR n.x = 1",
         "(userId = 1) IS NULL", "NOT ((userId = 1) IS TRUE)", "userId = p", "TRUE", "flag > false",
     )),
 }  # fmt: skip
@@ -126,7 +133,7 @@ def test_sql_hints(text: str, hints: list[str]) -> None:
 
 
 class Server:
-    """The reference server's evaluation: ranges for data columns, three-valued, ``not`` upside down over a range."""
+    """The reference server's evaluation: ranges for data columns, three-valued, ``not`` upside down over a range, NaN by IEEE."""
 
     KINDS: ClassVar[dict[str, Any]] = {"bool": lambda t: {"true": 1, "false": 0}[str(t).lower()], "int": int, "long": int, "float": float, "double": float, "date": str,
              "string": lambda t: t.encode("utf-16-be", "surrogatepass"), "timestamp": str}  # fmt: skip
@@ -174,15 +181,16 @@ class Server:
 @given(
     predicates(),
     ROWS,
-    st.sets(st.sampled_from(["flag", "i32", "i64", "s", "d"]), max_size=3),
+    st.sets(st.sampled_from(["flag", "i32", "i64", "s", "d", "f64"]), max_size=3),
     st.sampled_from([None, ""]),
+    st.booleans(),
     st.booleans(),
     st.booleans(),
 )
 def test_no_server_loses_a_row_by_a_hint(
-    text: str, rows: list[dict[str, Any]], names: set[str], null: str | None, short: bool, single: bool
+    text: str, rows: list[dict[str, Any]], names: set[str], null: str | None, short: bool, single: bool, nan: bool
 ) -> None:
-    """Writers serialize NULL in two ways, and floats with the digits of either width, which servers read in either."""
+    """Writers serialize NULL in two ways, floats with the digits of either width, which servers read in either, and NaN or not."""
     try:
         expression = parse_where(text, SCHEMA)
     except PredicateError:
@@ -194,7 +202,7 @@ def test_no_server_loses_a_row_by_a_hint(
         rows[0]["s"] = None
     rows = [{**r, **{name: rows[0][name] for name in names}} for r in rows]
     values = {name: null if rows[0][name] is None else partition_text(rows[0][name]) for name in names}
-    server = Server(values, statistics(rows, SCHEMA, nan=False, prefix=32, short=short), single=single)
+    server = Server(values, statistics(rows, SCHEMA, nan=nan, prefix=32, short=short), single=single)
     if any(answer(expression, row) for row in rows):
         assert server.keeps(json.loads(hint)) is not False
 
@@ -209,6 +217,48 @@ def test_a_float_at_a_bound_is_kept_whatever_its_digits(text: str, short: bool, 
     hint = json_hints(parse_where(text, SCHEMA), SCHEMA, ())
     stats = statistics([row], SCHEMA, nan=False, prefix=32, short=short)
     assert hint is None or Server({}, stats, single=single).keeps(json.loads(hint)) is not False
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(["f32", "f64"]),
+    st.lists(st.sampled_from([1.5, -1.5, 0.0, -0.0, NAN, INF, -INF, None, 3.0]), min_size=1, max_size=3),
+    st.sampled_from(
+        [
+            "{} = {}",
+            "{} < {}",
+            "{} <= {}",
+            "{} > {}",
+            "{} >= {}",
+            "{} IN ({}, 3)",
+            "{} BETWEEN -1 AND {}",
+            "{} <=> {}",
+            "{} <> {}",
+        ]
+    ),
+    st.sampled_from(
+        [
+            "1.5",
+            "CAST('NaN' AS DOUBLE)",
+            "0",
+            "-0D",
+            "CAST('inf' AS DOUBLE)",
+            "CAST('-inf' AS DOUBLE)",
+            "-1.5",
+            "CAST(1.5 AS FLOAT)",
+        ]
+    ),
+    st.sampled_from(["{}", "NOT ({})", "({}) OR i32 = 1", "NOT ({} OR i32 = 1)", "({}) IS TRUE", "NOT (NOT ({}))"]),
+)
+def test_a_nan_among_the_values_loses_no_row_by_a_hint(
+    name: str, values: list[float | None], form: str, literal: str, around: str
+) -> None:
+    """Delta writes a NaN as the maximum; the server compares with it by IEEE, by which nothing equals or exceeds it."""
+    rows = [dict.fromkeys((f.name for f in SCHEMA.fields), None) | {name: value} for value in values]
+    expression = parse_where(around.format(form.format(name, literal)), SCHEMA)
+    hint = json_hints(expression, SCHEMA, ())
+    if hint is not None and any(answer(expression, row) for row in rows):
+        assert Server({}, statistics(rows, SCHEMA, nan=True, prefix=32)).keeps(json.loads(hint)) is not False
 
 
 @pytest.mark.parametrize("text", ["i32 IS NULL", "i32 <=> NULL", "i32 IS NULL OR i32 = 1", "NOT i32 IS NOT NULL"])

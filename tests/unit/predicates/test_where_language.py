@@ -108,7 +108,7 @@ def test_trees(text: str, tree: str) -> None:
 REFUSED = {
     "": ("empty", 1),
     "a +1 = 2": ("arithmetic (+)", 3),
-    "a = 1 + 1": ("arithmetic (+)", 7),
+    "a = 1 + a": ("arithmetic (+)", 7),
     "-a = 1": ("arithmetic", 1),
     "s || 'a' = 'b'": ("arithmetic (||)", 3),
     "upper(s) = 'A'": ("function upper()", 1),
@@ -131,7 +131,8 @@ REFUSED = {
     "s LIKE 'a' ESCAPE 'ab'": ("one character", 19),
     "s LIKE 'a' ESCAPE '😀'": ("one character", 19),
     "CASE WHEN b THEN b END": ("CASE", 1),
-    "CAST(a AS BIGINT) = 1": ("only literals are cast", 1),
+    "CAST(a AS STRING) = '1'": ("not evaluated here", 1),
+    "CAST(l AS INT) = 1": ("not evaluated here", 1),
     "CAST('a' AS VARCHAR(3)) = s": ("VARCHAR", 13),
     "CAST(300 AS TINYINT) = a": ("out of the range", 1),
     "a[0] = 1": ("subscripts", 2),
@@ -167,8 +168,8 @@ REFUSED = {
     "a = f": ("different types", 3),
     "a IN (1, '2', 2.5)": ("mixes strings", 3),
     "(a, 1) = (1, 1)": ("rows in parentheses", 3),
-    "a = INTERVAL 1 DAY": ("INTERVAL", 5),
-    "current_date = d": ("function", 1),
+    "a = INTERVAL 1 DAY": ("do not compare", 3),
+    "current_date = d": ("each batch of a stream", 1),
     "é = 1": ("backquotes", 1),
     "a = 1\u00a0": ("U+00A0", 6),
     "X'zz' = bin": ("hexadecimal", 2),
@@ -176,7 +177,6 @@ REFUSED = {
     "1e400 = f": ("out of the range", 1),
     "9" * 39 + " = big": ("38 digits", 1),
     "/*+ hint */ b": ("hint", 1),
-    "(" * 51 + "b" + ")" * 51: ("nested parentheses", 51),
     "a = NOT b": ("keyword NOT", 5),
 }
 
@@ -203,8 +203,8 @@ def test_timestamps_without_zone_are_in_the_session_zone(zone: str, micros: int)
     assert parse_where("ts = '1970-01-02'", TABLE, time_zone=zone).literal.value == micros + 86_400_000_000
 
 
-@pytest.mark.parametrize("text", ["d = TIMESTAMP '2020-01-01 00:00:00Z'", "ntz < TIMESTAMP '2020-01-01 00:00:00Z'"])
-def test_promotions_that_depend_on_a_zone_are_refused_outside_utc(text: str) -> None:
+def test_a_promotion_that_depends_on_a_zone_is_refused_outside_utc() -> None:
+    text = "ntz < TIMESTAMP '2020-01-01 00:00:00Z'"
     parse_where(text, TABLE)
     with pytest.raises(PredicateError, match="depends on the time zone"):
         parse_where(text, TABLE, time_zone="Europe/Berlin")

@@ -195,6 +195,55 @@ LIKE_PATTERNS = ["'%'", "'a%'", "'%c'", "'%a%'", "'a_c'", "''", "'_'", "'a\\%'",
                  "'[a]%'", "'%_😀%'", "'%%'", "'x%x'"]  # fmt: skip
 
 
+_DAYS = [
+    "DATE '2020-01-01'",
+    "'2020-02-29'",
+    "DATE '1582-10-15'",
+    "DATE '1969-12-31'",
+    "to_date('1970-01-01')",
+    "DATE '0001-01-01'",
+]
+_NUMBERS = ["1", "0", "1.5", "-1.5D", "100", "'7'", "2147483648", "0.1F", "CAST('NaN' AS DOUBLE)", "9007199254740993"]
+_YEARS = ["2020", "1969", "1970", "0", "1", "9999", "10000", "2019.5", "1582L", "-1"]
+_MOMENTS = [
+    "TIMESTAMP '2020-01-01 00:00:00'",
+    "'2020-02-29 12:34:56'",
+    "TIMESTAMP '1969-12-01 00:00:00'",
+    "TIMESTAMP '1970-01-01 00:00:00.000001'",
+]
+#: Functions of columns, with literals that compare with them.
+FUNCTIONS: dict[str, list[str]] = {
+    name: literals
+    for names, literals in (
+        (("CAST(ts AS DATE)", "date(ntz)", "to_date(d)", "ts::date", "trunc(d, 'MM')", "trunc(ts, 'year')", "trunc(d, 'Week')",
+          "coalesce(d, DATE '2020-01-01')", "coalesce(CAST(ts AS DATE), DATE '1970-01-01')"), [*_DAYS, _MOMENTS[0]]),
+        (("year(d)", "year(ts)", "year(ntz)", "coalesce(year(d), 2020)"), _YEARS),
+        (("date_trunc('MONTH', ts)", "date_trunc('hour', ts)", "date_trunc('QUARTER', ts)", "date_trunc('second', ts)", "CAST(d AS TIMESTAMP)",
+          "coalesce(ts, TIMESTAMP '2020-01-01 00:00:00')", "date_trunc('week', ts)", "CAST(ntz AS TIMESTAMP)"), [*_MOMENTS, _DAYS[0]]),
+        (("CAST(i8 AS BIGINT)", "CAST(i32 AS DOUBLE)", "CAST(i64 AS DOUBLE)", "CAST(f32 AS DOUBLE)", "CAST(dec AS DECIMAL(20,4))",
+          "CAST(i32 AS DECIMAL(12,1))", "double(dec)", "bigint(i16)", "coalesce(i32, 0)", "coalesce(dec, 0)", "ifnull(f64, 1.5)", "nvl(i64, 7)",
+          "coalesce(i8, NULL, 100)", "coalesce(f32, 0)", "coalesce(i64, 1.5)", "coalesce(i32, 1D)"), _NUMBERS),
+        (("coalesce(s, 'a')", "coalesce(st.y, NULL)", "coalesce(t, '')"), ["'a'", "''", "'abc'", "'é'"]),
+        (("coalesce(flag, false)",), ["true", "false"]),
+    )
+    for name in names
+}  # fmt: skip
+#: A column and a literal that is computed.
+COMPUTED = [
+    *(("d", f"{day} {sign} {interval}") for day in ("DATE '2020-03-31'", "make_date(2020, 2, 29)") for sign in "+-" for interval in (
+        "INTERVAL '7' DAY", "INTERVAL 7 DAYS", "INTERVAL 1 WEEK", "INTERVAL '1' MONTH", "INTERVAL '1-2' YEAR TO MONTH", "INTERVAL 1 YEAR 2 MONTHS", "30",
+        "INTERVAL '1 12:00:00' DAY TO SECOND", "INTERVAL -7 DAYS", "(INTERVAL '1' DAY + INTERVAL '2' HOUR)", "INTERVAL '-1' YEAR", "7S")),
+    *(("ts", f"TIMESTAMP '2020-03-31 12:34:56' {sign} {interval}") for sign in "+-" for interval in (
+        "INTERVAL '7' DAY", "INTERVAL 90 MINUTES", "INTERVAL '1' MONTH", "INTERVAL '1.5' SECOND", "INTERVAL 1 DAY 2 HOURS", "INTERVAL 5 MILLISECONDS")),
+    *(("d", text) for text in ("date_add(DATE '2020-01-01', 30)", "date_sub('2020-03-01', 1)", "add_months(DATE '2020-01-31', 1)", "add_months('2020-03-31', -1)",
+                               "date('2020-01-01')", "to_date('2020-1-1')", "DATE '2020-01-01' - INTERVAL '1' MONTH + INTERVAL '1' DAY", "INTERVAL 1 DAY + DATE '2019-12-31'")),
+    *(("ts", text) for text in ("timestamp('2020-01-01')", "to_timestamp('2020-01-01 12:34:56')", "timestamp(DATE '2020-01-01')")),
+    *(("i32", text) for text in ("1 + 1", "2 * 3 + 1", "2 * (3 - 4)", "7 / 2", "7 DIV 2", "-7 % 3", "-(-7)", "- 1 - -1", "100Y + 1S", "1.5 + 0.5", "10 % 3.5", "1L * 7", "int('7')", "year(DATE '2020-01-01') - 1918")),
+    *(("dec", text) for text in ("1.5 * 1", "0.05 + 0.05", "1 / 3.0", "3.0 / 2", "2.5 % 1", "1.005 * 2", "- 1.50", "99999999.99 - 0", "1e0 + 0.5", "0.1 + CAST(1 AS INT)")),
+    *(("f64", text) for text in ("1.5D * 2", "0.1D + 0.2D", "1 / 10", "1.1F + 0.1D", "5.5D % 2", "1.0F / 3", "-(0.0D)", "0.1F + 0.1F", "0.1F * 3F", "2F + 1")),
+]  # fmt: skip
+
+
 @st.composite
 def like_patterns(draw: st.DrawFn) -> str:
     """A pattern of its own making, escaped by anything; not all are whole."""
@@ -210,7 +259,24 @@ def comparisons(draw: st.DrawFn) -> str:
     literal = LITERALS[column]
     kind = draw(
         st.sampled_from(
-            ["compare", "compare", "flip", "in", "between", "null", "pair", "like", "bare", "is", "null literal"]
+            [
+                "compare",
+                "compare",
+                "flip",
+                "in",
+                "between",
+                "null",
+                "pair",
+                "like",
+                "bare",
+                "is",
+                "null literal",
+                "text",
+                "function",
+                "function",
+                "function in",
+                "computed",
+            ]
         )
     )
     negated = draw(st.sampled_from(["", "", "NOT "]))
@@ -238,6 +304,17 @@ def comparisons(draw: st.DrawFn) -> str:
     if kind == "like":
         name = draw(st.sampled_from(["s", "t", "st.y"]))
         return f"{name} {negated}LIKE {draw(st.one_of(st.sampled_from(LIKE_PATTERNS), like_patterns()))}"
+    if kind == "text":
+        name = draw(st.sampled_from(["s", "t", "st.y"]))
+        return f"{draw(st.sampled_from(['startswith', 'ENDSWITH', 'contains']))}({name}, {draw(string_literals())})"
+    if kind in ("function", "function in"):
+        function, literals = draw(st.sampled_from(sorted(FUNCTIONS.items())))
+        if kind == "function in":
+            return f"{function} {negated}IN ({draw(st.sampled_from(literals))}, {draw(st.sampled_from([*literals, 'NULL']))})"
+        return f"{function} {draw(st.sampled_from([*OPS, 'IS DISTINCT FROM']))} {draw(st.sampled_from([*literals, 'NULL']))}"
+    if kind == "computed":
+        name, literal = draw(st.sampled_from(COMPUTED))
+        return f"{name} {draw(st.sampled_from(OPS))} {literal}"
     if kind == "bare":
         return draw(
             st.sampled_from(["flag", "true", "NOT flag", "1 = 1", "'a' = \"a\"", "1 > NULL", "NULL <=> 1", "1.0 = 1"])

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from delta_sharing_spark.deltalog.deletion_vector import encode, frame
 from delta_sharing_spark.deltalog.paths import local_path
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.scan.plan import DeletionVector, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.read import read_split
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.types import Struct
@@ -43,7 +43,7 @@ class Bytes:
         pass
 
 
-class LocalAccess:
+class LocalAccess(FileAccess):
     """Files by task id, or by ``file:`` location; vectors in memory by unique id, or in files."""
 
     def __init__(self, files: Mapping[str, bytes] | None = None, vectors: Mapping[str, bytes] | None = None) -> None:

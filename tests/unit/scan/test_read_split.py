@@ -20,7 +20,7 @@ from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
 from delta_sharing_spark.scan.fetch import BufferedRanges, RangeFile, WindowedRanges
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
 from delta_sharing_spark.scan.read import read_split
-from delta_sharing_spark.scan.splits import pack
+from delta_sharing_spark.scan.splits import MAX_SLICES_PER_FILE, MAX_SPLITS, pack
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import Range, coalesce, cut
 
@@ -70,10 +70,11 @@ def test_splits_cover_each_row_exactly_once_and_repeat(
 
 def test_a_split_reads_its_files_in_order_however_the_bytes_arrive() -> None:
     data = {f"f{n}": parquet(pa.table({"i": range(n * 100, n * 100 + 100)}), row_group_size=30) for n in range(20)}
+    noise = random.Random(3)
 
     class Uneven(LocalAccess):
         def open(self, task: FileTask) -> Bytes:
-            time.sleep(random.random() / 100)
+            time.sleep(noise.random() / 100)
             return super().open(task)
 
     for ahead in (1, 1 << 20):
@@ -415,3 +416,26 @@ def test_change_columns() -> None:
     fixed = FileTask("f", "f", 0, change_type="delete", commit_version=8, commit_timestamp=1)
     assert set(read(spec, LocalAccess({"f": data}), [fixed]).column("_change_type").to_pylist()) == {"delete"}
     assert read_one(data, NARROW).schema.names == ["i"]
+
+
+@pytest.mark.parametrize("size", [10**15, 4 * 10**18, (1 << 63) - 1])
+def test_a_size_that_cannot_be_asks_for_no_more_splits_than_a_plan_may_have(size: int) -> None:
+    for tasks in ([FileTask("a", "", size)], [FileTask(str(n), "", size) for n in range(20)]):
+        bins = pack([*tasks, FileTask("z", "", 10)], 128 << 20)
+        assert len(bins) <= len(tasks) * MAX_SLICES_PER_FILE + 1
+        assert {piece.task.id for one in bins for piece in one} == {task.id for task in [*tasks, FileTask("z", "", 10)]}
+        slices = [piece for one in bins for piece in one if piece.task.id == tasks[0].id]
+        assert slices[0].start == 0
+        assert slices[-1].end is None
+        assert all(before.end == after.start for before, after in itertools.pairwise(slices))
+    many = [FileTask(str(n), "", 1 << 30) for n in range(1 << 12)]
+    assert len(pack(many, 1 << 10)) <= 2 * MAX_SPLITS
+
+
+def test_a_file_without_partition_values_is_no_file_of_nulls() -> None:
+    spec = spec_of(SCHEMA, partition_columns=("s",), partition_names=frozenset({"s"}))
+    access = LocalAccess({"f": parquet(numbers(3).drop_columns(["s"]))})
+    task = FileTask("f", "f", len(access.files["f"]), partition_values=None)
+    with pytest.raises(CorruptFileError, match="no value for the partition column 's'"):
+        read(spec, access, [task])
+    assert read(spec, access, [FileTask("f", "f", task.size)]).column("s").null_count == 3

@@ -104,7 +104,7 @@ def test_widening_of_nested_leaves(
         (pa.int64(), P("double")),
         (pa.int32(), P("float")),
         (pa.int32(), Decimal(9, 0)),
-        (pa.int64(), Decimal(20, 1)),
+        (pa.int64(), Decimal(19, 1)),
         (pa.float64(), P("float")),
         (pa.float32(), Decimal(38, 10)),
         (pa.decimal128(10, 2), Decimal(10, 1)),

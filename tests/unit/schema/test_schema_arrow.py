@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from typing import Any
 
@@ -19,6 +20,7 @@ from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import (
+    MAX_DEPTH,
     PRIMITIVES,
     Array,
     DataType,
@@ -131,6 +133,7 @@ def test_spellings_of_types(text: str, expected: DataType) -> None:
         "timestamp_nanos",
         "decimal(39,0)",
         "decimal(2,3)",
+        "decimal(" + "9" * 5000 + ",1)",
     ],
 )
 def test_types_we_cannot_read_are_refused_by_name_and_column(name: str) -> None:
@@ -148,7 +151,8 @@ def test_types_we_cannot_read_are_refused_by_name_and_column(name: str) -> None:
     "text",
     ["", "[", "null", '"long"', "{}", '{"type": "struct"}', '{"type": "struct", "fields": [1]}', '{"type":"struct","fields":[{"name":"a"}]}',
      '{"type":"struct","fields":[{"name":"a","type":7}]}', '{"type":"struct","fields":[{"name":"a","type":{"type":"array"}}]}',
-     '{"type":"struct","fields":[{"name":1,"type":"long"}]}', "[" * 100_000],
+     '{"type":"struct","fields":[{"name":1,"type":"long"}]}', '{"type":"struct","fields":[{"name":"a","type":"long","nullable":"no"}]}',
+     '{"type":"struct","fields":[{"name":"\\ud800","type":"long"}]}'],
 )  # fmt: skip
 def test_malformed_schemas_are_one_clear_error(text: str) -> None:
     with pytest.raises(ResponseError, match="t"):
@@ -180,7 +184,8 @@ CHANGE = "delta.typeChanges"
         ("decimal(5,2)", "decimal(7,4)", True),
         ("decimal(5,2)", "decimal(7,5)", False),
         ("decimal(5,2)", "decimal(5,1)", False),
-        ("long", "decimal(19,0)", False),
+        *[(a, b, True) for a, b in [("byte", "decimal(4,1)"), ("short", "decimal(5,0)"), ("long", "decimal(19,0)")]],
+        *[(a, b, False) for a, b in [("byte", "decimal(3,1)"), ("short", "decimal(4,0)"), ("long", "decimal(18,0)")]],
         ("integer", "decimal(10,1)", False),
         ("long", "double", False),
         ("long", "integer", False),
@@ -219,3 +224,30 @@ def test_void_is_nullable_whatever_the_schema_says_and_no_key() -> None:
     key = {"type": "map", "keyType": "void", "valueType": "long"}
     with pytest.raises(UnsupportedFeatureError, match=r"'m\.key'"):
         parse_schema(json.dumps({"type": "struct", "fields": [{"name": "m", "type": key}]}))
+
+
+_LEVEL = {
+    "struct": ('{"type":"struct","fields":[{"name":"f","type":', ',"nullable":true,"metadata":{}}]}'),
+    "array": ('{"type":"array","elementType":', ',"containsNull":true}'),
+    "map": ('{"type":"map","keyType":"string","valueType":', ',"valueContainsNull":true}'),
+}
+
+
+def _nested(levels: int, kind: str) -> str:
+    before, after = _LEVEL[kind]
+    inner = before * levels + '"long"' + after * levels
+    return f'{{"type":"struct","fields":[{{"name":"deep","type":{inner},"nullable":true,"metadata":{{}}}}]}}'
+
+
+@pytest.mark.parametrize("kind", ["struct", "array", "map"])
+@pytest.mark.parametrize("levels", [MAX_DEPTH - 1, MAX_DEPTH, 150, 450, 100_000])
+def test_nesting_has_a_limit_that_everything_can_hold(kind: str, levels: int) -> None:
+    if levels >= MAX_DEPTH:
+        with pytest.raises(UnsupportedFeatureError, match="deeper than 64 levels"):
+            parse_schema(_nested(levels, kind), "t")
+        return
+    schema = parse_schema(_nested(levels, kind), "t")
+    assert pickle.loads(pickle.dumps(schema)) == schema
+    assert parse_schema(json.dumps(schema_to_json(schema))) == schema
+    assert arrow_schema(schema).names == ["deep"]
+    assert len(str(schema)) > levels

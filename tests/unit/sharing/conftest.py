@@ -11,7 +11,7 @@ from scripted_server import TOKEN, Clock, ScriptedServer
 from delta_sharing_spark.sharing import transport
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.sharing.sessions import TransportSettings
+from delta_sharing_spark.sharing.transport import TransportSettings
 
 
 @pytest.fixture

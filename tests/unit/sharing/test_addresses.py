@@ -83,3 +83,39 @@ def test_any_allowed_name_survives_parsing_and_quoting(share: str, schema: str, 
 def test_any_text_is_an_address_or_an_address_error(text: str) -> None:
     with suppress(AddressError):
         parse_address(text)
+
+
+ODD_NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=40).filter(
+    lambda text: text not in (".", "..")
+)
+
+
+@given(ODD_NAMES, ODD_NAMES, ODD_NAMES)
+def test_whatever_a_server_lists_can_be_written(share: str, schema: str, table: str) -> None:
+    """A name as a ``TableName`` writes it is read as the same name, alone and behind any profile."""
+    name = TableName(share, schema, table)
+    assert parse_table_name(str(name)) == name
+    assert parse_address(str(name)) == Address(None, name)
+    assert parse_address(f"/tmp/a `b`#c.share#{name}") == Address("/tmp/a `b`#c.share", name)
+    assert [unquote(part) for part in name.path.split("/")[2::2]] == [share, schema, table]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("`Ünïcode share`.s.t", ("Ünïcode share", "s", "t")),
+        ("a.b.`c.d`", ("a", "b", "c.d")),
+        ("a.b.s.`c.d`", ("a.b", "s", "c.d")),
+        (" `a#b`.`s`.`x``y` ", ("a#b", "s", "x`y")),
+        ("a`b.s.t", ("a`b", "s", "t")),
+    ],
+)
+def test_names_in_backquotes(text: str, parts: tuple[str, str, str]) -> None:
+    assert parse_address(f"p.share#{text}") == Address("p.share", TableName(*parts))
+    assert parse_table_name(text) == TableName(*parts)
+
+
+@pytest.mark.parametrize("text", ["`a b`.s", "`a b.s.t", "``.s.t", "`a`b.c d.t", "`..`.s.t"])
+def test_backquotes_that_name_no_table(text: str) -> None:
+    with pytest.raises(AddressError):
+        parse_table_name(text)

@@ -34,9 +34,12 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.sharing.actions import EndStreamAction, FileRecord, Metadata, Protocol, VectorDescriptor
 from delta_sharing_spark.sharing.ndjson import Page, iter_lines, parse_page
-from delta_sharing_spark.sharing.transport import Transient
+from delta_sharing_spark.sharing.transport import RetryableError
 
 T = "s.d.t"
+
+
+VECTOR = {"storageType": "p", "pathOrInlineDv": "https://h/v", "offset": 1, "sizeInBytes": 40, "cardinality": 2}
 
 
 def parse(*lines: Any, end_required: bool = False) -> Page:
@@ -163,7 +166,7 @@ def test_history_is_told_from_the_head() -> None:
 def test_an_answer_that_breaks_off_is_tried_again(cut: int) -> None:
     """T58: the reference fails at once; here it is worth another try, and says the same in the end."""
     body = ndjson([*HEAD, file_line("a")]).rstrip()
-    with pytest.raises(Transient) as caught:
+    with pytest.raises(RetryableError) as caught:
         parse_page(iter_lines([body[:-cut]]), T)
     assert isinstance(caught.value.error, ResponseError)
     assert "likely caused by a request timeout" in str(caught.value)
@@ -181,7 +184,7 @@ def test_an_answer_that_breaks_off_is_tried_again(cut: int) -> None:
 )
 def test_a_promised_last_line_that_is_missing(lines: list[Any]) -> None:
     """T55: with the header it is a truncation, without it it is not missed."""
-    with pytest.raises(Transient, match="truncated"):
+    with pytest.raises(RetryableError, match="truncated"):
         parse(*lines, end_required=True)
     parse(*lines)
 
@@ -200,10 +203,10 @@ def test_a_promised_last_line_that_is_missing(lines: list[Any]) -> None:
 def test_an_error_in_the_last_line_fails_the_query(
     fields: dict[str, Any], kind: type[ServerError], again: bool, bare: bool
 ) -> None:
-    with pytest.raises((ServerError, Transient)) as caught:
+    with pytest.raises((ServerError, RetryableError)) as caught:
         parse(*HEAD, file_line("a"), fields if bare else end_line(**fields), end_required=True)
-    error = caught.value.error if isinstance(caught.value, Transient) else caught.value
-    assert isinstance(caught.value, Transient) == again
+    error = caught.value.error if isinstance(caught.value, RetryableError) else caught.value
+    assert isinstance(caught.value, RetryableError) == again
     assert type(error) is kind
     assert fields["errorMessage"] in str(error)
     assert error.status == fields.get("httpStatusErrorCode")
@@ -225,10 +228,39 @@ def test_an_error_in_the_last_line_fails_the_query(
         ([{"metaData": {"id": "x"}}], "no schemaString"),
         ([{"metaData": {"deltaMetadata": []}}], "'deltaMetadata' is not an object"),
         ([{"file": {}}], "lacks its url or id"),
-        ([{"file": {"url": "u", "id": "i", "size": -1}}], "no size"),
+        ([{"file": {"url": "u", "id": "i", "size": -1}}], "size of a file is -1"),
+        ([file_line("a", size=4 * 10**18)], "size of a file is 4000000000000000000, and must be"),
+        ([file_line("a", size=10**15)], "size of a file is 1000000000000000"),
+        ([file_line("a", size=1 << 14_000)], "a number of 14001 bits"),
+        ([file_line("a", version=1 << 63)], "version is 9223372036854775808"),
+        ([file_line("a", expirationTimestamp=10**400)], "expirationTimestamp is a number of"),
+        ([file_line("a", timestamp=1 << 60)], "timestamp is"),
+        ([file_line("a", partitionValues={"p": "\ud800"})], "not Unicode"),
+        ([file_line("a", partitionValues={"\ud800": "x"})], "not Unicode"),
+        ([{"protocol": {"minReaderVersion": 1e999}}], "minReaderVersion is 'inf'"),
+        ([{"protocol": {"minReaderVersion": 3, "readerFeatures": "deletionVectors"}}], "readerFeatures is not a list"),
+        ([{"protocol": {"minReaderVersion": 3, "readerFeatures": [1]}}], "readerFeatures is not a list"),
+        ([{"metaData": {**METADATA["metaData"], "partitionColumns": "p"}}], "partitionColumns is not a list"),
+        ([{"metaData": {**METADATA["metaData"], "configuration": []}}], "configuration is not an object"),
+        ([{"metaData": {**METADATA["metaData"], "format": {"provider": 1}}}], "provider that is not text"),
+        ([wrapped({"add": {"path": "p", "size": 1, "dataChange": "false"}})], "dataChange is 'false'"),
+        (
+            [wrapped({"add": {"path": "p", "size": 1, "deletionVector": VECTOR | {"sizeInBytes": 1 << 40}}})],
+            "sizeInBytes is",
+        ),
+        ([wrapped({"add": {"path": "p", "size": 1, "deletionVector": VECTOR | {"offset": -1}}})], "offset is -1"),
+        ([wrapped({"add": {"path": "p", "size": 1, "deletionVector": VECTOR | {"offset": "x"}}})], "offset is 'x'"),
+        (
+            [wrapped({"add": {"path": "p", "size": 1, "deletionVector": VECTOR | {"cardinality": []}}})],
+            "cardinality is",
+        ),
+        (
+            [wrapped({"add": {"path": "p", "size": 1, "deletionVector": VECTOR | {"pathOrInlineDv": 5}}})],
+            "lacks its storageType",
+        ),
         ([{"file": {"url": "u", "id": "i"}}], "no size"),
-        ([file_line("a", size="1e3")], "size is '1e3'"),
-        ([file_line("a", size=1.5)], "size is '1.5'"),
+        ([file_line("a", size="1e3")], "size of a file is '1e3'"),
+        ([file_line("a", size=1.5)], "size of a file is '1.5'"),
         ([file_line("a", partitionValues={"p": 1})], "partitionValues"),
         ([file_line("a", partitionValues=[1])], "partitionValues"),
         ([wrapped(5)], "'deltaSingleAction' is not an object"),  # type: ignore[arg-type]
@@ -312,5 +344,5 @@ def test_deep_nesting_and_huge_numbers() -> None:
 
 
 def _harmless(body: bytes, end_required: bool) -> None:
-    with suppress(DeltaSharingError, Transient):
+    with suppress(DeltaSharingError, RetryableError):
         parse_page(iter_lines([body]), T, end_required=end_required)

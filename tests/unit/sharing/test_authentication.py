@@ -27,7 +27,7 @@ from delta_sharing_spark.errors import (
     UnavailableError,
 )
 from delta_sharing_spark.sharing import auth
-from delta_sharing_spark.sharing.sessions import TransportSettings
+from delta_sharing_spark.sharing.transport import TransportSettings
 
 
 @pytest.fixture(autouse=True)
@@ -166,7 +166,7 @@ def test_a_token_is_renewed_once_after_a_401(server: ScriptedServer, rest_of: Re
     issue(server)
     rest = rest_of(server, **oauth_of(server))
     rest.table_version(NAME)
-    token = next(iter(auth._tokens.values()))
+    token = auth._tokens.items()[0][1]
     token.value = "revoked"
     assert rest.table_version(NAME) == 7
     assert tokens_asked(server) == 2
@@ -188,7 +188,7 @@ def test_many_threads_renew_once(server: ScriptedServer, rest_of: Rest) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, range(8))) == [7] * 8
         assert tokens_asked(server) == 1
-        next(iter(auth._tokens.values())).value = "revoked"
+        auth._tokens.items()[0][1].value = "revoked"
         assert list(pool.map(ask, range(8))) == [7] * 8
     assert tokens_asked(server) == 2
 

@@ -143,7 +143,9 @@ def test_names_are_checked_and_quoted(server: ScriptedServer, rest: SharingRest)
     server.on("", Reply({}))
     list(rest.list_tables("a.b?c", "100%25#é"))
     assert server.asked[0].path == "/prefix/shares/a.b%3Fc/schemas/100%2525%23%C3%A9/tables"
-    for call in (lambda: rest.get_share("a/b"), lambda: list(rest.list_tables("a", "b.c"))):
+    list(rest.list_tables("a/b c", "d.e"))  # names that the protocol does not allow, and that servers list
+    assert server.asked[1].path == "/prefix/shares/a%2Fb%20c/schemas/d.e/tables"
+    for call in (lambda: rest.get_share(".."), lambda: list(rest.list_tables("a", ""))):
         with pytest.raises(AddressError):
             call()
 
@@ -154,10 +156,12 @@ def test_names_are_checked_and_quoted(server: ScriptedServer, rest: SharingRest)
 def test_the_version(server: ScriptedServer, rest: SharingRest) -> None:
     server.on(f"{TABLE}/version", Reply(headers={"delta-TABLE-version": " 7 "}))
     assert rest.table_version(NAME) == 7
+    assert rest.named_version(NAME, "2022-01-01T00:00:00Z") == 7
     assert rest.table_version(NAME, "2022-01-01T00:00:00Z") == 7
+    moments = ("2022-01-01T00:00:00Z", "2022-01-01T00:00:00Z", "2021-12-31T23:59:59.999Z")
     assert [(a.method, a.query) for a in server.asked] == [
         ("GET", {}),
-        ("GET", {"startingTimestamp": "2022-01-01T00:00:00Z"}),
+        *[("GET", {"startingTimestamp": moment}) for moment in moments],
     ]
 
 
@@ -519,7 +523,7 @@ def test_a_client_is_cheap_to_carry(server: ScriptedServer, rest: SharingRest) -
     """Executors rebuild it from profile and settings; connections belong to the process."""
     from dataclasses import replace
 
-    from delta_sharing_spark.sharing.sessions import TransportSettings
+    from delta_sharing_spark.sharing.transport import TransportSettings
 
     carried = pickle.loads(pickle.dumps(replace(rest, settings=TransportSettings())))
     server.on("/version", Reply(headers=V7))

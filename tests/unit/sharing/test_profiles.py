@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 from datetime import datetime, timedelta, timezone
@@ -156,13 +157,15 @@ def test_from_a_web_server(server: ScriptedServer) -> None:
     server.on("/p.share", Reply(BEARER))
     assert load_profile(f"{server.endpoint}/p.share?sig=s3cret") == load_profile(BEARER)
     assert server.asked[0].query == {"sig": "s3cret"}
-    with pytest.raises(ProfileError, match="HTTPError: 404") as caught:
+    with pytest.raises(ProfileError, match="web server answered 404") as caught:
         load_profile(f"{server.endpoint}/other.share?sig=s3cret")
     assert "s3cret" not in str(caught.value)
 
 
 def test_dbfs_is_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "read_text", lambda self, **_: json.dumps(BEARER | {"bearerToken": str(self)}))
+    monkeypatch.setattr(
+        Path, "open", lambda self, _: io.BytesIO(json.dumps(BEARER | {"bearerToken": str(self)}).encode())
+    )
     for source in ("dbfs:/mnt/p.share", "dbfs:///mnt/p.share"):
         assert load_profile(source).bearer_token == "/dbfs/mnt/p.share"
 
@@ -172,7 +175,11 @@ def test_dbfs_is_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("/nowhere/p.share", "does not exist"),
         ("memory://nowhere.share", "does not exist"),
-        ("{not json", "not valid JSON"),
+        ("{not json", r"not valid JSON \(line 1, column 2: Expecting property name"),
+        (
+            '{"endpoint": "https://x",\n "bearerToken": "s3cret"\n "type": 1}',
+            r"\(line 3, column 2: Expecting ',' delimiter\)",
+        ),
         ("[" * 100_000, "cannot be read|does not exist"),
         ("/", "cannot be read"),
         ("nosuchscheme://x/y", "cannot be read"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import random
 import socket
 import ssl
 from collections.abc import Iterator
@@ -32,10 +33,11 @@ from delta_sharing_spark.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from delta_sharing_spark.network.retry import backoff
+from delta_sharing_spark.network.sessions import data_session, rest_session
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import Query, SharingRest
-from delta_sharing_spark.sharing.sessions import TransportSettings, data_session, rest_session
-from delta_sharing_spark.sharing.transport import Transient, check_endpoint, with_retries
+from delta_sharing_spark.sharing.transport import RetryableError, TransportSettings, check_endpoint, with_retries
 
 
 def unused_port() -> int:
@@ -83,7 +85,7 @@ def test_what_is_not(
 ) -> None:
     server.on("", refusal(status, "THE_CODE", "the words"))
     with pytest.raises(ServerError) as caught:
-        rest.query(NAME, Query())
+        rest.query(NAME, Query(starting_version=0))
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.error_code) == (status, "THE_CODE")
     assert "sh.sch.t" in str(caught.value)
@@ -149,9 +151,18 @@ def test_a_host_that_was_never_there_is_told_soon(settings: TransportSettings, c
     """A mistyped port does not take the minutes that an outage is given."""
     rest = SharingRest(Profile(f"http://127.0.0.1:{unused_port()}", bearer_token=TOKEN), settings)
     begin = clock()
-    with pytest.raises(NetworkError, match=r"version of sh.sch.t: the sharing server 127.0.0.1 could not be reached"):
+    with pytest.raises(
+        NetworkError, match=r"version of sh.sch.t: the sharing server 127.0.0.1 could not be reached"
+    ) as e:
         rest.table_version(NAME)
     assert 0 < clock() - begin <= 15
+    assert "127.0.0.1 refused the connection: nothing listens on port" in str(e.value)
+
+
+def test_a_host_of_an_unknown_name_is_told_as_one(settings: TransportSettings) -> None:
+    rest = SharingRest(Profile("https://sharing.invalid/api", bearer_token=TOKEN), settings)
+    with pytest.raises(NetworkError, match=r"there is no host of the name sharing\.invalid"):
+        rest.table_version(NAME)
 
 
 def test_a_host_that_was_there_is_waited_for(rest_of: Rest, clock: Clock) -> None:
@@ -196,7 +207,7 @@ def test_retries_are_logged_without_secrets(
     server.on("/version", refusal(503, "BUSY", f"bad {TOKEN}"), OK)
     with caplog.at_level(logging.DEBUG):
         rest.table_version(NAME)
-    assert any("retrying in" in r.getMessage() for r in caplog.records)
+    assert any("trying again in" in r.getMessage() for r in caplog.records)
     assert TOKEN not in caplog.text
 
 
@@ -323,7 +334,7 @@ def test_sessions_are_shared_by_what_they_depend_on(settings: TransportSettings,
 
 
 def test_the_number_of_sessions_is_bounded(settings: TransportSettings) -> None:
-    from delta_sharing_spark.sharing import sessions
+    from delta_sharing_spark.network import sessions
 
     for number in range(40):
         data_session(replace(settings, caller_org=str(number)))
@@ -413,7 +424,10 @@ def secure(certificate: Path) -> Iterator[ScriptedServer]:
 
 def test_tls_is_verified_on_loopback_too(secure: ScriptedServer, rest_of: Rest, clock: Clock) -> None:
     """peers.md 4.3: the reference Python client does not verify ``localhost``."""
-    with pytest.raises(NetworkError, match=r"TLS with 127.0.0.1 failed.*caBundle") as caught:
+    with pytest.raises(
+        NetworkError,
+        match=r"TLS with 127.0.0.1 failed \(certificate verify failed: self.signed certificate\); set the option caBundle",
+    ) as caught:
         rest_of(secure).table_version(NAME, "s3cret-query")
     assert clock.slept == []
     assert secure.asked == []
@@ -429,7 +443,7 @@ def test_certificates_from_the_option_or_the_environment(
     monkeypatch: pytest.MonkeyPatch,
     origin: str,
 ) -> None:
-    from delta_sharing_spark.sharing import sessions
+    from delta_sharing_spark.network import sessions
 
     sessions._sessions.clear()
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
@@ -452,4 +466,13 @@ def test_certificates_that_are_not_there(rest_of: Rest, secure: ScriptedServer, 
 
 
 def test_a_transient_failure_says_what_its_error_says() -> None:
-    assert str(Transient(ResponseError("why"))) == "why"
+    assert str(RetryableError(ResponseError("why"))) == "why"
+
+
+def test_waits_leave_the_programs_random_numbers_alone(server: ScriptedServer, rest: SharingRest, clock: Clock) -> None:
+    server.on("/version", refusal(503), refusal(429, Retry_After="1"), OK)
+    before = random.getstate()
+    assert rest.table_version(NAME) == 7
+    backoff(3, 0.1, 1.0)
+    assert len(clock.slept) == 2
+    assert random.getstate() == before

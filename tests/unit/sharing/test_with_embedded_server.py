@@ -21,7 +21,7 @@ from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.rest import ChangesQuery, Query, SharingRest
-from delta_sharing_spark.sharing.sessions import TransportSettings
+from delta_sharing_spark.sharing.transport import TransportSettings
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
@@ -192,7 +192,7 @@ def test_metadata_at_a_version(rest: SharingRest) -> None:
         (Query(starting_version=3, ending_version=2), "startingVersion"),
         (ChangesQuery(), "No startingVersion or startingTimestamp provided for CDF read"),
         (ChangesQuery(starting_version=2, ending_version=1), "CDF range from start 2 to end 1 was invalid"),
-        (Query(max_files=-1), "maxFiles must be positive"),
+        (Query(starting_version=0, max_files=-1), "maxFiles must be positive"),
         (Query(file_id_hash="md5"), "fileidhash"),
     ],
 )

@@ -10,11 +10,19 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.access.cached import table_namespace
+from delta_sharing_spark.errors import OptionError
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.storage.cache import BLOCK, BlockCache, CachedSource
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 DATA = random.Random(1).randbytes(3 * BLOCK + 12_345)
 
@@ -132,3 +140,66 @@ def test_processes_and_threads_share_it(tmp_path: Path) -> None:
     assert [process.exitcode for process in processes] == [0, 0]
     assert not [path for path in files(tmp_path) if path.name.startswith(".")], "no partial file is left"
     failures.close()
+
+
+@pytest.mark.parametrize("parents", [1, 3])
+def test_the_directory_and_its_missing_parents_are_for_their_owner_only(tmp_path: Path, parents: int) -> None:
+    root = tmp_path.joinpath(*(str(number) for number in range(parents)))
+    before = os.umask(0)
+    try:
+        CachedSource(Source(), BlockCache(str(root), 1 << 30), "k").read(0, 10)
+    finally:
+        os.umask(before)
+    made = [path for path in tmp_path.rglob("*") if path.is_dir()]
+    assert len(made) == parents + 1
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o700}
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])
+def test_a_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    root = tmp_path / "shared"
+    root.mkdir()
+    root.chmod(mode)
+    with pytest.raises(OptionError, match=r"cacheDir can be written by other users.*chmod 700"):
+        BlockCache(str(root), 1 << 30)
+
+
+def test_the_same_ids_on_another_server_or_for_another_recipient_are_other_tables(tmp_path: Path) -> None:
+    """Two servers share different bytes under equal table ids, file names and sizes."""
+    found = {}
+    builder = [DeltaTableBuilder(tmp_path / name, pa.schema([("n", pa.int64())])) for name in "ab"]
+    for number, table in enumerate(builder):
+        table.append([{"n": number}])
+    ids = [table.table_id for table in builder]
+    for number, table in enumerate(builder):
+        for path in (table.path / "_delta_log").iterdir():
+            path.write_text(path.read_text().replace(ids[number], ids[0]))
+    files = [sorted(table.path.glob("*.parquet"))[0] for table in builder]
+    files[1].rename(files[1].with_name(files[0].name))
+    for path in (builder[1].path / "_delta_log").iterdir():
+        path.write_text(path.read_text().replace(files[1].name, files[0].name))
+    for mode in ("url", "dir"):
+        options = {"cacheDir": str(tmp_path / mode), "accessMode": mode}
+        for number, table in enumerate(builder):
+            with SharingServer() as server:
+                server.add_table("sh.sc.t", table.path, access_modes=("url", "dir"))
+                for _ in range(2):
+                    rows = SharingClient(server.profile(), **options).table("sh.sc.t").scan().to_arrow()
+                    found[mode, number] = rows["n"].to_pylist()
+    assert found == {(mode, number): [number] for mode in ("url", "dir") for number in (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Profile("https://a", bearer_token="t"), Profile("https://b", bearer_token="t")),
+        (Profile("https://a", bearer_token="t"), Profile("https://a", bearer_token="u")),
+        (Profile("https://a", "basic", username="u", password="p"), Profile("https://a", "basic", username="v")),
+    ],
+)
+def test_namespaces_part_servers_recipients_and_tables(one: Profile, other: Profile) -> None:
+    name = TableName("s", "s", "t")
+    assert table_namespace(one, name, "id") == table_namespace(one, name, "id")
+    assert table_namespace(one, name, "id") != table_namespace(other, name, "id")
+    assert table_namespace(one, name, "id") != table_namespace(one, TableName("s", "s", "u"), "id")
+    assert table_namespace(one, name, "id") != table_namespace(one, name, "replaced")

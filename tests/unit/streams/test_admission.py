@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_sharing_spark.access.shape import TableShape
-from delta_sharing_spark.access.stream import Limits, Position, StreamPlanner
-from delta_sharing_spark.access.stream_schema import SchemaPolicy
-from delta_sharing_spark.access.stream_source import Identity, VersionFiles
+from delta_sharing_spark.access.contract import OpenTable, StreamIdentity, VersionFiles, VersionListing
+from delta_sharing_spark.access.stream.planner import Limits, Position, StreamPlanner
+from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy
+from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.errors import StreamError, VersionError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.plan import FileTask
@@ -27,48 +27,58 @@ def _shape(*fields: Field, partitions: tuple[str, ...] = ()) -> TableShape:
 
 
 @dataclass
-class FakeSource:
+class FakeTable(OpenTable):
     """Versions in memory: ``counts[v]`` files are added by version ``v``."""
 
+    mode = "url"
     counts: list[int]
     shapes: dict[int, TableShape] = field(default_factory=dict)
     removes: dict[int, int] = field(default_factory=dict)
-    identity: Identity = field(default_factory=lambda: Identity("t", "url", "delta", "delta"))
+    identity: StreamIdentity = field(default_factory=lambda: StreamIdentity("t", "url", "delta", "delta"))
     asked: list[tuple[int, int]] = field(default_factory=list)
     polls: int = 0
 
-    def latest(self) -> int:
+    def describe(self, as_of: Any) -> Any:
+        raise AssertionError
+
+    def newest_version(self) -> int:
         self.polls += 1
         return len(self.counts) - 1
 
-    def at_or_after(self, load: Any) -> int:
+    def files_of(self, version: int) -> list[FileTask]:
+        return [FileTask(f"{version:02d}-{i:03d}", "", 10) for i in range(self.counts[version])]
+
+    def snapshot(self, scan: Any, pruner: Any) -> Any:
         raise AssertionError
 
-    def files_of(self, version: int) -> list[FileTask]:
-        return [FileTask(f"{version}-{i:03d}", "", 10) for i in range(self.counts[version])]
+    def changes(self, scan: Any) -> Any:
+        raise AssertionError
 
-    def snapshot(self, version: int) -> tuple[VersionFiles, Any]:
+    def all_files(self, scan: Any, version: int, identity: StreamIdentity | None = None) -> VersionListing:
         tasks = [task for v in range(version + 1) for task in self.files_of(v)]
-        return VersionFiles(version, tasks), None
+        return VersionListing([VersionFiles(version, tasks)], _ACCESS, self.identity)
 
-    def lasts(self, task: FileTask, access: Any) -> bool:
-        return True
-
-    def versions(self, start: int, end: int) -> tuple[list[VersionFiles], Any]:
-        self.asked.append((start, end))
+    def versions(self, scan: Any, first: int, last: int, identity: StreamIdentity | None = None) -> VersionListing:
+        self.asked.append((first, last))
         found = [
-            VersionFiles(v, self.files_of(v), self.removes.get(v, 0), self.shapes.get(v)) for v in range(start, end + 1)
+            VersionFiles(v, self.files_of(v), self.removes.get(v, 0), self.shapes.get(v))
+            for v in range(first, last + 1)
         ]
-        return [f for f in found if f.tasks or f.removes or f.shape], None
+        return VersionListing([f for f in found if f.tasks or f.removes or f.shape], _ACCESS, self.identity)
 
 
-def _planner(source: FakeSource, clock: Any = None, **options: str) -> StreamPlanner:
+_ACCESS: Any = SimpleNamespace(outlasts_planning=lambda task: True)
+
+
+def _planner(source: FakeTable, clock: Any = None, **options: str) -> StreamPlanner:
     parsed = parse_options({"path": "p#s.d.t", "pollInterval": "10s", **options}, streaming=True)
-    load: Any = SimpleNamespace(
-        options=parsed, table="s.d.t", profile=SimpleNamespace(endpoint="http://127.0.0.1"), decision=None
+    scan: Any = SimpleNamespace(
+        options=parsed, table="s.d.t", profile=SimpleNamespace(endpoint="http://127.0.0.1"), prune=None, shape=_shape()
     )
+    opener: Any = SimpleNamespace(run=lambda action: action(source))
     policy = SchemaPolicy(Struct((_ID,)), frozenset(), None, frozenset(), parsed.allow_added_columns)
-    return StreamPlanner(load, source, policy, clock=clock or (lambda: 0.0))
+    spec: Any = None
+    return StreamPlanner(scan, opener, spec, policy, clock=clock or (lambda: 0.0))
 
 
 def _ids(planner: StreamPlanner, start: Position, end: Position) -> list[str]:
@@ -94,7 +104,7 @@ def test_every_file_is_read_exactly_once(
     begin: int | None,
     restarts: list[bool],
 ) -> None:
-    source, limits = FakeSource(counts), Limits(files, size)
+    source, limits = FakeTable(counts), Limits(files, size)
     options = {"maxVersionsPerRpc": str(rpc), "readChangeFeed": str(feed).lower()}
     if begin is not None:
         options["startingVersion"] = str(min(begin, len(counts)))
@@ -124,7 +134,7 @@ def test_every_file_is_read_exactly_once(
 
 
 def test_a_block_is_asked_for_once_however_small_the_batches() -> None:
-    source = FakeSource([2] * 50)
+    source = FakeTable([2] * 50)
     planner = _planner(source, startingVersion="0")
     at = planner.first()
     while (end := planner.advance(at, Limits(1))) != at:
@@ -133,20 +143,20 @@ def test_a_block_is_asked_for_once_however_small_the_batches() -> None:
 
 
 def test_a_commit_of_the_last_batch_keeps_the_planned_one() -> None:
-    source = FakeSource([1, 1])
+    source = FakeTable([1, 1])
     planner = _planner(source, startingVersion="0", maxVersionsPerRpc="1")
     first = planner.advance(Position(0), Limits(1))
     second = planner.advance(first, Limits(1))
     planner.forget(first)
     asked = len(source.asked)
-    assert _ids(planner, first, second) == ["1-000"]
+    assert _ids(planner, first, second) == ["01-000"]
     assert len(source.asked) == asked
 
 
 def test_a_frozen_stream_begins_no_later_than_it_was_frozen() -> None:
-    source = FakeSource([1, 1])
+    source = FakeTable([1, 1])
     planner = _planner(source)
-    planner.freeze()
+    planner.pin_newest()
     source.counts.append(1)
     at = planner.first()
     assert at == Position(1, 0, True)
@@ -155,7 +165,7 @@ def test_a_frozen_stream_begins_no_later_than_it_was_frozen() -> None:
 
 
 def test_idle_polls_do_not_ask_the_server() -> None:
-    source, now = FakeSource([1]), [0.0]
+    source, now = FakeTable([1]), [0.0]
     planner = _planner(source, clock=lambda: now[0], startingVersion="0")
     at = planner.advance(planner.first(), Limits())
     polls = source.polls
@@ -170,13 +180,13 @@ def test_idle_polls_do_not_ask_the_server() -> None:
 @pytest.mark.parametrize("position", [Position(5), Position(3, 1), Position(3, 0, True)])
 def test_a_server_that_goes_back_is_an_error(position: Position) -> None:
     with pytest.raises(StreamError, match="replaced or restored"):
-        _planner(FakeSource([1, 1, 1])).advance(position, Limits())
+        _planner(FakeTable([1, 1, 1])).advance(position, Limits())
 
 
 def test_a_start_beyond_the_next_version_is_an_error() -> None:
-    assert _planner(FakeSource([1]), startingVersion="1").first() == Position(1)
+    assert _planner(FakeTable([1]), startingVersion="1").first() == Position(1)
     with pytest.raises(VersionError, match=r"startingVersion 2 of s\.d\.t does not exist: the newest is 0"):
-        _planner(FakeSource([1]), startingVersion="2").first()
+        _planner(FakeTable([1]), startingVersion="2").first()
 
 
 @pytest.mark.parametrize(
@@ -189,17 +199,17 @@ def test_a_start_beyond_the_next_version_is_an_error() -> None:
     ],
 )
 def test_all_before_a_change_is_delivered_then_the_stream_stops(shape: TableShape, message: str) -> None:
-    source = FakeSource([1, 1, 1], shapes={2: shape})
+    source = FakeTable([1, 1, 1], shapes={2: shape})
     planner = _planner(source, startingVersion="0")
     end = planner.advance(Position(0), Limits())
-    assert (end, _ids(planner, Position(0), end)) == (Position(2), ["0-000", "1-000"])
+    assert (end, _ids(planner, Position(0), end)) == (Position(2), ["00-000", "01-000"])
     with pytest.raises(StreamError, match=message):
         planner.advance(end, Limits())
 
 
 def test_a_version_before_a_column_was_widened_is_read() -> None:
     narrow = TableShape("t", Struct((Field("id", Primitive("integer")),)), (), "none")
-    planner = _planner(FakeSource([1], shapes={0: narrow}), startingVersion="0")
+    planner = _planner(FakeTable([1], shapes={0: narrow}), startingVersion="0")
     assert planner.advance(Position(0), Limits()) == Position(1)
 
 
@@ -208,7 +218,7 @@ def test_a_version_before_a_column_was_widened_is_read() -> None:
     [
         (0, 1, {"ignoreDeletes": "true"}, []),
         (0, 1, {"ignoreChanges": "true"}, []),
-        (1, 1, {"ignoreChanges": "true"}, ["0-000"]),
+        (1, 1, {"ignoreChanges": "true"}, ["00-000"]),
         (1, 1, {"skipChangeCommits": "true"}, []),
         (0, 1, {}, "ignoreDeletes"),
         (1, 1, {}, "skipChangeCommits"),
@@ -218,7 +228,7 @@ def test_a_version_before_a_column_was_widened_is_read() -> None:
 def test_versions_that_delete_or_rewrite(
     files: int, removes: int, options: dict[str, str], expected: list[str] | str
 ) -> None:
-    planner = _planner(FakeSource([files], removes={0: removes}), startingVersion="0", **options)
+    planner = _planner(FakeTable([files], removes={0: removes}), startingVersion="0", **options)
     if isinstance(expected, str):
         with pytest.raises(StreamError, match=expected):
             planner.advance(Position(0), Limits())

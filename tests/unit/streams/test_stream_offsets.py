@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from spark_loop import Checkpoint, Rows, Run
 
-from delta_sharing_spark.access.stream import Position
-from delta_sharing_spark.access.stream_source import Identity
+from delta_sharing_spark.access.contract import StreamIdentity
+from delta_sharing_spark.access.stream.planner import Position
 from delta_sharing_spark.errors import StreamError
 from delta_sharing_spark.spark.offsets import INITIAL, StreamOffset, check_identity, is_initial, parse_offset
 from delta_sharing_spark.testing.server import SharingServer
@@ -81,8 +81,8 @@ def test_what_is_no_offset_is_refused(change: dict[str, Any], message: str) -> N
         parse_offset({**MIDDLE, **change}, "s.d.t")
 
 
-URL = Identity("7ba6c1f3", "url", "parquet", "delta")
-UNHASHED = Identity("7ba6c1f3", "url", "parquet", None)
+URL = StreamIdentity("7ba6c1f3", "url", "parquet", "delta")
+UNHASHED = StreamIdentity("7ba6c1f3", "url", "parquet", None)
 
 
 @pytest.mark.parametrize(
@@ -90,19 +90,23 @@ UNHASHED = Identity("7ba6c1f3", "url", "parquet", None)
     [
         (
             URL,
-            Identity("other", "url", "parquet", "delta"),
+            StreamIdentity("other", "url", "parquet", "delta"),
             "the table was replaced.*delete your streaming query checkpoint",
         ),
-        (URL, Identity("7ba6c1f3", "dir", "log", "path"), "version 4.*accessMode=url and responseFormat=parquet until"),
-        (Identity("7ba6c1f3", "dir", "log", "path"), URL, "version 4.*set accessMode=dir until"),
-        (URL, Identity("7ba6c1f3", "url", "parquet", None), r"file ids: delta"),
-        (URL, Identity("7ba6c1f3", "url", "delta", "delta"), None),
-        (UNHASHED, Identity("7ba6c1f3", "url", "delta", None), "in the parquet format .file ids: of that format"),
+        (
+            URL,
+            StreamIdentity("7ba6c1f3", "dir", "log", "path"),
+            "version 4.*accessMode=url and responseFormat=parquet until",
+        ),
+        (StreamIdentity("7ba6c1f3", "dir", "log", "path"), URL, "version 4.*set accessMode=dir until"),
+        (URL, StreamIdentity("7ba6c1f3", "url", "parquet", None), r"file ids: delta"),
+        (URL, StreamIdentity("7ba6c1f3", "url", "delta", "delta"), None),
+        (UNHASHED, StreamIdentity("7ba6c1f3", "url", "delta", None), "in the parquet format .file ids: of that format"),
         (UNHASHED, UNHASHED, None),
     ],
 )
 def test_the_middle_of_a_version_goes_on_only_in_the_same_order(
-    then: Identity, now: Identity, refusal: str | None
+    then: StreamIdentity, now: StreamIdentity, refusal: str | None
 ) -> None:
     begun = Position(0)
     for middle in (Position(4, 2), Position(4, 2, True)):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from spark_loop import Checkpoint, Killed, Rows, Run
 
-from delta_sharing_spark.access.credentials import TOKENS
+from delta_sharing_spark.access.directory.tokens import TOKENS
 from delta_sharing_spark.errors import OptionError, StreamError, VersionError
 from delta_sharing_spark.spark import compat
 from delta_sharing_spark.testing import queries
@@ -178,7 +178,7 @@ def test_the_poll_interval_is_bounded_for_servers_elsewhere(
     share: Share, server: SharingServer, table: DeltaTableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = share(table)
-    monkeypatch.setattr("delta_sharing_spark.access.stream._LOOPBACK", ())
+    monkeypatch.setattr("delta_sharing_spark.access.stream.planner._LOOPBACK", ())
     with pytest.raises(OptionError, match=r"'pollInterval' is 9 s, the least is 10 s"):
         Run(Checkpoint(), {**options, "pollInterval": "9s"}).step()
     assert Run(Checkpoint(), {**options, "pollInterval": "10s"}).step()

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.deltalog.changes import load_changes
-from delta_sharing_spark.deltalog.history import timestamp_of
 from delta_sharing_spark.deltalog.paths import LocalLogStore
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.schema.types import Field, Primitive
@@ -164,7 +163,11 @@ def test_commit_times_follow_the_clock(tmp_path: Path) -> None:
     times = iter([1_700_000_000_000 + 1000 * n for n in range(10)])
     builder = DeltaTableBuilder(tmp_path, ROWS.schema, clock=lambda: next(times)).append(ROWS).append(ROWS)
     store = LocalLogStore(tmp_path)
-    assert [timestamp_of(store, v) for v in range(3)] == [1_700_000_001_000, 1_700_000_002_000, 1_700_000_003_000]
+    assert [load_snapshot(store, version=v).timestamp_ms for v in range(3)] == [
+        1_700_000_001_000,
+        1_700_000_002_000,
+        1_700_000_003_000,
+    ]
     assert builder.version == 2
 
 

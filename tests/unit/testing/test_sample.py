@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from delta_sharing_spark.testing.sample import write_sample
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.testing.sample import BICYCLE_DAYS, share_sample, write_sample
+from delta_sharing_spark.testing.server import SharingServer
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -14,8 +17,8 @@ deltalake = pytest.importorskip("deltalake")
 def test_sample(tmp_path: Path) -> None:
     first = write_sample(tmp_path / "a", trips=5000)
     again = write_sample(tmp_path / "b", trips=5000)
-    assert [str(t) for t in first] == ["demo.city.stations", "demo.city.trips", "demo.city.customers"]
-    for table, other in zip(first, again, strict=True):
+    assert [t.name for t in first] == ["stations", "trips", "customers", "bicycles", "types"]
+    for table, other in zip(first[:3], again, strict=False):
         rows = deltalake.DeltaTable(table.path).to_pyarrow_table()
         assert rows.num_rows == table.rows
         assert rows.sort_by(rows.column_names[0]).equals(
@@ -31,3 +34,24 @@ def test_sample(tmp_path: Path) -> None:
             values = [v[name] for v in values if v is not None]
         assert None in values
         assert any(v is not None for v in values)
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_what_the_sample_is_there_to_show(tmp_path: Path, mode: str) -> None:
+    """A history of four versions, a change feed, a deletion vector, files to skip, a column of each type."""
+    with SharingServer() as server:
+        tables = share_sample(server, tmp_path, trips=5000)
+        client = SharingClient(server.profile(), accessMode=mode)
+        bicycles = client.table("demo.city.bicycles")
+        assert [bicycles.scan(version=v).count() for v in range(4)] == [0, 12, 12, 10]
+        assert [bicycles.version(day) for day in BICYCLE_DAYS] == [0, 1, 2, 3]
+        assert bicycles.scan(timestamp="2026-03-15").count() == 12
+        kinds = Counter(bicycles.changes(1).to_arrow().column("_change_type").to_pylist())
+        assert kinds == {"insert": 12, "update_preimage": 3, "update_postimage": 3, "delete": 2}
+        assert "deletionVector" in Path(tables[3].path, "_delta_log", f"{3:020}.json").read_text()
+        trips = client.table("demo.city.trips").scan(where="started < '2025-02-01'").plan()
+        assert trips.report.files == 4
+        ordinary, extreme, nulls = client.table("demo.city.types").scan().to_arrow().to_pylist()
+        assert ordinary["a_string"] == "København"
+        assert (extreme["a_long"], str(extreme["a_date"])) == (2**63 - 1, "1582-10-15")
+        assert set(nulls.values()) == {None}

@@ -1,0 +1,245 @@
+"""The contract of an access mode: what a shared table offers, whichever way its files are reached.
+
+``open.py`` negotiates a mode and opens the table by it; ``resolve.py``, ``plan.py`` and ``stream/`` work with an ``OpenTable``
+and name no mode. Another way to reach a table is one more subclass of ``OpenTable`` and one more line in ``open.MODES``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from delta_sharing_spark.errors import AccessModeError
+from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask
+from delta_sharing_spark.scan.splits import pack
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.access.pruning import FilePruner
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
+    from delta_sharing_spark.access.table_schema import TableShape
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """Which version of a table: a number, the last one at or before a moment, or (neither) the newest."""
+
+    version: int | None = None
+    moment: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table at one version.
+
+    Attributes:
+        version: The version; None where nothing tells.
+        shape: How its rows look.
+    """
+
+    version: int | None
+    shape: TableShape
+
+
+class SplitAccess(Access, Protocol):
+    """The access to all files of a listing, from which each split takes what its own files need."""
+
+    def restricted_to(self, tasks: Iterable[FileTask]) -> Access:
+        """The same access with what these files need of it, and no more."""
+
+    def outlasts_planning(self, task: FileTask) -> bool:
+        """Whether executors can still read a file that was listed a while ago: they renew its access, or it is valid yet."""
+
+
+class PlannedFiles(Protocol):
+    """The files of a listing that pruning left, as objects or as columns."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[FileTask]: ...
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files, whole."""
+
+    def live_rows(self) -> int | None:
+        """Rows of all files that are not deleted; None where statistics do not tell of one."""
+
+    def bins(self, max_bytes: int) -> Sequence[Sequence[FileSlice]]:
+        """Slices of the files in bins of about equal bytes, at most about ``max_bytes`` each: one for each split."""
+
+
+class FileList(list[FileTask]):
+    """A list of planned files (``contract.PlannedFiles``)."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files, whole."""
+        return sum(task.size for task in self)
+
+    def live_rows(self) -> int | None:
+        """Rows of all files that are not deleted; None where statistics do not tell of one."""
+        return total_live_rows(self)
+
+    def bins(self, max_bytes: int) -> Sequence[Sequence[FileSlice]]:
+        """Slices of the files in bins of about equal bytes, the same whatever the files' order."""
+        return pack(self, max_bytes)
+
+
+def live_rows(task: FileTask) -> int | None:
+    """Rows of a file that are not deleted; None where statistics do not tell."""
+    if task.rows is None or task.invert_deletion_vector:
+        return None
+    return task.rows - (task.deletion_vector.cardinality if task.deletion_vector else 0)
+
+
+def total_live_rows(tasks: Iterable[FileTask]) -> int | None:
+    """Rows of all files that are not deleted; None where statistics do not tell of one."""
+    total = 0
+    for task in tasks:
+        rows = live_rows(task)
+        if rows is None:
+            return None
+        total += rows
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class FileListing:
+    """The files of a snapshot.
+
+    Attributes:
+        files: What pruning left.
+        access: How to read them.
+        version: The version listed; None where nothing tells.
+        listed: How many files there were before pruning.
+        hints: What was sent to the server for it to prune by, by the protocol's names.
+        fallback: Why the files were asked for otherwise than ``hints`` would have it, if they were.
+    """
+
+    files: PlannedFiles
+    access: SplitAccess
+    version: int | None = None
+    listed: int = 0
+    hints: Mapping[str, str] = field(default_factory=dict)
+    fallback: str | None = None
+
+
+@dataclass(slots=True)
+class VersionFiles:
+    """The files of one version of a change feed or a stream.
+
+    Attributes:
+        version: The version.
+        tasks: Files to read: those of its change feed, or those that it adds.
+        removes: How many files it removes (streams of a table).
+        shape: The table's shape from this version on, where it is known: at the start of a range, and where it changed.
+    """
+
+    version: int
+    tasks: list[FileTask] = field(default_factory=list)
+    removes: int = 0
+    shape: TableShape | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamIdentity:
+    """What the order of files within a version depends on; a batch in the middle of one continues only under the same.
+
+    Attributes:
+        table_id: The table's id; another one means another table.
+        mode: The access mode.
+        format, hash: The response format, and the hash of file ids where the server says which it used.
+    """
+
+    table_id: str
+    mode: str
+    format: str
+    hash: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionListing:
+    """Files version by version.
+
+    Attributes:
+        versions: In ascending order; those without files may be left out. Iterated once.
+        access: How to read them.
+        identity: What the order of files within a version depended on.
+    """
+
+    versions: Iterable[VersionFiles]
+    access: SplitAccess
+    identity: StreamIdentity
+
+
+class OpenTable(ABC):
+    """A shared table that one access mode has opened; lives in one process.
+
+    Every method may ask the sharing server or the storage and raises what these raise: ServerError, NetworkError,
+    CredentialError, ResponseError, LogError; and VersionError for a version that is not there or not shared.
+
+    Attributes:
+        mode: The access mode's name, in ``explain`` and in stream offsets.
+    """
+
+    mode: str
+
+    @abstractmethod
+    def describe(self, as_of: AsOf) -> TableState:
+        """The table at a version, whose protocol has passed the gate.
+
+        Raises:
+            UnsupportedFeatureError: The version asks for more than this reader does.
+        """
+
+    @abstractmethod
+    def newest_version(self) -> int:
+        """The newest version, looked for now."""
+
+    def version_at_or_after(self, moment: datetime) -> int:
+        """The first version committed at or after a moment."""
+        raise AccessModeError(f"access mode {self.mode} does not find versions by time; give a version")
+
+    def version_at_or_before(self, moment: datetime) -> int | None:
+        """The last version committed at or before a moment; None if that is the newest, -1 if there is none."""
+        raise AccessModeError(f"access mode {self.mode} does not find versions by time; give a version")
+
+    @abstractmethod
+    def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
+        """The files of the snapshot that was resolved, those left out that ``pruner`` skips.
+
+        Raises:
+            TableChangedError: The table is no longer the one that was resolved.
+        """
+
+    @abstractmethod
+    def changes(self, scan: ResolvedScan) -> VersionListing:
+        """The files of the change data feed over the range that the scan's options name, with their change columns."""
+
+    @abstractmethod
+    def versions(
+        self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None
+    ) -> VersionListing:
+        """What the versions ``first`` to ``last``, both included, add; with ``readChangeFeed`` their change files.
+
+        Args:
+            scan: The resolved scan.
+            first, last: Versions that exist.
+            identity: What the files were ordered by so far; None if none were asked for.
+        """
+
+    @abstractmethod
+    def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
+        """All files of a version, with which a stream begins; with ``readChangeFeed`` each of its rows is an insert."""
+
+    def stream_identity(self, scan: ResolvedScan) -> StreamIdentity:
+        """What the order of files will depend on, before any were asked for."""
+        return StreamIdentity(scan.shape.id, self.mode, self.mode, None)
+
+
+def as_insert(task: FileTask, version: int, timestamp_ms: int | None) -> FileTask:
+    """A file of a change stream's first snapshot: its rows are inserts of that version."""
+    return replace(task, change_type="insert", commit_version=version, commit_timestamp=timestamp_ms)

@@ -1,0 +1,186 @@
+"""What a split carries to read its files from storage: the tokens of its locations, and how to ask for others."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, StorageToken, show_time, token_covering
+from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
+from delta_sharing_spark.network.settings import MAX_RENEWALS
+from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
+from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.locations import Location, parse_location
+from delta_sharing_spark.storage.ranges import ByteSource, Part
+from delta_sharing_spark.storage.source import FsspecSource
+
+_LOG = logging.getLogger(__name__)
+
+_STORAGES_KEPT = 64
+
+_storages: OrderedDict[tuple[int, str, StorageSettings], Storage] = OrderedDict()
+_storages_lock = threading.Lock()
+
+
+def storage_for(token: StorageToken, settings: StorageSettings) -> Storage:
+    """This process's storage for a token; connections are shared by all files read with it, and by no other token.
+
+    Raises:
+        AccessModeError: An extra is missing.
+        CredentialError: The token does not fit its location.
+    """
+    key = (os.getpid(), token.uuid, replace(settings, retry_seconds=0.0))
+    with _storages_lock:
+        storage = _storages.pop(key, None)
+        if storage is None:
+            storage = Storage(token.location, token.secret, settings, credential=token.uuid)
+        _storages[key] = storage
+        while len(_storages) > _STORAGES_KEPT:
+            _storages.popitem(last=False)
+    return storage if storage.settings == settings else storage.with_settings(settings)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryAccess(FileAccess):
+    """The access of splits whose files are read from storage (``scan.plan.FileAccess``). Picklable; carried in splits.
+
+    Attributes:
+        table: How errors name the table.
+        tokens: One for each location that the split's files lie in.
+        issuer: How to ask for another; None where the sharing token stays on the driver (``carryProfile=false``).
+        settings: Region, endpoint, time-outs.
+        known: A file that was there when the table was planned: tells a refused file from a refused credential.
+    """
+
+    table: str
+    tokens: tuple[StorageToken, ...] = field(repr=False)
+    issuer: Issuer | None = field(repr=False)
+    settings: StorageSettings = field(repr=False)
+    known: Location | None = None
+
+    def open(self, task: FileTask) -> ByteSource:
+        """See ``FileAccess.open``."""
+        at = parse_location(task.location)
+        return FsspecSource(self.lease(at), at, name=task.id, size=task.size)
+
+    def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
+        """See ``FileAccess.open_vector``."""
+        at = parse_location(vector.path)
+        name = f"deletion vector {vector.unique_id} of {task.id}"
+        return Part(FsspecSource(self.lease(at), at, name=name, size=None), vector.frame)
+
+    def lease(self, at: Location) -> DirectoryLease:
+        """The lease of the location that ``at`` lies in.
+
+        Raises:
+            CredentialError: It lies in none.
+        """
+        return DirectoryLease(self, token_covering(self.tokens, at, table=self.table))
+
+    def ends(self, task: FileTask) -> float | None:
+        """See ``Access.ends``: with the first of the tokens."""
+        return min((token.expires for token in self.tokens), default=None)
+
+    def renewed(self) -> DirectoryAccess:
+        """See ``Access.renewed``; a request for each token."""
+        issuer = self.issuer
+        if issuer is None:
+            return self
+        return replace(self, tokens=tuple(TOKENS.get(issuer, t.location, refused=t) for t in self.tokens))
+
+    def outlasts_planning(self, task: FileTask) -> bool:
+        """See ``SplitAccess.outlasts_planning``."""
+        return self.issuer is not None or all(time.time() < token.renew_at for token in self.tokens)
+
+    def restricted_to(self, tasks: Iterable[FileTask]) -> DirectoryAccess:
+        """See ``SplitAccess.restricted_to``: only the tokens that these files and their vectors need."""
+        if len(self.tokens) == 1:
+            return self
+        needed: dict[StorageToken, None] = {}
+        for task in tasks:
+            for path in paths_of(task):
+                needed[token_covering(self.tokens, parse_location(path), table=self.table)] = None
+            if len(needed) == len(self.tokens):
+                return self
+        return replace(self, tokens=tuple(needed))
+
+
+class DirectoryLease:
+    """One location's storage, with a token that is renewed before it expires and once when it is refused."""
+
+    def __init__(self, access: DirectoryAccess, token: StorageToken) -> None:
+        self._access = access
+        self._token = token
+
+    def storage(self) -> Storage:
+        """See ``StorageLease.storage``.
+
+        Raises:
+            CredentialError: The token has expired and cannot be renewed.
+        """
+        token, issuer = self._token, self._access.issuer
+        now = time.time()
+        if issuer is not None:
+            TOKENS.put(issuer, token.location, token)
+            self._token = token = TOKENS.get(issuer, token.location)
+        elif now >= token.expires:
+            raise CredentialError(
+                f"the storage credential for {token.location} of {self._access.table} expired at "
+                f"{show_time(token.expires)}, and carryProfile=false keeps executors from asking for another; "
+                f"load the table again, or leave carryProfile at true"
+            )
+        return storage_for(token, self._access.settings)
+
+    def refused(self, storage: Storage, name: str, refusals: int) -> None:
+        """See ``StorageLease.refused``."""
+        issuer = self._access.issuer
+        if issuer is None or refusals > MAX_RENEWALS:
+            raise self._final(storage, name)
+        _LOG.info("the storage refused %s with the token %s; renewing it", name, storage.credential)
+        if self._token.uuid == storage.credential:
+            self._token = TOKENS.get(issuer, self._token.location, refused=self._token)
+
+    def _final(self, storage: Storage, name: str) -> DeltaSharingError:
+        access, token = self._access, self._token
+        if access.known is not None and token.location.covers(access.known) and _reads(storage, access.known):
+            return FileGoneError(
+                f"file {name} of {access.table}: the storage refuses it while it lets other files of the table be read, "
+                f"so it is no longer there (a credential that cannot list is refused what does not exist); "
+                f"the table was probably rewritten or vacuumed: reload it",
+                file=name,
+            )
+        if access.issuer is None:
+            return CredentialError(
+                f"the storage refused {name} of {access.table} (token {token.uuid}, announced as valid until "
+                f"{show_time(token.expires)}), and carryProfile=false keeps executors from asking for another; "
+                f"load the table again, or leave carryProfile at true",
+                file=name,
+            )
+        return CredentialError(
+            f"the storage refused {name} of {access.table}, also with a new credential (token {token.uuid}, valid until "
+            f"{show_time(token.expires)}); reload the table, and ask the provider whether the credential covers "
+            f"{token.location} if it goes on",
+            file=name,
+        )
+
+
+def _reads(storage: Storage, at: Location) -> bool:
+    try:
+        storage.get(at, 0, 1)
+    except (PermissionError, FileNotFoundError, DeltaSharingError):
+        return False
+    return True
+
+
+def paths_of(task: FileTask) -> Iterator[str]:
+    """The storage paths a task reads: its file's and its vectors'."""
+    yield task.location
+    for vector in (task.deletion_vector, task.excluded):
+        if vector is not None and vector.storage != "i":
+            yield vector.path

@@ -1,0 +1,333 @@
+"""A table's directory, opened: a credential for each of its locations, its log, and the access that splits carry."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from delta_sharing_spark.access.directory.access import DirectoryAccess, paths_of, storage_for
+from delta_sharing_spark.access.directory.log_store import StorageLogStore
+from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, SharingIssuer, StorageToken, token_covering
+from delta_sharing_spark.deltalog.kept_log import KeptLog
+from delta_sharing_spark.errors import (
+    AccessModeError,
+    CredentialError,
+    FileGoneError,
+    NetworkError,
+    TableChangedError,
+)
+from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.filesystems import load_library, missing_extra
+from delta_sharing_spark.storage.locations import EXTRAS, Location, parse_location
+from delta_sharing_spark.storage.source import read_leased
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.deltalog.adds import AddBatch
+    from delta_sharing_spark.deltalog.replay import Head, Snapshot
+    from delta_sharing_spark.sharing.actions import TableSnapshotHead
+    from delta_sharing_spark.sharing.address import TableName
+    from delta_sharing_spark.sharing.profile import Profile
+    from delta_sharing_spark.sharing.transport import TransportSettings
+
+#: Seconds within which the driver knows whether a table's locations can be read.
+DECISION_SECONDS = 10.0
+#: The share of them that a request of the log may stay unanswered, where another access mode is at hand.
+_SILENCE = 0.3
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class TableDirectory:
+    """A table whose locations have been found readable: its log, its files, and the access that splits carry.
+
+    Attributes:
+        table: How errors name the table.
+        head: What the sharing server said of it.
+        access: For executors.
+        driver: The same for the driver, which may always ask for credentials.
+        log: Fetched once.
+    """
+
+    table: str
+    head: TableSnapshotHead = field(repr=False)
+    access: DirectoryAccess
+    driver: DirectoryAccess = field(repr=False)
+    log: KeptLog = field(repr=False)
+
+    def snapshot(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Snapshot:
+        """A version of the table by its log, checked against what the sharing server said of it.
+
+        Raises:
+            LogError, VersionError, UnsupportedFeatureError: As ``load_snapshot``.
+            TableChangedError: The log is of another table than the server's, or behind what the server said.
+            CredentialError, NetworkError: The storage cannot be read.
+        """
+        from delta_sharing_spark.deltalog.replay import load_snapshot
+
+        snapshot = load_snapshot(self.log, version=version, timestamp_ms=timestamp_ms, table=self.table)
+        self._check(snapshot, latest=version is None and timestamp_ms is None)
+        return snapshot
+
+    def head_at(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Head:
+        """Protocol and metadata of a version, without its files; raises as ``snapshot``."""
+        from delta_sharing_spark.deltalog.history import version_at_or_before
+        from delta_sharing_spark.deltalog.replay import load_head
+
+        latest = version is None and timestamp_ms is None
+        if timestamp_ms is not None:
+            version = version_at_or_before(self.log, timestamp_ms, table=self.table)
+        head = load_head(self.log, version=version, table=self.table)
+        self._check(head, latest=latest)
+        return head
+
+    def renewed_access(self) -> DirectoryAccess:
+        """The access for executors, with tokens that are valid now: a table may stay open longer than they hold."""
+        issuer = self.driver.issuer
+        assert issuer is not None, "the driver may always ask"
+        return replace(self.access, tokens=tuple(TOKENS.get(issuer, token.location) for token in self.access.tokens))
+
+    def _check(self, found: Head | Snapshot, *, latest: bool) -> None:
+        expected = self.head.metadata.id
+        if expected and found.metadata.id and found.metadata.id != expected:
+            raise TableChangedError(
+                f"the log at {self.log.root} is of the table with the id {found.metadata.id}, but the sharing server "
+                f"says that {self.table} has the id {expected}: it was replaced; load it again"
+            )
+        version = self.head.version
+        if latest and version is not None and found.version < version:
+            raise TableChangedError(
+                f"the log of {self.table} ends with version {found.version}, but the sharing server said {version}; "
+                f"load the table again, and ask the provider whether {self.log.root} is its location"
+            )
+
+    def tasks(self, snapshot: Snapshot, *, keep_stats: bool = False) -> Iterator[FileTask]:
+        """The snapshot's files, each known to lie in a location that a credential covers.
+
+        The first file in each auxiliary location is touched, so that a refusal shows on the driver.
+
+        Raises:
+            CredentialError: A file lies elsewhere, or its location is refused.
+        """
+        yield from self.checked(snapshot.tasks(keep_stats=keep_stats))
+
+    def check(self, batch: AddBatch) -> None:
+        """The same for files in columns: only those outside the root are looked at one by one."""
+        import pyarrow.compute as pc
+
+        from delta_sharing_spark.deltalog.columns import scalar
+
+        outside = pc.or_(pc.match_substring(batch.paths, ":"), pc.starts_with(batch.paths, "/"))
+        if batch.vectors is not None:
+            outside = pc.or_kleene(outside, pc.equal(pc.struct_field(batch.vectors, "storageType"), scalar("p")))
+        if outside.true_count:
+            for _ in self.checked(batch.filter(outside).tasks()):
+                pass
+
+    def checked(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
+        """Tasks of this table (a snapshot's or a change feed's), checked as ``tasks`` says."""
+        root = self.log.root + "/"
+        touched: set[StorageToken] = set()
+        for task in tasks:
+            for path in paths_of(task):
+                if path.startswith(root):
+                    continue
+                at = parse_location(path)
+                token = token_covering(self.access.tokens, at, table=self.table)
+                if token not in touched and str(token.location) != self.log.root:
+                    touched.add(token)
+                    self._touch(at, path)
+            yield task
+
+    def _touch(self, at: Location, path: str) -> None:
+        """Read one byte of a file in an auxiliary location."""
+        try:
+            read_leased(self.driver.lease(at), at, 0, 1, name=path)
+        except FileGoneError:
+            return  # its own reader says so, if it is needed at all
+
+
+def open_directory(
+    profile: Profile,
+    transport: TransportSettings,
+    table: TableName,
+    head: TableSnapshotHead,
+    *,
+    settings: StorageSettings | None = None,
+    carry_profile: bool = True,
+    seconds: float = DECISION_SECONDS,
+    has_fallback: bool = False,
+    issuer: Issuer | None = None,
+) -> TableDirectory:
+    """Obtain a credential for every location of a table and find out, within ``seconds``, whether all can be read.
+
+    A storage that stops to answer later, while the log is read, is given up soon if the table can be read in another
+    way: within the same ``seconds``, or after three tenths of them if it has answered longer than that. Else it is
+    given the time that the settings say.
+
+    Args:
+        profile, transport, table: How to ask the sharing server.
+        head: What it said of the table; ``location`` is required.
+        settings: Region, endpoint, time-outs.
+        carry_profile: Whether executors may ask for credentials.
+        seconds: The bound of the decision.
+        has_fallback: Whether another access mode can be taken instead.
+        issuer: Instead of the sharing server, for tests.
+
+    Raises:
+        AccessModeError: An unsupported scheme, a missing extra, a local location of a remote server.
+        CredentialError: A credential that is malformed or does not cover its location.
+        NetworkError: The storage or the server did not answer in time.
+        ServerError: The sharing server refuses to issue one.
+    """
+    settings = settings or StorageSettings()
+    name = str(table)
+    root, others = _locations(head, name)
+    for location in (root, *others):
+        _readable(location, profile, name)
+        load_library(location)  # before the time of the decision begins: the first import of a cloud's library is slow
+    asking: Issuer = issuer or SharingIssuer(profile, transport, table, root)
+    # Equal to `asking`, so that the tokens are the same; it only gives up sooner.
+    quick_issuer: Issuer = issuer or SharingIssuer(profile, _rest_with_deadline(transport, seconds), table, root)
+    known = None if head.version is None else f"_delta_log/{head.version:020d}.json"
+    at = parse_location(f"{root}/{known or '_delta_log/_last_checkpoint'}")
+    driving = settings if not has_fallback else _with_deadline(settings, seconds * _SILENCE)
+    quick = replace(
+        driving,
+        # Without another way a busy machine is waited for as long as the decision may take.
+        connect_timeout=min(driving.connect_timeout, seconds * (_SILENCE if has_fallback else 0.8)),
+        retry_seconds=min(driving.retry_seconds, seconds * 0.4),
+    )
+
+    def connect(location: Location) -> StorageToken:
+        token = TOKENS.get(quick_issuer, location)
+        if location != root:
+            return token
+        try:
+            storage_for(token, quick).get(at, 0, 1, what=str(at))
+        except FileNotFoundError:
+            return token
+        except PermissionError:
+            # Late, or read-only and absent: a new token decides the first, reading the log the second.
+            token = TOKENS.get(quick_issuer, location, refused=token)
+        except NetworkError as error:
+            if has_fallback or not error.busy:
+                raise  # else the log is read as patiently as the settings say
+        return token
+
+    opening = seconds * (1 - _SILENCE) if has_fallback else seconds
+    tokens = _together(connect, (root, *others), opening, name)
+    carried = DirectoryAccess(name, tokens, asking if carry_profile else None, settings, at if known else None)
+    driver = replace(carried, issuer=asking, settings=driving)
+    return TableDirectory(name, head, carried, driver, KeptLog(StorageLogStore(driver.lease, root, head.version)))
+
+
+def _with_deadline(settings: StorageSettings, seconds: float) -> StorageSettings:
+    return replace(
+        settings,
+        connect_timeout=min(settings.connect_timeout, seconds),
+        read_timeout=min(settings.read_timeout, seconds),
+        retry_seconds=min(settings.retry_seconds, seconds),
+    )
+
+
+def _rest_with_deadline(transport: TransportSettings, seconds: float) -> TransportSettings:
+    return replace(
+        transport,
+        connect_timeout=min(transport.connect_timeout, seconds / 3),
+        read_timeout=min(transport.read_timeout, seconds),
+        retry_seconds=min(transport.retry_seconds, seconds / 2),
+    )
+
+
+def _locations(head: TableSnapshotHead, table: str) -> tuple[Location, tuple[Location, ...]]:
+    metadata = head.metadata
+    if not metadata.location:
+        raise AccessModeError(
+            f"the sharing server offers table {table} by dir but names no location for it, which the protocol requires; "
+            f"set accessMode=url, or ask the provider to correct it"
+        )
+    root = parse_location(metadata.location)
+    # A location below the root has a credential of its own, which may be the only one that its files are read with.
+    others = {(at.realm, at.key): at for at in map(parse_location, metadata.auxiliary_locations or ())}
+    others.pop((root.realm, root.key), None)
+    return root, tuple(others.values())
+
+
+def _readable(location: Location, profile: Profile, table: str) -> None:
+    extra = missing_extra(location)
+    if extra is not None:
+        raise AccessModeError(
+            f"table {table} lies at {location}, which needs the extra {extra!r} ({EXTRAS[location.kind][1]} is missing); "
+            f"run pip install 'delta-sharing-spark[{extra}]', on the executors as well, or use accessMode=url",
+            extra=extra,
+        )
+    if location.kind == "local" and (urlsplit(profile.endpoint).hostname or "") not in _LOOPBACK:
+        raise AccessModeError(
+            f"table {table} lies at {location}, a local path, which is read only for a sharing server on this machine; "
+            f"use accessMode=url"
+        )
+
+
+def _together(
+    connect: Callable[[Location], StorageToken], locations: Sequence[Location], seconds: float, table: str
+) -> tuple[StorageToken, ...]:
+    """A token per location, or an error once ``seconds`` are over; what still runs then ends by itself.
+
+    The threads are daemons, not a pool's: those would keep the process from ending.
+    """
+    results: dict[Location, StorageToken] = {}
+    errors: dict[Location, BaseException] = {}
+
+    def run(location: Location) -> None:
+        try:
+            results[location] = connect(location)
+        except BaseException as error:  # handed to the caller's thread, which raises it
+            errors[location] = error
+
+    deadline = time.monotonic() + seconds
+    threads = [
+        threading.Thread(target=run, args=(location,), name="directory-open", daemon=True) for location in locations
+    ]
+    for thread in threads:
+        thread.start()
+    for location, thread in zip(locations, threads, strict=True):
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if location in errors:
+            raise errors[location]
+        if location not in results:
+            raise NetworkError(
+                f"table {table}: its location {location} could not be reached within {seconds:.0f} s; check the network "
+                f"from the driver to the storage, or use accessMode=url if the server offers it"
+            )
+    return tuple(results[location] for location in locations)
+
+
+def table_tokens(
+    profile: Profile,
+    transport: TransportSettings,
+    table: TableName,
+    head: TableSnapshotHead,
+    location: str | None = None,
+) -> tuple[StorageToken, ...]:
+    """The tokens of a table's locations, its root's first, or of one of them, for an engine beside us.
+
+    Raises:
+        AccessModeError: The server names no location: the table is not shared by directory.
+        CredentialError: ``location`` is none of the table's, or a credential is malformed.
+    """
+    root, others = _locations(head, str(table))
+    locations = (root, *others)
+    if location is not None:
+        wanted = parse_location(location)
+        if wanted not in locations:
+            raise CredentialError(
+                f"{wanted} is no location of table {table}; it has {', '.join(str(at) for at in locations)}"
+            )
+        locations = (wanted,)
+    issuer = SharingIssuer(profile, transport, table, root)
+    return tuple(TOKENS.get(issuer, at) for at in locations)

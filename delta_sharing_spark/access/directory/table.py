@@ -1,0 +1,184 @@
+"""Directory mode: a table as its own log lists it, read where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from delta_sharing_spark.access.change_range import last_version, range_of_versions
+from delta_sharing_spark.access.contract import (
+    AsOf,
+    FileListing,
+    OpenTable,
+    StreamIdentity,
+    TableState,
+    VersionFiles,
+    VersionListing,
+    as_insert,
+)
+from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.settings import millis, storage_settings
+from delta_sharing_spark.access.table_schema import TableShape
+from delta_sharing_spark.deltalog.find import find_segment
+from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.schema.mapping import without_mapping
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.deltalog.changes import CommitChanges, CommitFiles
+    from delta_sharing_spark.deltalog.replay import Head, Snapshot
+
+
+def open_directory_table(negotiated: NegotiatedTable) -> DirectoryTable:
+    """The table's directory, found readable; raises as ``open_directory``."""
+    directory = open_directory(
+        negotiated.profile,
+        negotiated.settings,
+        negotiated.table,
+        negotiated.head,
+        settings=storage_settings(negotiated.options),
+        carry_profile=negotiated.options.carry_profile,
+        has_fallback=negotiated.decision.fallback is not None,
+    )
+    first = _first_version(negotiated.options)
+    if first is not None:
+        directory.log.list_from_version(first)
+    return DirectoryTable(directory)
+
+
+def _first_version(options: ReadOptions) -> int | None:
+    """The first version whose commit will be looked at, where that may be long before the newest."""
+    if options.timestamp_as_of or options.starting_timestamp or options.ending_timestamp:
+        return 0
+    return options.starting_version if isinstance(options.starting_version, int) else None
+
+
+class DirectoryTable(OpenTable):
+    """See ``OpenTable``. The log is the authority; it is listed once, and each of its files fetched once, per load."""
+
+    mode = "dir"
+
+    def __init__(self, directory: TableDirectory) -> None:
+        self._directory = directory
+        self._log = directory.log
+        self._table = directory.table
+        #: Of the last version of a range: the next range need not search the log for its own.
+        self._head: Head | None = None
+
+    def describe(self, as_of: AsOf) -> TableState:
+        """See ``OpenTable.describe``; the log's small actions alone are read.
+
+        Raises:
+            TableChangedError: The log is of another table than the server's, or behind what the server said.
+        """
+        head = self._directory.head_at(version=as_of.version, timestamp_ms=millis(as_of.moment))
+        return TableState(head.version, _shape_of(head, self._table))
+
+    def newest_version(self) -> int:
+        """See ``OpenTable.newest_version``; by the names of the log's files."""
+        self._log.refresh()
+        return find_segment(self._log, None, self._table).version
+
+    def version_at_or_after(self, moment: datetime) -> int:
+        """See ``OpenTable.version_at_or_after``."""
+        from delta_sharing_spark.deltalog.history import version_at_or_after
+
+        return version_at_or_after(self._log, _milliseconds(moment), table=self._table)
+
+    def version_at_or_before(self, moment: datetime) -> int | None:
+        """See ``OpenTable.version_at_or_before``."""
+        from delta_sharing_spark.deltalog.history import version_at_or_before
+
+        return version_at_or_before(self._log, _milliseconds(moment), table=self._table, allow_after_newest=True)
+
+    def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
+        """See ``OpenTable.snapshot``; the files stay columns, and no object is built for one that is skipped."""
+        from delta_sharing_spark.access.directory.task_columns import TaskColumns
+
+        snapshot = self._directory.snapshot(version=scan.version)
+        batches, listed = [], 0
+        for batch in snapshot.adds(stats=True, stats_columns=pruner.stats_columns):
+            listed += batch.num_rows
+            kept = pruner.remaining_rows(batch)
+            if kept.num_rows:
+                self._directory.check(kept)
+                batches.append(kept.without_stats())
+        return FileListing(TaskColumns(batches), self._directory.renewed_access(), snapshot.version, listed)
+
+    def changes(self, scan: ResolvedScan) -> VersionListing:
+        """See ``OpenTable.changes``; versions are read as they are iterated."""
+        options, newest = scan.options, scan.version
+        assert newest is not None, "the log tells its version"
+        start = options.starting_version
+        if not isinstance(start, int):
+            assert options.starting_timestamp is not None, "a batch feed has a start"
+            start = self.version_at_or_after(options.starting_timestamp)
+        between = options.starting_timestamp is not None and options.ending_timestamp is not None
+        last = last_version(self, options, newest)
+        versions = range_of_versions(start, last, newest, self._table, between_moments=between)
+        found = self._feed(versions[0], versions[-1]) if versions else iter(())
+        return self._listing(scan, found)
+
+    def versions(
+        self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None
+    ) -> VersionListing:
+        """See ``OpenTable.versions``."""
+        self._log.list_from_version(first)
+        return self._listing(scan, (self._feed if scan.options.read_change_feed else self._added)(first, last))
+
+    def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
+        """See ``OpenTable.all_files``."""
+        snapshot = self._directory.snapshot(version=version)
+        tasks = list(self._directory.tasks(snapshot, keep_stats=scan.prune is not None))
+        if scan.options.read_change_feed:
+            tasks = [as_insert(task, version, snapshot.timestamp_ms) for task in tasks]
+        shape = _shape_of(snapshot, self._table)
+        return self._listing(scan, iter([VersionFiles(version, tasks, shape=shape)]))
+
+    def stream_identity(self, scan: ResolvedScan) -> StreamIdentity:
+        """See ``OpenTable.stream_identity``: ids are paths in the log."""
+        return StreamIdentity(scan.shape.id, self.mode, "log", "path")
+
+    def _listing(self, scan: ResolvedScan, versions: Iterator[VersionFiles]) -> VersionListing:
+        return VersionListing(versions, self._directory.renewed_access(), self.stream_identity(scan))
+
+    def _feed(self, first: int, last: int) -> Iterator[VersionFiles]:
+        from delta_sharing_spark.deltalog.changes import load_changes
+
+        for commit in load_changes(self._log, first, last, table=self._table, before=self._head):
+            tasks = list(self._directory.checked(commit.tasks))
+            yield VersionFiles(commit.version, tasks, 0, self._shape(commit, first))
+
+    def _added(self, first: int, last: int) -> Iterator[VersionFiles]:
+        from delta_sharing_spark.deltalog.changes import load_commits
+
+        for commit in load_commits(self._log, first, last, table=self._table, before=self._head):
+            tasks = list(self._directory.checked(commit.adds))
+            yield VersionFiles(commit.version, tasks, commit.removes, self._shape(commit, first))
+
+    def _shape(self, commit: CommitChanges | CommitFiles, first: int) -> TableShape | None:
+        """The table's shape at a commit that begins a range or changes it."""
+        self._head = commit.head
+        if commit.head is None or (commit.metadata is None and commit.protocol is None and commit.version != first):
+            return None
+        return _shape_of(commit.head, self._table)
+
+
+def _shape_of(head: Head | Snapshot, table: str) -> TableShape:
+    """The shape of a table by its log, whose protocol has passed the gate.
+
+    Raises:
+        LogError, UnsupportedFeatureError: A schema that is malformed, or of types that this reader does not know.
+    """
+    schema, mapping = head.metadata.schema(table), head.metadata.mapping(head.protocol, table)
+    if mapping == "none":
+        schema = without_mapping(schema)
+    return TableShape(head.metadata.id, schema, head.metadata.partition_columns, mapping)
+
+
+def _milliseconds(moment: datetime) -> int:
+    found = millis(moment)
+    assert found is not None
+    return found

@@ -1,0 +1,265 @@
+"""Storage tokens: what the sharing server issues for a location, how they are kept, and how they are asked for again.
+
+The model is Hadoop's S3A delegation token (``docs/credentials.md`` compares them point by point): a token says what
+kind it is, where it holds, until when and where it came from, and travels with the work. Unlike there it can be
+renewed: by asking the sharing server again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid as uuids
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Protocol
+
+from delta_sharing_spark.errors import CredentialError
+from delta_sharing_spark.storage.locations import Kind, Location, parse_location
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.sharing.actions import TemporaryCredentials
+    from delta_sharing_spark.sharing.address import TableName
+    from delta_sharing_spark.sharing.profile import Profile
+    from delta_sharing_spark.sharing.transport import TransportSettings
+
+_LOG = logging.getLogger(__name__)
+
+#: A token is renewed this many seconds before it expires, or when a tenth of its life is left if that is less.
+_MARGIN_SECONDS = 300.0
+_MARGIN_SHARE = 0.1
+#: Tokens kept per process.
+_CACHE_SIZE = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StorageToken:
+    """A credential for one location. Equal by ``uuid``; shown without its secret; picklable.
+
+    Attributes:
+        location: Where it holds: this location and what lies under it.
+        secret: Never shown.
+        issued: Seconds since the epoch, this machine's clock.
+        expires: Seconds since the epoch, as the server announced it; it may end earlier.
+        origin: The sharing server and table it came from, for diagnostics.
+        uuid: Names this token in logs and errors.
+    """
+
+    location: Location
+    secret: Secret = field(repr=False)
+    issued: float
+    expires: float
+    origin: str
+    uuid: str = field(default_factory=lambda: str(uuids.uuid4()))
+
+    def __post_init__(self) -> None:
+        if self.secret.kind != self.location.kind:
+            raise CredentialError(
+                f"the credential for {self.location} is of kind {self.secret.kind}, but its scheme "
+                f"{self.location.scheme!r} takes {self.location.kind}; ask the provider to check the sharing server"
+            )
+        self.secret.check()
+
+    @property
+    def kind(self) -> Kind:
+        """``aws``, ``azure``, ``gcp`` or ``local``."""
+        return self.secret.kind
+
+    @property
+    def renew_at(self) -> float:
+        """When to ask for another, in seconds since the epoch."""
+        return self.expires - min(_MARGIN_SECONDS, _MARGIN_SHARE * max(0.0, self.expires - self.issued))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorageToken) and other.uuid == self.uuid
+
+    def __hash__(self) -> int:
+        return hash(self.uuid)
+
+    def __str__(self) -> str:
+        return f"{self.kind} token {self.uuid} for {self.location}, until {show_time(self.expires)}, from {self.origin}"
+
+
+def show_time(seconds: float) -> str:
+    """A point in time as errors and logs write it."""
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f} s after 1970"
+
+
+def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str, now: float) -> StorageToken:
+    """Make a token of the server's answer (protocol, "TemporaryCredentials").
+
+    Args:
+        credentials: The answer.
+        requested: The location that was asked for; the granted one must cover it.
+        origin: The sharing server and table.
+        now: Seconds since the epoch.
+
+    Raises:
+        CredentialError: Not exactly one kind, a kind that does not fit the scheme, an empty field, a location that
+            does not cover the one asked for, or an expiry in the past.
+    """
+    secret = _only_secret(credentials, requested)
+    granted = parse_location(credentials.location) if credentials.location else None
+    if granted is None or not granted.covers(requested):
+        raise CredentialError(
+            f"the sharing server granted {credentials.location!r}, which does not cover {requested} that was asked for; "
+            f"ask the provider to check the sharing server, or use accessMode=url"
+        )
+    if not credentials.expiration_time:
+        raise CredentialError(
+            f"the credential for {requested} has no expirationTime, which the protocol requires; "
+            f"ask the provider to check the sharing server"
+        )
+    expires = credentials.expiration_time / 1000
+    if expires <= now:
+        raise CredentialError(
+            f"the credential for {requested} had expired when it was issued: at {show_time(expires)}, and this "
+            f"machine's clock says {show_time(now)}; check the clock of this machine and the sharing server's"
+        )
+    # Held to what was asked for, even where the server grants more.
+    return StorageToken(requested, secret, now, expires, origin)
+
+
+def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secret:
+    kinds: dict[str, Secret] = {}
+    if (aws := credentials.aws) is not None:
+        kinds["awsTempCredentials"] = AwsSession(
+            aws.get("accessKeyId", ""), aws.get("secretAccessKey", ""), aws.get("sessionToken", "")
+        )
+    if (azure := credentials.azure) is not None:
+        kinds["azureUserDelegationSas"] = AzureSas((azure.get("sasToken") or "").removeprefix("?"))
+    if (gcp := credentials.gcp) is not None:
+        kinds["gcpOauthToken"] = GcpBearer(gcp.get("oauthToken", ""))
+    if requested.kind == "local" and not kinds:
+        return NoSecret()
+    if len(kinds) != 1:
+        found = ", ".join(kinds) or "none"
+        raise CredentialError(
+            f"the sharing server must issue exactly one kind of credential for {requested}, but sent {found}; "
+            f"ask the provider to check the sharing server, or use accessMode=url"
+        )
+    return next(iter(kinds.values()))
+
+
+class Issuer(Protocol):
+    """Who can be asked for a token. Hashable and picklable: it is part of what executors are sent."""
+
+    def issue_token(self, location: Location) -> StorageToken:
+        """A new token for a location.
+
+        Raises:
+            CredentialError, ServerError, NetworkError
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SharingIssuer:
+    """The recipe to ask the sharing server ("Generate Temporary Table Credential"): profile, table, locations.
+
+    Attributes:
+        root: The table's own location; it is asked for by leaving the request's ``location`` out.
+    """
+
+    profile: Profile = field(repr=False)
+    settings: TransportSettings = field(repr=False, compare=False)
+    table: TableName
+    root: Location
+
+    def issue_token(self, location: Location) -> StorageToken:
+        """See ``Issuer.issue_token``; one request."""
+        from delta_sharing_spark.sharing.rest import SharingRest
+
+        rest = SharingRest(self.profile, self.settings)
+        answer = rest.credentials(self.table, None if location == self.root else str(location))
+        return issue(answer, location, origin=f"{self.profile.endpoint} {self.table}", now=time.time())
+
+
+class TokenCache:
+    """Tokens of this process, by who issues them and location; each is asked for once, however many tasks want it."""
+
+    def __init__(self, *, size: int = _CACHE_SIZE, clock: Callable[[], float] = time.time) -> None:
+        self._size = size
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tokens: OrderedDict[tuple[Issuer, Location], StorageToken] = OrderedDict()
+        self._asking: dict[tuple[Issuer, Location], threading.Lock] = {}
+
+    def get(self, issuer: Issuer, location: Location, *, refused: StorageToken | None = None) -> StorageToken:
+        """A token that should work now: the one kept, or a new one shortly before that one expires.
+
+        Args:
+            issuer: Who is asked.
+            location: Where the token must hold.
+            refused: One the storage did not accept; it is not given again.
+
+        Raises:
+            CredentialError, ServerError, NetworkError: None could be had.
+        """
+        key = (issuer, location)
+        with self._lock:
+            asking = self._asking.setdefault(key, threading.Lock())
+        with asking:
+            kept = self._tokens.get(key)
+            if kept is not None and kept != refused and self._clock() < kept.renew_at:
+                with self._lock:
+                    if key in self._tokens:
+                        self._tokens.move_to_end(key)
+                return kept
+            try:
+                token = issuer.issue_token(location)
+            except BaseException:
+                with self._lock:
+                    if key not in self._tokens:
+                        self._asking.pop(key, None)
+                raise
+            _LOG.info("obtained %s", token)
+            with self._lock:
+                self._keep(key, token)
+            return token
+
+    def put(self, issuer: Issuer, location: Location, token: StorageToken) -> None:
+        """Keep a token that came from elsewhere (the driver), unless one is kept that need not be renewed yet."""
+        key = (issuer, location)
+        with self._lock:
+            kept = self._tokens.get(key)
+            if kept is None or (kept.renew_at <= self._clock() and kept.issued < token.issued):
+                self._keep(key, token)
+
+    def _keep(self, key: tuple[Issuer, Location], token: StorageToken) -> None:
+        self._tokens[key] = token
+        self._tokens.move_to_end(key)
+        while len(self._tokens) > self._size:
+            gone, _ = self._tokens.popitem(last=False)
+            self._asking.pop(gone, None)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+
+#: This process's tokens.
+TOKENS = TokenCache()
+
+
+def token_covering(tokens: Iterable[StorageToken], at: Location, *, table: str) -> StorageToken:
+    """The token whose location covers ``at``, the longest prefix first.
+
+    Raises:
+        CredentialError: None covers it.
+    """
+    best: StorageToken | None = None
+    for token in tokens:
+        if token.location.covers(at) and (best is None or len(token.location.key) > len(best.location.key)):
+            best = token
+    if best is None:
+        raise CredentialError(
+            f"{at} of {table} lies outside the table's location and its auxiliary locations, so that no credential "
+            f"covers it; ask the provider to share that location, or use accessMode=url"
+        )
+    return best

@@ -1,0 +1,142 @@
+"""A split whose rows a gateway reads: endpoints one after the other, renewed when they expire, resumed where they broke off."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from delta_sharing_spark.access.flight.connection import Endpoint, GatewayAddress, GatewayConnection
+from delta_sharing_spark.errors import NetworkError, TableChangedError, TicketError, UnavailableError
+from delta_sharing_spark.network.retry import backoff
+from delta_sharing_spark.scan.plan import Access, FileTask, Split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_sharing_spark.schema.types import Struct
+
+_log = logging.getLogger(__name__)
+_FIRST_WAIT, _LONGEST_WAIT = 0.2, 10.0
+#: An endpoint is renewed so many seconds before its end, and so often without a row in between.
+_MARGIN, _RENEWALS = 1.0, 3
+
+
+@dataclass(frozen=True, slots=True)
+class FlightAccess:
+    """See ``scan.plan.Access``. A task's location is its ticket; the gateway has filtered its rows and chosen its columns.
+
+    Attributes:
+        gateway: The gateway that planned.
+        locations: Other gateways that serve its tickets.
+    """
+
+    gateway: GatewayAddress
+    locations: tuple[str, ...] = ()
+
+    def restricted_to(self, tasks: Iterable[FileTask]) -> Access:
+        """See ``SplitAccess.restricted_to``: a ticket holds all that its endpoint needs."""
+        return self
+
+    def outlasts_planning(self, task: FileTask) -> bool:
+        """See ``SplitAccess.outlasts_planning``: tickets can be renewed."""
+        return True
+
+    def ends(self, task: FileTask) -> float | None:
+        """See ``Access.ends``: with the ticket."""
+        return task.expires_at
+
+    def renewed(self) -> FlightAccess:
+        """See ``Access.renewed``; tickets come with their endpoints."""
+        return self
+
+    def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
+        """See ``Access.rows``."""
+        from delta_sharing_spark.scan.matching import Context
+        from delta_sharing_spark.scan.transform import conform, plan_columns
+        from delta_sharing_spark.schema.arrow import arrow_schema
+        from delta_sharing_spark.schema.mapping import without_mapping
+
+        spec, remaining = split.spec, split.spec.limit
+        wanted, schema = without_mapping(spec.schema), arrow_schema(spec.schema)
+        for part in split.slices:
+            if part.start:
+                continue  # an endpoint is not cut: it belongs to the slice that its beginning lies in
+            context, columns = Context(spec.table, part.task.id, "none"), None
+            for batch in self._endpoint(part.task, split.index):
+                if columns is None:
+                    _require_columns(batch.schema, wanted, spec.table)
+                    columns = plan_columns(batch.schema, wanted, {}, context)
+                conformed = conform(batch, columns, wanted, schema, context)
+                if remaining is not None:
+                    conformed = conformed.slice(0, remaining)
+                    remaining -= conformed.num_rows
+                if conformed.num_rows:
+                    yield conformed
+                if remaining == 0:
+                    return
+
+    def _endpoint(self, task: FileTask, number: int) -> Generator[pa.RecordBatch, None, None]:
+        """The batches of one endpoint; those that had arrived when a try broke off are not given again."""
+        import pyarrow as pa
+
+        endpoint = Endpoint(task.location, self.locations, task.expires_at)
+        gateways = [
+            self.gateway,
+            *(replace(self.gateway, uri=uri) for uri in self.locations if uri != self.gateway.uri),
+        ]
+        arrived = failures = renewals = 0
+        deadline = time.monotonic() + self.gateway.retry_seconds
+        while True:
+            connection = GatewayConnection(gateways[(number + failures) % len(gateways)])
+            before = arrived
+            try:
+                if endpoint.expires is not None and endpoint.expires - _MARGIN <= time.time() and renewals < _RENEWALS:
+                    renewals += 1
+                    endpoint = connection.renewed(endpoint)
+                for batch in _stream(connection, endpoint.ticket, skip=arrived):
+                    yield batch
+                    arrived += batch.num_rows
+                return
+            except (pa.ArrowException, OSError, KeyError, NetworkError, UnavailableError, TicketError) as error:
+                cause = (
+                    connection.status_of(error) if isinstance(error, (pa.ArrowException, OSError, KeyError)) else error
+                )
+            if arrived > before:
+                failures = renewals = 0
+            if isinstance(cause, TicketError) and cause.reason == "expired" and renewals < _RENEWALS:
+                endpoint = replace(endpoint, expires=0.0)
+                continue
+            failures += 1
+            pause = backoff(failures, _FIRST_WAIT, _LONGEST_WAIT)
+            if not isinstance(cause, (NetworkError, UnavailableError)) or time.monotonic() + pause > deadline:
+                raise cause from None
+            _log.info("endpoint %s broke off after %d rows, trying again in %.1f s: %s", task.id, arrived, pause, cause)
+            connection.forget()
+            time.sleep(pause)
+
+
+def _require_columns(schema: pa.Schema, wanted: Struct, table: str) -> None:
+    missing = [name for name in wanted.names if name not in schema.names]
+    if missing:
+        raise TableChangedError(f"the gateway's rows of {table} have no column {missing[0]!r}; load the table again")
+
+
+def _stream(connection: GatewayConnection, ticket: str, skip: int) -> Generator[pa.RecordBatch, None, None]:
+    """The batches of a ticket behind the first ``skip`` rows: a ticket gives the same rows in the same order each time."""
+    reader = connection.stream(ticket)
+    try:
+        while True:
+            try:
+                batch = reader.read_chunk().data
+            except StopIteration:
+                return
+            if skip >= batch.num_rows:
+                skip -= batch.num_rows
+                continue
+            yield batch.slice(skip)
+            skip = 0
+    finally:
+        reader.cancel()

@@ -1,0 +1,226 @@
+"""Calls to a Flight gateway: one connection per process and gateway, errors of our tree."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from delta_sharing_spark.errors import NetworkError, ResponseError
+from delta_sharing_spark.process_cache import ProcessCache
+
+#: The environment variable with the token that a gateway asks for; at the gateway, with those that may call, one a line.
+TOKEN_VARIABLE = "DELTA_SHARING_FLIGHT_TOKEN"  # noqa: S105  # a name
+#: What a gateway does beside the actions of the specification; commands in JSON, answers in JSON.
+RENEW, CANCEL, VERSION, DESCRIBE = "RenewFlightEndpoint", "CancelFlightInfo", "TableVersion", "DescribeTable"
+_CONNECTIONS_KEPT = 8
+_connections: ProcessCache[GatewayAddress, Any] = ProcessCache(_CONNECTIONS_KEPT)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayAddress:
+    """Where a gateway is, and as whom it is asked; carried in splits.
+
+    Attributes:
+        uri: ``grpc+tcp://host:port``, ``grpc+tls://host:port`` or ``grpc+unix:///path``.
+        token: Sent with every call; None where the gateway asks for none.
+        authority: PEM text of the authority of the gateway's certificate; None means the well-known ones.
+        certificate, private_key: PEM text of the caller's own certificate (mutual TLS).
+        timeout: Seconds that one call for anything but rows may take, and that a connection may be silent.
+        retry_seconds: How long failures of the way to the gateway are repeated.
+    """
+
+    uri: str
+    token: str | None = field(default=None, repr=False)
+    authority: str | None = field(default=None, repr=False)
+    certificate: str | None = field(default=None, repr=False)
+    private_key: str | None = field(default=None, repr=False)
+    timeout: float = 60.0
+    retry_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One endpoint of a flight.
+
+    Attributes:
+        ticket: As text (base64); a file's location in a plan. Secret: it opens rows to its caller.
+        locations: Where to fetch, besides the gateway that was asked.
+        expires: Seconds since the epoch; None where it does not expire.
+        about: What the gateway tells of it: ``bytes``, ``version``.
+    """
+
+    ticket: str = field(repr=False)
+    locations: tuple[str, ...] = ()
+    expires: float | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """What ``GetFlightInfo`` answers: endpoints, the number of rows if it is known, and what our gateway tells more."""
+
+    endpoints: tuple[Endpoint, ...]
+    rows: int | None
+    nbytes: int
+    about: Mapping[str, Any]
+
+
+class GatewayConnection:
+    """The calls of a recipient.
+
+    Args:
+        address: The gateway.
+
+    Every method raises the gateway's error as it was there, and NetworkError where the gateway cannot be reached.
+    """
+
+    def __init__(self, address: GatewayAddress) -> None:
+        self.address = address
+
+    def flights(self, criteria: str = "") -> Iterator[tuple[str, str, str]]:
+        """Share, schema and name of each table whose three-part name begins with ``criteria``."""
+        with _calling(self.address):
+            for info in self._client().list_flights(criteria.encode(), self._options()):
+                share, schema, table = (name.decode() for name in info.descriptor.path)
+                yield share, schema, table
+
+    def flight(self, command: Mapping[str, Any]) -> Flight:
+        """Plan the rows of a command."""
+        import pyarrow.flight as flight
+
+        with _calling(self.address):
+            descriptor = flight.FlightDescriptor.for_command(json.dumps(command))
+            info = self._client().get_flight_info(descriptor, self._options())
+        about = _object(info.app_metadata, self.address.uri)
+        endpoints = tuple(_endpoint(endpoint, self.address.uri) for endpoint in info.endpoints)
+        return Flight(endpoints, None if info.total_records < 0 else info.total_records, info.total_bytes, about)
+
+    def ask(self, action: str, command: Mapping[str, Any]) -> Any:
+        """The JSON that an action answers."""
+        return _json(self._act(action, json.dumps(command).encode()), self.address.uri)
+
+    def renewed(self, endpoint: Endpoint) -> Endpoint:
+        """The same endpoint with a later end."""
+        import pyarrow as pa
+        import pyarrow.flight as flight
+
+        from delta_sharing_spark.access.flight.messages import wrap
+
+        expired = flight.FlightEndpoint(
+            base64.b64decode(endpoint.ticket),
+            list(endpoint.locations),
+            pa.scalar(int((endpoint.expires or 0) * 1e9), pa.timestamp("ns", "UTC")),
+        )
+        answer = self._act(RENEW, wrap(expired.serialize()))
+        return _endpoint(flight.FlightEndpoint.deserialize(answer), self.address.uri)
+
+    def stream(self, ticket: str) -> Any:
+        """The rows of an endpoint, as pyarrow reads them; its errors are for ``status_of``."""
+        import pyarrow.flight as flight
+
+        return self._client().do_get(flight.Ticket(base64.b64decode(ticket)), self._options(bounded=False))
+
+    def status_of(self, error: Exception) -> Exception:
+        """What an exception of ``stream`` means."""
+        return _status_of(error, self.address)
+
+    def forget(self) -> None:
+        """Connect anew at the next call, as after a gateway was killed."""
+        _connections.forget(self.address)
+
+    def _act(self, action: str, body: bytes) -> bytes:
+        import pyarrow.flight as flight
+
+        with _calling(self.address):
+            results = list(self._client().do_action(flight.Action(action, body), self._options()))
+        if len(results) != 1:
+            raise ResponseError(
+                f"the Flight gateway {self.address.uri} answers {action} {len(results)} times; check its version"
+            )
+        return bytes(results[0].body)
+
+    def _client(self) -> Any:
+        return _connections.get_or_make(self.address, lambda: _connect(self.address))
+
+    def _options(self, *, bounded: bool = True) -> Any:
+        import pyarrow.flight as flight
+
+        headers = [(b"authorization", f"Bearer {self.address.token}".encode())] if self.address.token else []
+        return flight.FlightCallOptions(timeout=self.address.timeout if bounded else None, headers=headers)
+
+
+class _calling:
+    """Turns pyarrow's exceptions into errors of our tree."""
+
+    def __init__(self, address: GatewayAddress) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        import pyarrow as pa
+
+        if isinstance(error, (pa.ArrowException, OSError, KeyError)):
+            raise _status_of(error, self._address) from None
+
+
+def _status_of(error: Exception, address: GatewayAddress) -> Exception:
+    from delta_sharing_spark.access.flight.statuses import from_status
+
+    return from_status(error, address.uri)
+
+
+def _connect(address: GatewayAddress) -> Any:
+    import pyarrow as pa
+    import pyarrow.flight as flight
+
+    milliseconds = int(address.timeout * 1000)
+    # Without calls under way pings would be too many for a server; with one they tell a silent connection from a slow one.
+    options = [("grpc.keepalive_time_ms", milliseconds), ("grpc.keepalive_timeout_ms", milliseconds)]
+    try:
+        return flight.connect(
+            address.uri,
+            tls_root_certs=address.authority,
+            cert_chain=address.certificate,
+            private_key=address.private_key,
+            generic_options=options,
+        )
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise NetworkError(
+            f"the Flight gateway {address.uri} cannot be connected to ({error}); write grpc+tcp://host:port or grpc+tls://host:port"
+        ) from None
+
+
+def _endpoint(endpoint: Any, uri: str) -> Endpoint:
+    end = endpoint.expiration_time
+    locations = [location.uri.decode() for location in endpoint.locations]
+    return Endpoint(
+        base64.b64encode(endpoint.ticket.ticket).decode(),
+        tuple(location for location in locations if not location.startswith("arrow-flight-reuse-connection:")),
+        None if end is None else end.value / 1e9,
+        _object(endpoint.app_metadata, uri),
+    )
+
+
+def _object(data: bytes, uri: str) -> Mapping[str, Any]:
+    tree = _json(data, uri) if data else {}
+    if not isinstance(tree, dict):
+        raise _unlike_ours(uri)
+    return tree
+
+
+def _json(data: bytes, uri: str) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise _unlike_ours(uri) from None
+
+
+def _unlike_ours(uri: str) -> ResponseError:
+    return ResponseError(
+        f"the Flight gateway {uri} does not answer as a gateway of delta-sharing-spark does; check its address"
+    )

@@ -1,0 +1,199 @@
+"""Access mode flight: a table as a gateway describes, plans and reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from delta_sharing_spark.access.contract import (
+    AsOf,
+    FileList,
+    FileListing,
+    OpenTable,
+    StreamIdentity,
+    TableState,
+    VersionFiles,
+    VersionListing,
+)
+from delta_sharing_spark.access.flight.access import FlightAccess
+from delta_sharing_spark.access.flight.connection import (
+    DESCRIBE,
+    VERSION,
+    Endpoint,
+    Flight,
+    GatewayAddress,
+    GatewayConnection,
+)
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.settings import iso
+from delta_sharing_spark.access.table_schema import TableShape
+from delta_sharing_spark.errors import ResponseError
+from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.schema.types import parse_schema
+
+
+class FlightTable(OpenTable):
+    """See ``OpenTable``. Columns, ``where`` and ``limit`` are applied by the gateway, whose rows are final.
+
+    Args:
+        negotiated: The table, and what was asked for.
+        gateway: Where to ask.
+    """
+
+    mode = "flight"
+
+    def __init__(self, negotiated: NegotiatedTable, gateway: GatewayAddress) -> None:
+        self._table, self._options = str(negotiated.table), negotiated.options
+        self._gateway = gateway
+        self._connection = GatewayConnection(gateway)
+
+    def describe(self, as_of: AsOf) -> TableState:
+        """See ``OpenTable.describe``; one call. The gateway has passed the gate and resolved mapped columns."""
+        options = self._options
+        command: dict[str, Any] = {"table": self._table, **_as_of(as_of.version, as_of.moment)}
+        starts = isinstance(options.starting_version, int) or options.starting_timestamp is not None
+        if options.read_change_feed and starts and as_of == AsOf():
+            command["changes"] = _changes(options)  # a feed can have the schema of its range's end
+        tree = self._connection.ask(DESCRIBE, command)
+        if not isinstance(tree, dict):
+            raise self._malformed("the description is not an object")
+        return TableState(_version(tree.get("version")), self._shape(tree))
+
+    def newest_version(self) -> int:
+        """See ``OpenTable.newest_version``; one call."""
+        return self._number({"table": self._table})
+
+    def version_at_or_after(self, moment: datetime) -> int:
+        """See ``OpenTable.version_at_or_after``; one call."""
+        return self._number({"table": self._table, "timestamp": iso(moment)})
+
+    def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
+        """See ``OpenTable.snapshot``; an endpoint is a file of the listing."""
+        options = scan.options
+        planned = self._connection.flight(
+            {
+                **self._rows_of(scan),
+                "limit": options.limit,
+                **_as_of(options.version_as_of, options.timestamp_as_of),
+            }
+        )
+        files = _Endpoints((_task(e, f"endpoint {n}") for n, e in enumerate(planned.endpoints)), planned.rows)
+        return FileListing(files, self._access(planned), _version(planned.about.get("version")), len(files))
+
+    def changes(self, scan: ResolvedScan) -> VersionListing:
+        """See ``OpenTable.changes``; the gateway puts the versions into one order of endpoints."""
+        planned = self._connection.flight({**self._rows_of(scan), "changes": _changes(scan.options)})
+        tasks = [_task(e, f"endpoint {n:06d}") for n, e in enumerate(planned.endpoints)]
+        version = _version(planned.about.get("version")) or 0
+        return VersionListing([VersionFiles(version, tasks)], self._access(planned), self.stream_identity(scan))
+
+    def versions(
+        self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None
+    ) -> VersionListing:
+        """See ``OpenTable.versions``; one call."""
+        return self._versions(scan, {"first": first, "last": last})
+
+    def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
+        """See ``OpenTable.all_files``; one call."""
+        return self._versions(scan, {"snapshot": version})
+
+    def _versions(self, scan: ResolvedScan, versions: Mapping[str, int]) -> VersionListing:
+        stream = {**versions, "feed": scan.options.read_change_feed}
+        planned = self._connection.flight({**self._rows_of(scan), "stream": stream})
+        listed: dict[int, VersionFiles] = {}
+        for tree in self._list(planned.about.get("versions")):
+            number = self._integer(tree.get("version"))
+            shape = self._shape(tree) if tree.get("schema") is not None else None
+            listed[number] = VersionFiles(number, removes=self._integer(tree.get("removes")), shape=shape)
+        for endpoint in planned.endpoints:
+            files = listed.get(self._integer(endpoint.about.get("version")))
+            if files is None:
+                raise self._malformed("an endpoint is of a version that the flight does not have")
+            files.tasks.append(_task(endpoint, f"version {files.version} endpoint {len(files.tasks):06d}"))
+        order = StreamIdentity(scan.shape.id, self.mode, self.mode, str(planned.about.get("order") or "") or None)
+        return VersionListing([listed[number] for number in sorted(listed)], self._access(planned), order)
+
+    def _rows_of(self, scan: ResolvedScan) -> dict[str, Any]:
+        """The part of a command that says which columns and rows; a column is asked for whole, and cut here."""
+        options = scan.options
+        wanted = [field.name for field in scan.output.fields]
+        columns = None if len(wanted) == len(scan.columns.fields) else wanted
+        settings = {
+            "timeZone": options.time_zone,
+            "commitTimestampType": options.commit_timestamp_type,
+            "maxSplitBytes": str(options.max_split_bytes),
+        }
+        return {
+            "table": self._table,
+            "columns": None if columns is None else ["`" + name.replace("`", "``") + "`" for name in columns],
+            "where": options.where,
+            "options": settings,
+        }
+
+    def _access(self, planned: Flight) -> FlightAccess:
+        return FlightAccess(self._gateway, planned.endpoints[0].locations if planned.endpoints else ())
+
+    def _shape(self, tree: Mapping[str, Any]) -> TableShape:
+        schema = parse_schema(json.dumps(tree.get("schema")), self._table)
+        return TableShape(str(tree.get("id") or ""), schema, (), "none")
+
+    def _number(self, command: Mapping[str, Any]) -> int:
+        return self._integer(self._connection.ask(VERSION, command))
+
+    def _list(self, value: object) -> list[dict[str, Any]]:
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self._malformed("it names no versions")
+        return value
+
+    def _integer(self, value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self._malformed(f"{value!r} is not a version or a count")
+        return value
+
+    def _malformed(self, why: str) -> ResponseError:
+        return ResponseError(
+            f"the Flight gateway {self._gateway.uri} answers for {self._table} what this client cannot read ({why}); "
+            f"use the same version of delta-sharing-spark on both sides"
+        )
+
+
+class _Endpoints(FileList):
+    """Endpoints of a snapshot, with the number of rows that the gateway tells."""
+
+    def __init__(self, tasks: Any, rows: int | None) -> None:
+        super().__init__(tasks)
+        self._rows = rows
+
+    def live_rows(self) -> int | None:
+        """Rows of all endpoints; None where the gateway does not know."""
+        return self._rows
+
+
+def _changes(options: ReadOptions) -> dict[str, Any]:
+    """The range of a change feed, as a command has it."""
+    moments = {
+        "startingVersion": options.starting_version,
+        "endingVersion": options.ending_version,
+        "startingTimestamp": iso(options.starting_timestamp),
+        "endingTimestamp": iso(options.ending_timestamp),
+    }
+    return {name: value for name, value in moments.items() if value is not None}
+
+
+def _as_of(version: int | None, moment: datetime | None) -> dict[str, Any]:
+    if version is not None:
+        return {"version": version}
+    return {} if moment is None else {"timestamp": iso(moment)}
+
+
+def _task(endpoint: Endpoint, name: str) -> FileTask:
+    nbytes = endpoint.about.get("bytes")
+    return FileTask(name, endpoint.ticket, nbytes if isinstance(nbytes, int) else 0, expires_at=endpoint.expires)
+
+
+def _version(value: object) -> int | None:
+    return value if isinstance(value, int) else None

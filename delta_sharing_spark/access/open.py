@@ -1,0 +1,234 @@
+"""The one place that negotiates an access mode, opens a table by it, and falls back to another one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from delta_sharing_spark.access.contract import OpenTable
+from delta_sharing_spark.access.negotiate import Decision, negotiate
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable
+from delta_sharing_spark.access.settings import iso, profile_and_table, response_formats, transport_of
+from delta_sharing_spark.access.table_refusals import REFUSALS, refused_travel
+from delta_sharing_spark.errors import (
+    AccessModeError,
+    CredentialError,
+    NetworkError,
+    NotFoundError,
+    RequestRefusedError,
+    ServerError,
+)
+from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.sharing.actions import Metadata, Protocol, Table, TableSnapshotHead
+from delta_sharing_spark.sharing.address import TableName, parse_table_name
+from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.sharing.rest import SharingRest
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+#: What makes a table unreadable by one access mode, so that another one is tried if it is on offer. A broken log is not
+#: among them: it is the table that is broken then, not the way to it.
+UNREADABLE = (AccessModeError, CredentialError, NetworkError, ServerError)
+
+
+def _open_url(negotiated: NegotiatedTable) -> OpenTable:
+    from delta_sharing_spark.access.url.table import UrlTable
+
+    return UrlTable(negotiated)
+
+
+def _open_directory(negotiated: NegotiatedTable) -> OpenTable:
+    from delta_sharing_spark.access.directory.table import open_directory_table
+
+    return open_directory_table(negotiated)
+
+
+def _open_flight(negotiated: NegotiatedTable) -> OpenTable:
+    from delta_sharing_spark.access.flight.settings import gateway_address
+    from delta_sharing_spark.access.flight.table import FlightTable
+
+    return FlightTable(negotiated, gateway_address(negotiated.options))
+
+
+#: How each access mode opens a table; imported when it is chosen.
+MODES: Mapping[str, Callable[[NegotiatedTable], OpenTable]] = {
+    "url": _open_url,
+    "dir": _open_directory,
+    "flight": _open_flight,
+}
+
+
+class TableOpener:
+    """Opens a negotiated table once per process, and by the other access mode where the chosen one cannot read it.
+
+    Args:
+        negotiated: The table, and the access mode that was chosen.
+        modes: How each access mode opens a table.
+
+    Pickled, it is the negotiated table alone.
+    """
+
+    def __init__(
+        self,
+        negotiated: NegotiatedTable,
+        modes: Mapping[str, Callable[[NegotiatedTable], OpenTable]] = MODES,
+    ) -> None:
+        self.negotiated = negotiated
+        self._modes = modes
+        self._opened: OpenTable | None = None
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TableOpener, (self.negotiated,)
+
+    def run(self, action: Callable[[OpenTable], T]) -> T:
+        """An action's result over the open table: by the mode chosen, else by the one to fall back to.
+
+        A storage that cannot be reached, refuses or falls silent at any point of the action ends it, and it is begun anew
+        by the other mode. A mode that can be replaced is expected to bound its own time. Both are logged.
+
+        Raises:
+            DeltaSharingError: From whichever mode was tried last.
+        """
+        opened = None
+        try:
+            opened = self.table()
+            return action(opened)
+        except UNREADABLE as error:
+            if not self._fall_back(opened, error):
+                raise
+        return action(self.table())
+
+    def table(self) -> OpenTable:
+        """The table, opened by the mode chosen, the first time."""
+        with self._lock:
+            if self._opened is None:
+                decision = self.negotiated.decision
+                _log.info("table %s: access mode %s (%s)", self.negotiated.table, decision.mode, decision.reason)
+                self._opened = self._modes[decision.mode](self.negotiated)
+            return self._opened
+
+    def _fall_back(self, failed: OpenTable | None, error: Exception) -> bool:
+        """Choose the mode to fall back to; tells whether there is one."""
+        with self._lock:
+            if self._opened is not failed:
+                return True  # another thread of this process has fallen back meanwhile
+            decision = self.negotiated.decision
+            if decision.fallback is None:
+                return False
+            why = str(error).partition("\n")[0]
+            _log.warning(
+                "table %s: falling back from access mode %s to %s: %s",
+                self.negotiated.table,
+                decision.mode,
+                decision.fallback,
+                why,
+            )
+            reason = f"{decision.reason}, but {decision.mode} failed: {why}"
+            self.negotiated = replace(self.negotiated, decision=Decision(decision.fallback, reason))
+            self._opened = None
+            return True
+
+
+def negotiated_table(options: ReadOptions, profile: Profile | None = None) -> NegotiatedTable:
+    """Ask for a table's metadata and choose an access mode: one request, where the server does not refuse it.
+
+    Args:
+        options: The load's options.
+        profile: Whose eyes to see with, instead of what the options say; ``path`` is then a bare table name.
+
+    Raises:
+        ConfigError: The address, the profile or an option is wrong.
+        ServerError, NetworkError: The sharing server refuses or does not answer.
+        AccessModeError: No access mode fits.
+        VersionError: The version or moment asked for cannot be read in any mode.
+    """
+    if options.gateway is not None:
+        # The gateway negotiates: there is nothing to ask the sharing server, which this process may not even reach.
+        behind = Profile(options.gateway)
+        decision = Decision("flight", f"gateway={options.gateway}")
+        undescribed = TableSnapshotHead(None, "delta", Protocol(1), Metadata("", "", ()))
+        return NegotiatedTable(
+            options, behind, transport_of(options), parse_table_name(options.path), undescribed, decision
+        )
+    if profile is None:
+        profile, table = profile_and_table(options)
+    else:
+        table = parse_table_name(options.path)
+    settings = transport_of(options)
+    head, decision = _head_and_mode(SharingRest(profile, settings), table, options)
+    return NegotiatedTable(options, profile, settings, table, head, decision)
+
+
+def _head_and_mode(rest: SharingRest, table: TableName, options: ReadOptions) -> tuple[TableSnapshotHead, Decision]:
+    travels = options.version_as_of is not None or options.timestamp_as_of is not None
+    try:
+        head = rest.metadata(
+            table,
+            version=options.version_as_of,
+            timestamp=iso(options.timestamp_as_of),
+            formats=response_formats(options),
+        )
+        return head, _decide(head, table, options)
+    except REFUSALS as refusal:
+        newest = _newest(rest, table, options) if travels else None
+        if newest is not None:
+            cause = refused_travel(table, options, newest.version, refusal)
+            if options.access_mode == "url" or "dir" not in (newest.metadata.access_modes or ()):
+                raise cause from refusal
+            return newest, _decide(newest, table, options, url_refusal=str(cause))
+        if isinstance(refusal, NotFoundError):
+            raise
+        head = _head_from_catalog(rest, table, refusal)
+        return head, _decide(head, table, options, url_refusal=str(refusal))
+
+
+def _newest(rest: SharingRest, table: TableName, options: ReadOptions) -> TableSnapshotHead | None:
+    """The newest head; None if the server refuses the table whatever its version."""
+    try:
+        return rest.metadata(table, formats=response_formats(options))
+    except REFUSALS:
+        return None
+
+
+def _decide(
+    head: TableSnapshotHead, table: TableName, options: ReadOptions, url_refusal: str | None = None
+) -> Decision:
+    metadata = head.metadata
+    return negotiate(
+        metadata.access_modes,
+        options.access_mode,
+        table=str(table),
+        num_files=metadata.num_files,
+        location=metadata.location,
+        url_refusal=url_refusal,
+    )
+
+
+def _head_from_catalog(rest: SharingRest, table: TableName, refusal: RequestRefusedError) -> TableSnapshotHead:
+    """What the list of tables says of one whose metadata the server refuses (its features): enough to read its directory.
+
+    Raises:
+        RequestRefusedError: The refusal, where its directory is not on offer.
+    """
+    try:
+        entry: Table | None = next(
+            (t for t in rest.list_tables(table.share, table.schema) if t.name.lower() == table.table.lower()), None
+        )
+    except NotFoundError:
+        entry = None
+    if entry is None or "dir" not in entry.access_modes or not entry.location:
+        raise refusal
+    metadata = Metadata(
+        "",
+        "",
+        (),
+        location=entry.location,
+        auxiliary_locations=entry.auxiliary_locations,
+        access_modes=entry.access_modes,
+    )
+    return TableSnapshotHead(None, "delta", Protocol(1), metadata)

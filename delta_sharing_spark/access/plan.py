@@ -1,0 +1,183 @@
+"""A resolved scan to splits: its files listed, pruned, counted and packed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from delta_sharing_spark.access.contract import FileList, FileListing, OpenTable, PlannedFiles, SplitAccess, live_rows
+from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.table_schema import check_readable
+from delta_sharing_spark.predicates.tree import referenced_columns
+from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.splits import order
+from delta_sharing_spark.schema.project import merge, requested, select_paths
+from delta_sharing_spark.schema.types import Struct
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """What planning did, for ``explain`` and logs.
+
+    Attributes:
+        mode, reason: The access mode and why.
+        version: The version read, where known.
+        sent: The hints sent to the server, by name.
+        listed: Files that the server or the log listed.
+        skipped: Files left out here, by rule.
+        files, bytes: What is left to read (whole files; projection and row groups make it less).
+        fallback: Why the files were asked for otherwise than ``sent`` would have it, if they were.
+        unhelpful: Parts of ``where`` that no file could be skipped by.
+    """
+
+    mode: str
+    reason: str
+    version: int | None = None
+    sent: Mapping[str, str] = field(default_factory=dict)
+    listed: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    files: int = 0
+    bytes: int = 0
+    fallback: str | None = None
+    unhelpful: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """Splits, and how they came about. ``exact_rows`` is the count of rows if statistics tell it exactly."""
+
+    spec: ReadSpec
+    splits: list[Split]
+    report: PlanReport
+    exact_rows: int | None = None
+
+
+def plan(scan: ResolvedScan, wanted: Struct | None = None, opener: TableOpener | None = None) -> ScanPlan:
+    """List the files of a scan and cut them into splits.
+
+    Args:
+        scan: From ``resolve``.
+        wanted: A schema the user gave, instead of the scan's output.
+        opener: What the scan was resolved over, if that was in this process.
+
+    Raises:
+        TableChangedError: The table is no longer the one that was resolved.
+        SchemaError: ``wanted`` does not fit the table.
+        ServerError, NetworkError, LogError, CredentialError: The files cannot be listed.
+    """
+    spec = spec_of(scan, wanted)
+    opener = opener or TableOpener(scan)
+    table, pruner, listing = opener.run(lambda table: _listed(table, scan))
+    files, limit = listing.files, scan.options.limit
+    chosen = files if limit is None else FileList(sorted(files, key=order))
+    splits = splits_of(chosen, listing.access, scan, spec)
+    report = PlanReport(
+        mode=table.mode,
+        reason=opener.negotiated.decision.reason,
+        version=listing.version,
+        sent=listing.hints,
+        listed=listing.listed,
+        skipped=pruner.skipped,
+        files=len(files),
+        bytes=files.total_bytes,
+        fallback=listing.fallback,
+        unhelpful=pruner.non_pruning_conjuncts(),
+    )
+    _log.info("planned %d files (%d bytes) of %s in %d splits", report.files, report.bytes, spec.table, len(splits))
+    rows = files.live_rows() if pruner.predicate_is_decided else None
+    return ScanPlan(spec, splits, report, rows if rows is None or limit is None else min(rows, limit))
+
+
+def _listed(table: OpenTable, scan: ResolvedScan) -> tuple[OpenTable, FilePruner, FileListing]:
+    """The files of a snapshot or of a change data feed, pruned by a pruner of their own."""
+    pruner = FilePruner(scan)
+    if not scan.options.read_change_feed:
+        return table, pruner, table.snapshot(scan, pruner)
+    feed = table.changes(scan)
+    files, listed = FileList(), 0
+    for version in feed.versions:
+        if version.shape is not None:
+            check_readable(scan.shape, version.shape, version.version, str(scan.table))
+        listed += len(version.tasks)
+        files += pruner.remaining(version.tasks)
+    return table, pruner, FileListing(files, feed.access, scan.version, listed)
+
+
+def spec_of(scan: ResolvedScan, wanted: Struct | None = None) -> ReadSpec:
+    """How the rows of a scan are read."""
+    table, options = str(scan.table), scan.options
+    output = scan.output if wanted is None else requested(scan.columns, wanted, table)
+    full = output
+    if scan.predicate is not None:
+        full = merge(output, select_paths(scan.columns, referenced_columns(scan.predicate)))
+    partitioned = {name.lower() for name in scan.shape.partition_columns}
+    fields = [field for field in scan.shape.schema.fields if field.name.lower() in partitioned]
+    return ReadSpec(
+        table=table,
+        schema=output,
+        full_schema=full,
+        partition_columns=tuple(f.name for f in full.fields if f.name.lower() in partitioned),
+        partition_names=frozenset(name.lower() for f in fields for name in (f.name, f.physical_name)),
+        mapping=scan.shape.mapping,
+        predicate=scan.predicate,
+        prune=scan.prune,
+        limit=options.limit,
+        change_feed=options.read_change_feed,
+        time_zone=options.time_zone,
+        commit_timestamp_long=options.commit_timestamp_type == "long",
+        projected=len(full.fields) < len(scan.columns.fields),
+        fetch_ahead=max(8 << 20, options.memory_budget),
+    )
+
+
+def splits_of(
+    files: PlannedFiles, access: SplitAccess, scan: ResolvedScan, spec: ReadSpec, first_index: int = 0
+) -> list[Split]:
+    """Files as splits, balanced by bytes, each with what its files need of ``access``: of batches and of streams.
+
+    Args:
+        files: What pruning left.
+        access: How to read them.
+        scan, spec: What is read, and how.
+        first_index: The number of the first split.
+    """
+    bins: Sequence[Sequence[FileSlice]]
+    if scan.options.limit is None:
+        bins = files.bins(scan.options.max_split_bytes)
+    else:
+        # One task alone can count to an exact limit and stop; it gets no more files than are known to be needed.
+        needed = _needed_for(scan.options.limit, files) if scan.predicate is None else files
+        bins = [tuple(FileSlice(task) for task in needed)] if len(files) and scan.options.limit else []
+    return [
+        Split(index, spec, slices, _split_access(access, slices, scan))
+        for index, slices in enumerate(bins, first_index)
+    ]
+
+
+def _split_access(access: SplitAccess, slices: Iterable[FileSlice], scan: ResolvedScan) -> Access:
+    """What one split needs of an access; with ``cacheDir`` its bytes go through a cache on the executor."""
+    restricted = access.restricted_to(piece.task for piece in slices)
+    if scan.options.cache_dir is None:
+        return restricted
+    from delta_sharing_spark.access.cached import cached
+
+    return cached(restricted, scan)
+
+
+def _needed_for(limit: int, files: Iterable[FileTask]) -> Iterable[FileTask]:
+    """The first files that hold ``limit`` rows; all where statistics do not tell."""
+    chosen, known = [], 0
+    for task in files:
+        chosen.append(task)
+        rows = live_rows(task)
+        if rows is None:
+            return files
+        known += rows
+        if known >= limit:
+            break
+    return chosen

@@ -1,0 +1,87 @@
+"""Which files of a scan need not be read: one pruner for each planning, whatever brings the files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from delta_sharing_spark.scan.plan import FileTask
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
+    from delta_sharing_spark.deltalog.adds import AddBatch
+
+#: Why a file is skipped, as ``predicates.file_skipping`` numbers it; 0 keeps it.
+_RULES = {1: "partition values", 2: "statistics"}
+
+
+class FilePruner:
+    """Skips files none of whose rows can pass the scan's conditions, and counts them.
+
+    Attributes:
+        skipped: How many files were skipped, by rule.
+    """
+
+    def __init__(self, scan: ResolvedScan) -> None:
+        self._scan = scan
+        self._skipping = None
+        self._skipped: Counter[int] = Counter()
+        if scan.prune is not None:
+            from delta_sharing_spark.predicates.file_skipping import FileSkipping
+
+            zone = scan.options.time_zone
+            self._skipping = FileSkipping(scan.prune, scan.columns, scan.shape.partition_columns, time_zone=zone)
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        return {_RULES[reason]: count for reason, count in sorted(self._skipped.items()) if count}
+
+    @property
+    def stats_columns(self) -> Collection[str] | None:
+        """Physical names of the columns whose statistics are looked at."""
+        return () if self._skipping is None else self._skipping.stats_columns
+
+    @property
+    def predicate_is_decided(self) -> bool:
+        """Whether every row of the files that were kept passes ``where``; to be asked once all files are known."""
+        if self._skipping is None:
+            return True
+        return self._scan.pushed is None and self._skipping.decided
+
+    def non_pruning_conjuncts(self) -> tuple[str, ...]:
+        """Parts of the conditions that no file can be skipped by."""
+        return () if self._skipping is None else tuple(str(part) for part in self._skipping.non_pruning_conjuncts())
+
+    def reason(self, partition_values: Mapping[str, str | None] | None, stats: str | None) -> int:
+        """Why a file can be skipped; 0 keeps it. Counts nothing: an answer that breaks off is taken in once more."""
+        return 0 if self._skipping is None else self._skipping.reason(partition_values or {}, stats)
+
+    def count(self, reason: int, files: int) -> None:
+        """Count files that were skipped for a reason."""
+        self._skipped[reason] += files
+
+    def remaining(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
+        """Files whose rows may pass, without their statistics."""
+        for task in tasks:
+            reason = self.reason(task.partition_values, task.stats)
+            if reason:
+                self.count(reason, 1)
+            else:
+                yield replace(task, stats=None) if task.stats is not None else task
+
+    def remaining_rows(self, batch: AddBatch) -> AddBatch:
+        """The same for files in columns: no object is built for a file that is skipped."""
+        if self._skipping is None:
+            return batch
+        import numpy as np
+
+        reasons = self._skipping.reasons(batch.num_rows, batch.partition_values, batch.stats_texts, batch.stats_parsed)
+        for reason in _RULES:
+            self.count(reason, int(np.count_nonzero(reasons == reason)))
+        keep: npt.NDArray[np.bool_] = reasons == 0
+        return batch.filter(keep)

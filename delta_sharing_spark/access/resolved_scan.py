@@ -1,0 +1,62 @@
+"""What a load came to, as plain data: the negotiated table, and the resolved scan of it. Pickles to the planning worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from delta_sharing_spark.access.negotiate import Decision
+from delta_sharing_spark.access.table_schema import TableShape
+from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.predicates.tree import Expression, conjunction
+from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.sharing.actions import TableSnapshotHead
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.sharing.transport import TransportSettings
+
+
+@dataclass(frozen=True, slots=True)
+class NegotiatedTable:
+    """A table that the sharing server has described, and the access mode that was chosen.
+
+    Attributes:
+        options: What the user asked for.
+        profile, settings, table: Whom to ask, how, for what.
+        head: What the sharing server said of the table.
+        decision: The access mode, why, and what to fall back to.
+    """
+
+    options: ReadOptions = field(repr=False)
+    profile: Profile = field(repr=False)
+    settings: TransportSettings = field(repr=False)
+    table: TableName
+    head: TableSnapshotHead = field(repr=False)
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedScan(NegotiatedTable):
+    """A load, resolved.
+
+    Attributes:
+        shape: The table's shape at the version loaded; of a change feed at the end of its range.
+        version: The version loaded, the newest at that time for a change feed; None where the server does not tell.
+        columns: The table's columns and, for a change feed, the change columns.
+        output: The columns that the load has.
+        predicate: The parsed ``where``.
+        pushed: Filters of the one query that the load serves (``pushdown=query``); prunes, filters no row.
+    """
+
+    shape: TableShape = field(repr=False)
+    version: int | None
+    columns: Struct = field(repr=False)
+    output: Struct
+    predicate: Expression | None = None
+    pushed: Expression | None = None
+
+    @property
+    def prune(self) -> Expression | None:
+        """What files and row groups may be skipped by."""
+        # A limit counts rows before Spark's filters do: pruning by them would give other rows.
+        parts = [p for p in (self.predicate, self.pushed if self.options.limit is None else None) if p is not None]
+        return conjunction(parts) if parts else None

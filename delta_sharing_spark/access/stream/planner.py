@@ -1,0 +1,453 @@
+"""Positions in a table's history, and how far a batch of a stream goes from one.
+
+A position ``(version, index)`` says that everything before file ``index`` of ``version`` was read; with ``snapshot`` the
+files are those of the whole table at that version, else those the version added. The end of a version is the position
+``(version + 1, 0)``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from delta_sharing_spark.access.contract import (
+    FileList,
+    OpenTable,
+    SplitAccess,
+    StreamIdentity,
+    VersionFiles,
+    VersionListing,
+)
+from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.plan import spec_of, splits_of
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
+from delta_sharing_spark.errors import OptionError, StreamError, VersionError
+from delta_sharing_spark.scan.plan import FileTask, ReadSpec, Split
+from delta_sharing_spark.schema.types import Struct
+
+_log = logging.getLogger(__name__)
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_SHORTEST_POLL = 10.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """See the module's docstring."""
+
+    version: int
+    index: int = 0
+    snapshot: bool = False
+
+    @property
+    def in_the_middle(self) -> bool:
+        """Whether it counts files of a version, so that their order must stay."""
+        return self.index > 0 or self.snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one batch takes at most; None is without bound. Bytes are a soft bound: one file always fits."""
+
+    files: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Files between two positions, grouped by the access that reads them."""
+
+    start: Position
+    end: Position
+    parts: list[tuple[list[FileTask], SplitAccess]]
+
+
+@dataclass(slots=True)
+class _Block:
+    """Versions ``first`` to ``last`` as listed, kept while batches go through them; a snapshot is one of its version."""
+
+    first: int
+    last: int
+    versions: list[VersionFiles]
+    access: SplitAccess
+    snapshot: bool = False
+
+    def covers(self, first: int, last: int, *, snapshot: bool) -> bool:
+        """Whether these versions are in it, and executors can still read them."""
+        if self.snapshot != snapshot or not self.first <= first <= last <= self.last:
+            return False
+        some = next((task for files in self.versions for task in files.tasks), None)
+        return some is None or self.access.outlasts_planning(some)
+
+
+class StreamPlanner:
+    """Where a stream can go from a position, and what lies between two.
+
+    Args:
+        scan: The resolved load.
+        opener: Opens the table.
+        spec: How files are read.
+        policy: The stream's schema, fixed at its start, and what may differ from it.
+        clock: Injectable.
+
+    Attributes:
+        identity: What the order of files within a version depends on, as far as is known.
+    """
+
+    def __init__(
+        self,
+        scan: ResolvedScan,
+        opener: TableOpener,
+        spec: ReadSpec,
+        policy: SchemaPolicy,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scan, self._opener, self._spec, self._policy, self._clock = scan, opener, spec, policy, clock
+        self._table = str(scan.table)
+        self._interval = _poll_interval(scan)
+        self.identity: StreamIdentity = opener.run(lambda table: table.stream_identity(scan))
+        self._is_ordered = False
+        self._newest_seen: int | None = None
+        self._polled_at = 0.0
+        self._pinned_newest: int | None = None
+        self._planned: _Batch | None = None
+        self._block: _Block | None = None
+
+    def first(self) -> Position:
+        """Where a new stream begins, by its options: resolved now, and written into the first end offset."""
+        options = self._scan.options
+        start, moment = options.starting_version, options.starting_timestamp
+        if isinstance(start, int):
+            newest = self._newest()
+            if start > newest + 1:
+                raise VersionError(
+                    f"startingVersion {start} of {self._table} does not exist: the newest is {newest}; "
+                    f"start at {newest + 1} or before"
+                )
+            return Position(start)
+        if start == "latest":
+            return Position(self._newest() + 1)
+        if moment is not None:
+            return Position(self._opener.run(lambda table: table.version_at_or_after(moment)))
+        return Position(self._newest(), 0, True)
+
+    def pin_newest(self) -> None:
+        """From now on nothing newer than the newest version exists (Trigger.AvailableNow)."""
+        self._pinned_newest = self._poll()
+
+    def advance(self, start: Position, limits: Limits) -> Position:
+        """The end of the next batch from ``start``: ``start`` itself where there is nothing new.
+
+        Raises:
+            StreamError: The server went back in version, or a version does what the stream cannot follow.
+        """
+        target = self._target(start)
+        parts: list[tuple[list[FileTask], SplitAccess]] = []
+        position, budget = start, _BatchBudget(limits)
+        if position.snapshot:
+            tasks, access = self._snapshot_of(position)
+            count = budget.take(tasks[position.index :], whole=False)
+            parts.append((tasks[position.index : position.index + count], access))
+            index = position.index + count
+            position = Position(position.version + 1) if index >= len(tasks) else replace(position, index=index)
+            if not position.snapshot:
+                self._block = None
+        while not position.snapshot and position.version <= target and not budget.full:
+            position, more = self._advance_block(position, target, budget, parts, begun=position != start)
+            if not more:
+                break
+        self._planned = _Batch(start, position, parts)
+        return position
+
+    def splits(self, start: Position, end: Position) -> list[Split]:
+        """The splits between two positions."""
+        splits: list[Split] = []
+        pruner = FilePruner(self._scan)
+        for tasks, access in self.files(start, end):
+            remaining = FileList(pruner.remaining(tasks))
+            splits += splits_of(remaining, access, self._scan, self._spec, len(splits))
+        return splits
+
+    def files(self, start: Position, end: Position) -> Iterator[tuple[list[FileTask], SplitAccess]]:
+        """The files between two positions, as planned a moment ago, or asked for again where the stream restarted."""
+        planned = self._planned
+        if planned is not None and (planned.start, planned.end) == (start, end):
+            yield from planned.parts
+            return
+        if start == end:
+            return
+        if end < start or (end.snapshot and not start.snapshot):
+            raise StreamError(
+                f"the stream of {self._table} was asked for a batch from {start} back to {end}; "
+                f"the checkpoint is damaged: start the stream anew with another checkpoint"
+            )
+        yield from self._again(start, end)
+
+    def _again(self, start: Position, end: Position) -> Iterator[tuple[list[FileTask], SplitAccess]]:
+        position = start
+        if position.snapshot:
+            tasks, access = self._snapshot_of(position)
+            within = end.snapshot and end.version == position.version
+            yield tasks[position.index : end.index if within else None], access
+            if within:
+                return
+            position = Position(position.version + 1)
+        last = end.version if end.index else end.version - 1
+        while position.version <= last:
+            stop = min(last, position.version + self._scan.options.max_versions_per_rpc - 1)
+            versions, access = self._versions(position, stop)
+            for files in versions:
+                if files.shape is not None:
+                    self._policy.check(files.shape, files.version, self._table)
+                tasks = self._admitted(files)
+                first = position.index if files.version == position.version else 0
+                until = end.index if files.version == end.version else None
+                yield tasks[first:until], access
+            position = Position(stop + 1)
+
+    def continue_as(self, identity: StreamIdentity, position: Position) -> None:
+        """Before any file was asked for: keep the order that an offset in the middle of a version was written under."""
+        if position.in_the_middle and not self._is_ordered and identity.mode == self.identity.mode:
+            self._is_ordered = True
+            self.identity = replace(identity, table_id=self.identity.table_id)
+
+    def forget(self, committed: Position) -> None:
+        """Let go of a batch that was committed. Spark commits one when the next is planned already: that one stays."""
+        if self._planned is not None and self._planned.start != committed:
+            self._planned = None
+
+    def _advance_block(
+        self,
+        position: Position,
+        target: int,
+        budget: _BatchBudget,
+        parts: list[tuple[list[FileTask], SplitAccess]],
+        *,
+        begun: bool,
+    ) -> tuple[Position, bool]:
+        """Take from one block of versions; also, whether the batch may go on behind it.
+
+        A batch ends before a version that the stream cannot read on through, so that all before it is delivered; the
+        next one, which begins there, fails.
+        """
+        block = self._block
+        if block is not None and not block.snapshot and block.first <= position.version <= block.last:
+            stop = min(target, block.last)
+        else:
+            stop = min(target, position.version + self._scan.options.max_versions_per_rpc - 1)
+        versions, access = self._versions(position, stop)
+        for files in versions:
+            here = Position(files.version) if files.version > position.version else position
+            try:
+                if files.shape is not None:
+                    self._policy.check(files.shape, files.version, self._table)
+                tasks = self._admitted(files)
+            except StreamError as error:
+                if begun or here != position:
+                    _log.warning("the stream's batch ends here, for the next one will fail: %s", error)
+                    return here, False
+                raise
+            first = position.index if files.version == position.version else 0
+            rest = tasks[first:]
+            count = budget.take(rest, whole=self._scan.options.read_change_feed)
+            if count:
+                parts.append((rest[:count], access))
+            if count < len(rest):
+                return Position(files.version, first + count), False
+            if budget.full:
+                return Position(files.version + 1), False
+        return Position(stop + 1), True
+
+    def _versions(self, position: Position, stop: int) -> tuple[list[VersionFiles], SplitAccess]:
+        """The versions from a position's own to ``stop``."""
+        start = position.version
+        block = self._block
+        if block is None or not block.covers(start, stop, snapshot=False):
+            self._block = None  # the old one is let go before the new one is read
+
+            def list_versions(table: OpenTable) -> _Block:
+                listing = table.versions(self._scan, start, stop, self._order())
+                return _Block(start, stop, self._taken(listing, position), listing.access)
+
+            block = self._block = self._opener.run(list_versions)
+        return [files for files in block.versions if start <= files.version <= stop], block.access
+
+    def _snapshot_of(self, position: Position) -> tuple[list[FileTask], SplitAccess]:
+        version, block = position.version, self._block
+        if block is None or not block.covers(version, version, snapshot=True):
+            self._block = None
+
+            def list_files(table: OpenTable) -> _Block:
+                listing = table.all_files(self._scan, version, self._order())
+                return _Block(version, version, self._taken(listing, position), listing.access, snapshot=True)
+
+            block = self._opener.run(list_files)
+            for files in block.versions:
+                if files.shape is not None:
+                    self._policy.check(files.shape, version, self._table)
+            self._block = block
+        return [task for files in block.versions for task in files.tasks], block.access
+
+    def _order(self) -> StreamIdentity | None:
+        return self.identity if self._is_ordered else None
+
+    def _taken(self, listing: VersionListing, position: Position) -> list[VersionFiles]:
+        """The versions of a listing as they wait for their batch: their files in order, and with statistics only if
+        ``where`` will look at them.
+
+        Raises:
+            StreamError: Another table; or files that are ordered otherwise than the part that was read already.
+        """
+        versions, keep_stats = [], self._scan.prune is not None
+        self._check_same_table(listing.identity.table_id, None)
+        for files in listing.versions:
+            if files.shape is not None:
+                self._check_same_table(files.shape.id, files.version)
+            tasks = (
+                files.tasks if keep_stats else (t if t.stats is None else replace(t, stats=None) for t in files.tasks)
+            )
+            files.tasks = sorted(tasks, key=_order_within_version)
+            versions.append(files)
+        now, before = replace(listing.identity, table_id=self.identity.table_id), self.identity
+        differs = (
+            now.mode != before.mode or now.hash != before.hash or (now.hash is None and now.format != before.format)
+        )
+        if self._is_ordered and differs and position.in_the_middle:
+            raise StreamError(
+                f"the server now orders the files of {self._table} otherwise: file ids by {_order_name(now)}, the stream's "
+                f"by {_order_name(before)}; restart the stream, and if it does not go on, start it anew with another "
+                f"checkpoint"
+            )
+        self._is_ordered, self.identity = True, now
+        return versions
+
+    def _check_same_table(self, table_id: str, version: int | None) -> None:
+        if table_id and self.identity.table_id and table_id != self.identity.table_id:
+            since = "since the stream started" if version is None else f"at version {version}"
+            raise StreamError(
+                f"table {self._table} was replaced by another table {since}; start the stream anew with another checkpoint"
+            )
+
+    def _admitted(self, files: VersionFiles) -> list[FileTask]:
+        """The files of a version that a table stream emits, by what its options permit."""
+        options = self._scan.options
+        if options.read_change_feed or not files.removes:
+            return files.tasks
+        if options.skip_change_commits:
+            return []
+        if files.tasks:
+            if not options.ignore_changes:
+                raise StreamError(
+                    f"Detected a data update in the source table {self._table} at version {files.version}. This is currently "
+                    f"not supported. To go on and leave such versions out, set the option 'skipChangeCommits' to 'true'; "
+                    f"to read rewritten files again, set 'ignoreChanges'; to follow updates, set 'readChangeFeed'"
+                )
+        elif not options.ignore_deletes and not options.ignore_changes:
+            raise StreamError(
+                f"Detected deleted data from streaming source {self._table} at version {files.version}. This is currently not "
+                f"supported. To ignore deletes, set the option 'ignoreDeletes' to 'true'; to follow them, set 'readChangeFeed'"
+            )
+        return files.tasks
+
+    def _target(self, position: Position) -> int:
+        """The newest version to read: pinned, or as the server said, asked no more often than the interval."""
+        newest = self._pinned_newest if self._pinned_newest is not None else self._newest_seen
+        if newest is None or (
+            self._pinned_newest is None
+            and newest < position.version
+            and self._clock() - self._polled_at >= self._interval
+        ):
+            newest = self._poll()
+        # A version that was begun, or whose snapshot is read, exists; else the one before it does.
+        seen = position.version if position.in_the_middle else position.version - 1
+        if newest < seen:
+            raise StreamError(
+                f"the stream of {self._table} has read version {seen}, and the server now says that {newest} is the "
+                f"newest: the table was replaced or restored; start the stream anew with another checkpoint"
+            )
+        return newest
+
+    def _newest(self) -> int:
+        return self._pinned_newest if self._pinned_newest is not None else self._poll()
+
+    def _poll(self) -> int:
+        newest = self._newest_seen = self._opener.run(lambda table: table.newest_version())
+        self._polled_at = self._clock()
+        return newest
+
+
+def open_stream(
+    opener: TableOpener, scan: ResolvedScan, user_schema: Struct | None = None, *, columns_chosen: bool = False
+) -> StreamPlanner:
+    """A resolved load as a stream.
+
+    Args:
+        opener: What the scan was resolved over.
+        scan: From ``resolve``, with the options of a stream.
+        user_schema: The columns that the stream was started with; None for those of the load.
+        columns_chosen: Whether the user gave them, so that others of the table are left out on purpose.
+
+    Raises:
+        SchemaError: ``user_schema`` does not fit the table.
+        OptionError: ``pollInterval`` is too short for the server.
+    """
+    spec = spec_of(scan, user_schema)
+    return StreamPlanner(scan, opener, spec, policy_of(scan, spec.schema, columns_chosen=columns_chosen))
+
+
+class _BatchBudget:
+    """How much a batch has taken of its limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._files = self._bytes = 0
+
+    @property
+    def full(self) -> bool:
+        limits = self._limits
+        return (limits.files is not None and self._files >= limits.files) or (
+            limits.bytes is not None and self._bytes >= limits.bytes
+        )
+
+    def take(self, tasks: list[FileTask], *, whole: bool) -> int:
+        """How many of ``tasks`` still fit. ``whole``: all or, unless nothing was taken yet, none (a commit is not split)."""
+        if whole:
+            size = sum(t.size for t in tasks)
+            limits = self._limits
+            over = (limits.files is not None and self._files + len(tasks) > limits.files) or (
+                limits.bytes is not None and self._bytes + size > limits.bytes
+            )
+            if over and self._files:
+                return 0
+            self._files += len(tasks)
+            self._bytes += size
+            return len(tasks)
+        for count, task in enumerate(tasks):
+            if self.full:
+                return count
+            self._files += 1
+            self._bytes += task.size
+        return len(tasks)
+
+
+def _order_within_version(task: FileTask) -> tuple[str, str]:
+    return task.id, task.change_type or ""
+
+
+def _order_name(identity: StreamIdentity) -> str:
+    return identity.hash or f"the {identity.format} format"
+
+
+def _poll_interval(scan: ResolvedScan) -> float:
+    interval = scan.options.poll_interval
+    host = (urlsplit(scan.profile.endpoint).hostname or "").lower()
+    if interval < _SHORTEST_POLL and host not in _LOOPBACK:
+        raise OptionError(
+            f"the option 'pollInterval' is {interval:g} s, the least is {_SHORTEST_POLL:g} s for a server that is not on this machine"
+        )
+    return interval

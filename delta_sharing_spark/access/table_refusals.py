@@ -1,0 +1,46 @@
+"""How sharing servers refuse versions of a table, and the errors that are made of it."""
+
+from __future__ import annotations
+
+from delta_sharing_spark.access.settings import iso
+from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ServerError, VersionError
+from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.refusals import is_about_versions
+
+#: How servers refuse versions that they do not have or do not share, and endpoints.
+Refusal = RequestRefusedError | NotFoundError
+REFUSALS = (RequestRefusedError, NotFoundError)
+
+
+def refused_travel(table: TableName, options: ReadOptions, newest: int | None, refusal: Refusal) -> VersionError:
+    """The error of a version or a moment that the server refuses, of a table that it does not refuse as such."""
+    version = options.version_as_of
+    if version is not None and newest is not None and version > newest:
+        return VersionError(
+            f"version {version} of {table} does not exist: the newest is {newest}; ask for a version up to {newest}"
+        )
+    asked = f"version {version} of {table}" if version is not None else f"{table} as of {iso(options.timestamp_as_of)}"
+    known = "" if newest is None else f" (the newest is {newest})"
+    return VersionError(
+        f"{asked} cannot be read: {words_of(refusal)}; ask for a version that is shared{known}, or ask the provider to "
+        f"share the table's history"
+    )
+
+
+def classified(
+    table: TableName, options: ReadOptions, newest: int | None, refusal: RequestRefusedError
+) -> RequestRefusedError | VersionError:
+    """A refusal of a table's files: a ``VersionError`` where the server says that it is about versions."""
+    if not is_about_versions(refusal):
+        return refusal
+    if options.version_as_of is not None or options.timestamp_as_of is not None:
+        return refused_travel(table, options, newest, refusal)
+    return VersionError(f"{table} cannot be read: {words_of(refusal)}; ask the provider to check what the share covers")
+
+
+def words_of(refusal: ServerError) -> str:
+    """What a server says in a refusal, as part of a sentence."""
+    if refusal.said:
+        return f"the sharing server says: {refusal.said.rstrip('. ')}"
+    return str(refusal) if refusal.status is None else f"the sharing server answers {refusal.status} without a word"

@@ -1,0 +1,79 @@
+"""When a presigned URL ends, by what the server and the URL itself say, and when to ask for another."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import socket
+from datetime import datetime, timezone
+from urllib.parse import unquote
+
+from delta_sharing_spark.network.bodies import parse_count
+
+#: A URL is renewed this many seconds before it ends, or a quarter of its life if that is less.
+MARGIN, MARGIN_SHARE = 60.0, 0.25
+#: So much earlier still, by a share that differs from process to process: they do not all ask at one moment.
+JITTER, JITTER_SHARE = 30.0, 0.125
+
+_SIGNED = re.compile(r"[?&]X-(Amz|Goog)-(Date|Expires)=([^&]+)", re.IGNORECASE)
+_SAS_END = re.compile(r"[?&]se=([^&]+)")
+_EPOCH_END = re.compile(r"[?&]Expires=([0-9]{9,11})(?:&|$)")
+
+
+def url_end(url: str) -> float | None:
+    """When a URL ends by its own query (S3, GCS and Azure SAS, old signatures), in seconds since the epoch.
+
+    >>> url_end("https://b/f?X-Amz-Date=20261121T080000Z&X-Amz-Expires=3600") == url_end("https://b/f?se=2026-11-21T09%3A00%3A00Z")
+    True
+    """
+    ends = [_signed_end(url), _sas_end(url)]
+    if (epoch := _EPOCH_END.search(url)) is not None:
+        ends.append(float(epoch[1]))
+    known = [end for end in ends if end is not None]
+    return min(known) if known else None
+
+
+def _signed_end(url: str) -> float | None:
+    found = {name.lower(): value for _, name, value in _SIGNED.findall(url)}
+    seconds = parse_count(found.get("expires", ""))
+    if seconds is None:
+        return None
+    try:
+        began = datetime.strptime(found.get("date", ""), "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None
+    return began.timestamp() + seconds
+
+
+def _sas_end(url: str) -> float | None:
+    match = _SAS_END.search(url)
+    if match is None:
+        return None
+    text = unquote(match[1]).removesuffix("Z")
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def earliest(*ends: float | None) -> float | None:
+    """The earliest of those that are known."""
+    known = [end for end in ends if end is not None]
+    return min(known) if known else None
+
+
+def renew_at(end: float | None, since: float) -> float | None:
+    """When to renew a URL that was given out at ``since`` and ends at ``end``; None to wait for the storage's refusal.
+
+    A URL that had ended when it was given out tells that clocks differ: only the storage's clock counts then.
+    """
+    if end is None or end <= since:
+        return None
+    life = end - since
+    return end - min(MARGIN, MARGIN_SHARE * life) - process_share() * min(JITTER, JITTER_SHARE * life)
+
+
+def process_share() -> float:
+    """A number in [0, 1) that is this process's own."""
+    return random.Random(f"{socket.gethostname()}/{os.getpid()}").random()

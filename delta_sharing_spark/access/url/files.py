@@ -1,0 +1,232 @@
+"""The sharing server's file lines as file tasks: of a snapshot as they arrive, of a feed version by version."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+
+from delta_sharing_spark.access.contract import VersionFiles
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.table_schema import TableShape, shape_of
+from delta_sharing_spark.access.url.vectors import vector_of
+from delta_sharing_spark.deltalog.adds import rows_in_stats
+from delta_sharing_spark.errors import ResponseError
+from delta_sharing_spark.scan.change_files import change_files
+from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.sharing.actions import FileRecord, Metadata, Protocol
+from delta_sharing_spark.sharing.query import QueryResponse
+
+
+def task_of(record: FileRecord, table: str, *, keep_stats: bool = True) -> FileTask:
+    """The task of one ``file`` or ``add`` line, in either response format.
+
+    Raises:
+        ResponseError: The line lacks what a reader needs, or its deletion vector is malformed.
+    """
+    millis = record.expiration_timestamp
+    return FileTask(
+        id=record.id,
+        location=record.url,
+        size=record.size,
+        partition_values=record.partition_values,
+        rows=rows_in_stats(record.stats),
+        deletion_vector=vector_of(record, table),
+        expires_at=millis / 1000 if millis else None,
+        stats=record.stats if keep_stats else None,
+    )
+
+
+class SnapshotFiles:
+    """Takes in a snapshot's records as they arrive, and keeps the tasks of the files that are left.
+
+    Args:
+        table: How errors name the table.
+        pruner: Skips files; None keeps all, with their statistics if ``keep_stats``.
+        keep_stats: Whether the tasks carry their statistics.
+
+    Attributes:
+        tasks: Of the files that are left.
+        times: When each file was added, in milliseconds since the epoch, where the server tells.
+        skipped: How many files are not left, by the pruner's reason.
+    """
+
+    __slots__ = ("_keep_stats", "_pruner", "_table", "skipped", "tasks", "times")
+
+    def __init__(self, table: str, pruner: FilePruner | None = None, *, keep_stats: bool = False) -> None:
+        self._table, self._pruner, self._keep_stats = table, pruner, keep_stats
+        self.times: dict[str, int | None] = {}
+        self.tasks: list[FileTask] = []
+        self.skipped: Counter[int] = Counter()
+
+    def append(self, record: FileRecord) -> None:
+        """Take in one record.
+
+        Raises:
+            ResponseError: It came before, or is not a data file's.
+        """
+        if record.kind != "add":
+            raise ResponseError(
+                f"the server listed a {record.kind!r} line in a snapshot of {self._table}; ask the provider to check the server"
+            )
+        if record.id in self.times:
+            raise self._repeated(record.id)
+        self.times[record.id] = record.timestamp
+        reason = 0 if self._pruner is None else self._pruner.reason(record.partition_values, record.stats)
+        if reason:
+            self.skipped[reason] += 1
+        else:
+            self.tasks.append(task_of(record, self._table, keep_stats=self._keep_stats))
+
+    def extend(self, page: SnapshotFiles) -> None:
+        """Take in what another page has.
+
+        Raises:
+            ResponseError: A file is in both.
+        """
+        for repeated in self.times.keys() & page.times.keys():
+            raise self._repeated(repeated)
+        self.times.update(page.times)
+        self.tasks += page.tasks
+        self.skipped += page.skipped
+
+    def _repeated(self, file: str) -> ResponseError:
+        return ResponseError(
+            f"the server listed file {file} of {self._table} twice; ask the provider to check the server"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ChangedFile:
+    """A line of a change feed, for the reconciler (``scan.change_files.ChangedFile``)."""
+
+    record: FileRecord
+    table: str
+
+    @property
+    def vector(self) -> DeletionVector | None:
+        return vector_of(self.record, self.table)
+
+    def task(self) -> FileTask:
+        record = self.record
+        return replace(task_of(record, self.table), commit_version=record.version, commit_timestamp=record.timestamp)
+
+
+def feed_versions(records: Iterable[FileRecord], table: str) -> dict[int, VersionFiles]:
+    """The change files of each version of an answer.
+
+    ``dataChange=false`` is no change.
+
+    Raises:
+        ResponseError: A record names no version, or a file is added or removed twice in one.
+    """
+    by_version: dict[int, list[FileRecord]] = {}
+    for record in records:
+        by_version.setdefault(version_of(record, table), []).append(record)
+    found = {}
+    for version in sorted(by_version):
+        lines = by_version.pop(version)
+        tasks = change_files(
+            _by_id(lines, "add", version, table),
+            _by_id(lines, "remove", version, table),
+            tuple(_by_id(lines, "cdf", version, table).values()),
+        )
+        found[version] = VersionFiles(version, list(tasks))
+    return found
+
+
+def _by_id(records: list[FileRecord], kind: str, version: int, table: str) -> dict[str, _ChangedFile]:
+    found: dict[str, _ChangedFile] = {}
+    for record in records:
+        if record.kind != kind or not (record.data_change or kind == "cdf"):
+            continue
+        if record.id in found:
+            raise ResponseError(
+                f"the server's change feed of {table} lists file {record.id} twice in version {version}; "
+                f"ask the provider to check the server"
+            )
+        found[record.id] = _ChangedFile(record, table)
+    return found
+
+
+def added_versions(records: Iterable[FileRecord], table: str) -> dict[int, VersionFiles]:
+    """What a stream of a table sees of each version of an answer: the files it adds, and how many it removes.
+
+    Raises:
+        ResponseError: A record names no version, or is no add or remove; a file is added twice in one version.
+    """
+    found: dict[int, VersionFiles] = {}
+    for record in records:
+        if record.kind not in ("add", "remove"):
+            raise ResponseError(
+                f"the server listed a {record.kind!r} line among the files of {table}; ask the provider to check the server"
+            )
+        if not record.data_change:
+            continue
+        version = version_of(record, table)
+        files = found.setdefault(version, VersionFiles(version))
+        if record.kind == "remove":
+            files.removes += 1
+        else:
+            files.tasks.append(task_of(record, table))
+    for files in found.values():
+        for one, other in pairwise(sorted(task.id for task in files.tasks)):
+            if one == other:
+                raise ResponseError(
+                    f"the server listed file {one} twice in version {files.version} of {table}; "
+                    f"ask the provider to check the server"
+                )
+    return found
+
+
+def version_of(record: FileRecord, table: str) -> int:
+    """The version that a line of a feed or a stream belongs to.
+
+    Raises:
+        ResponseError: It names none.
+    """
+    if record.version is None:
+        raise ResponseError(
+            f"the server's change feed of {table} has a file without a version; ask the provider to check the server"
+        )
+    return record.version
+
+
+def shapes_of(response: QueryResponse, table: str) -> Iterator[tuple[int | None, TableShape]]:
+    """A table's shape where an answer begins, and at each version that changed it; every protocol passes the gate.
+
+    The first is the newest, whatever its version, where the server tells no history.
+
+    Args:
+        response: Read to its end.
+        table: How errors name the table.
+
+    Raises:
+        UnsupportedFeatureError: A version asks for more than this reader does.
+    """
+    protocol, metadata = response.head.protocol, response.head.metadata
+    yield metadata.version, shape_of(protocol, metadata, table)
+    changes: list[tuple[int, Protocol | Metadata]] = [*response.historical_protocols, *response.historical_metadata]
+    for version, group in groupby(sorted(changes, key=lambda change: change[0]), key=lambda change: change[0]):
+        for _, changed in group:
+            if isinstance(changed, Protocol):
+                protocol = changed
+            else:
+                metadata = changed
+        yield version, shape_of(protocol, metadata, table)
+
+
+def with_shapes(
+    found: dict[int, VersionFiles], shapes: Sequence[tuple[int | None, TableShape]], first: int, last: int | None
+) -> list[VersionFiles]:
+    """Versions ``first`` to ``last`` in order, with the shapes of an answer.
+
+    The first shape is the head's, at the range's start; a server that tells the newest stops a stream sooner, never later.
+    """
+    for version, shape in shapes[1:]:
+        if version is not None and version >= first and (last is None or version <= last):
+            found.setdefault(version, VersionFiles(version)).shape = shape
+    files = found.setdefault(first, VersionFiles(first))
+    files.shape = files.shape or shapes[0][1]
+    return [found[version] for version in sorted(found)]

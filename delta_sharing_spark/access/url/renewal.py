@@ -1,0 +1,295 @@
+"""How a split asks the sharing server for fresh URLs: before they end, and when the storage refuses one.
+
+A worker process asks once for many tasks: an answer is kept, compressed, for as long as its URLs are valid. The ways to
+ask, the surest first: the refresh token of the plan, the planned version, the same query again. A way that answers another
+version than the planned one is taken for refused, but for the last. Whatever answers is compared with the plan: a table
+that has changed is an error, never other rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from delta_sharing_spark.access.url.expiry import earliest, renew_at, url_end
+from delta_sharing_spark.access.url.narrow import narrowed
+from delta_sharing_spark.access.url.url_cache import FreshFile, UrlPage
+from delta_sharing_spark.errors import (
+    CredentialError,
+    DeltaSharingError,
+    FileGoneError,
+    ForbiddenError,
+    NotFoundError,
+    RequestRefusedError,
+    TableChangedError,
+)
+from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.schema.types import Field
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.sharing.rest import ChangesQuery, Query, QueryResponse, SharingRest
+from delta_sharing_spark.sharing.transport import TransportSettings
+
+_log = logging.getLogger(__name__)
+
+#: A load of more files is asked for narrowed to a split's partitions, and read only until the split's files are found.
+NARROW_ABOVE_FILES = 20_000
+#: Bytes of compressed answers that a process keeps, over all loads: about half a million URLs.
+_KEPT_BYTES = 64 << 20
+_KEPT_LOADS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalContext:
+    """What it takes to ask again: the profile and the query that planned the files.
+
+    Attributes:
+        key: Names the load; renewals of one load are shared within a process.
+        table: The table.
+        table_id: The id the table had; another one means it was replaced.
+        query: The query to repeat, with its hints, without a refresh token.
+        refresh_token: What the plan's answer gave for this.
+        version: The version that the plan is of, where the server told.
+        pinned: Whether ``query`` itself names a version or a range of them.
+        formats: The response format that the plan was made from, so that ids are of the same kind.
+        files: How many files the server listed; 0 if unknown.
+        partitions: The table's partition columns, to narrow the query of a large table by.
+    """
+
+    key: str
+    table: TableName
+    table_id: str
+    profile: Profile = field(repr=False)
+    settings: TransportSettings = field(repr=False)
+    query: Query | ChangesQuery = field(repr=False)
+    pinned: bool
+    formats: tuple[str, ...]
+    refresh_token: str | None = field(default=None, repr=False)
+    version: int | None = None
+    files: int = 0
+    partitions: tuple[Field, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A fresh URL, when to renew it in turn (seconds since the epoch; None: when the storage refuses it), when it ends."""
+
+    url: str = field(repr=False)
+    renew_at: float | None
+    ends: float | None
+
+
+class _Load:
+    """What this process knows of one load: the last answer, and which ways of asking the server refused."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.pages: list[UrlPage] = []
+        self.since = 0.0
+        self.earliest: float | None = None
+        self.token: str | None = None
+        self.refused: set[str] = set()
+        self.asked = 0
+        self.failure: DeltaSharingError | None = None
+
+    def find(self, file_id: str) -> FreshFile | None:
+        """A file of the last answer."""
+        found = [file for page in self.pages if (file := page.find(file_id)) is not None]
+        if len(found) < 2:
+            return found[0] if found else None
+        return replace(found[-1], vectors=tuple(v for file in found for v in file.vectors))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(page.nbytes for page in self.pages)
+
+    def renewed(self, file: FreshFile, url: str) -> Renewed:
+        """``url`` of a file, with the earliest end that anything says."""
+        ends = earliest(file.ends, self.earliest, url_end(url))
+        return Renewed(url, renew_at(ends, self.since), ends)
+
+
+_loads: OrderedDict[str, _Load] = OrderedDict()
+_loads_lock = threading.Lock()
+
+
+def fresh_url(
+    context: RenewalContext | None,
+    task: FileTask,
+    vector: DeletionVector | None,
+    stale: str,
+    reason: str,
+    files: Sequence[FileTask] = (),
+) -> Renewed:
+    """A URL of a task's file, or of its ``vector``, other than ``stale``: known to this process, or asked for.
+
+    Args:
+        context: How to ask; None where the sharing token stays on the driver.
+        task: The file as planned.
+        vector: The deletion vector whose URL is wanted; None for the file's own.
+        stale: The URL that was refused or is about to end.
+        reason: Why, for the log and for errors.
+        files: All files of the split: an answer that names them will do.
+
+    Raises:
+        CredentialError: There is no context.
+        FileGoneError, TableChangedError: The table is no longer the one that was planned.
+        ServerError, NetworkError: The server does not answer.
+    """
+    if context is None:
+        raise CredentialError(
+            f"file {task.id}: its URL ended ({reason}) and carryProfile=false keeps executors from asking for another; "
+            f"load the table again, or leave carryProfile at true"
+        )
+    load = _load_of(context.key)
+    asked = load.asked
+    with load.lock:
+        known = _known(load, task, vector, stale)
+        if known is not None:
+            return known
+        if load.failure is not None and load.asked > asked:
+            raise load.failure  # another task asked while this one waited
+        load.asked += 1
+        try:
+            _ask(context, load, task, files, reason)
+        except DeltaSharingError as error:
+            load.failure = error
+            raise
+        load.failure = None
+        fresh = load.find(task.id)
+        if fresh is None:
+            raise _gone(context, task)
+        _check_same(context, task, fresh)
+        return load.renewed(fresh, _url_of(context, task, fresh, vector))
+
+
+def _load_of(key: str) -> _Load:
+    with _loads_lock:
+        load = _loads.pop(key, None) or _Load()
+        _loads[key] = load
+        while len(_loads) > 1 and (len(_loads) > _KEPT_LOADS or sum(r.nbytes for r in _loads.values()) > _KEPT_BYTES):
+            _loads.popitem(last=False)
+        return load
+
+
+def _known(load: _Load, task: FileTask, vector: DeletionVector | None, stale: str) -> Renewed | None:
+    file = load.find(task.id)
+    if file is None or file.size != task.size:
+        return None
+    found = None if vector is None else file.vector(vector)
+    url = file.url if vector is None else found.url if found else None
+    if url is None or url == stale:
+        return None
+    renewed = load.renewed(file, url)
+    return None if renewed.renew_at is not None and renewed.renew_at <= time.time() else renewed
+
+
+def _ask(context: RenewalContext, load: _Load, task: FileTask, files: Sequence[FileTask], reason: str) -> None:
+    _log.info("renewing the URLs of %s (%s)", context.table, reason)
+    large = context.files > NARROW_ABOVE_FILES
+    wanted = {file.id for file in files} | {task.id}
+    narrow = narrowed(context.query, context.partitions, files) if large and files else None
+    # Should a server read the narrowed hints otherwise than they are meant, the whole answer decides.
+    for by in (narrow, context.query) if narrow is not None else (context.query,):
+        load.pages, load.since = [], time.time()
+        response = _answered(context, load, by)
+        if context.table_id and response.head.metadata.id != context.table_id:
+            raise TableChangedError(f"table {context.table} was replaced since it was loaded; load it again")
+        missing = set(wanted)
+        for page in response.pages():
+            load.pages.append(page)
+            missing -= page.holds(missing)
+            if not missing and (large or load.nbytes > _KEPT_BYTES // 2):
+                break
+            while len(load.pages) > 1 and load.nbytes > _KEPT_BYTES:
+                missing |= load.pages[0].holds(wanted)
+                load.pages.pop(0)
+        load.earliest = response.min_url_expiration / 1000 if response.min_url_expiration else None
+        if response.refresh_token and response.head.version == context.version is not None:
+            load.token = response.refresh_token  # of another version, it would pin that one
+        if not missing or by is context.query:
+            return
+
+
+def _answered(context: RenewalContext, load: _Load, query: Query | ChangesQuery) -> QueryResponse:
+    """The first answer that is not a refusal; the last way's refusal is the error."""
+    rest = SharingRest(context.profile, context.settings)
+
+    def sink() -> UrlPage:
+        return UrlPage(str(context.table))
+
+    if isinstance(query, ChangesQuery):
+        return rest.changes(context.table, query, formats=context.formats, sink=sink)
+    for way, asking in _renewal_queries(context, load, query):
+        try:
+            response = rest.query(context.table, asking, formats=context.formats, sink=sink)
+        except (RequestRefusedError, ForbiddenError, NotFoundError) as refusal:
+            if way == "query":
+                raise
+            _log.info("%s: the server refuses to renew by %s (HTTP %s)", context.table, way, refusal.status)
+            load.refused.add(way)
+            load.token = None
+            continue
+        if way != "query" and response.head.version not in (None, context.version):
+            # Delta Kernel in the reference server looks at a token's age and table, and answers the newest version.
+            _log.info("%s: asked to renew by %s, the server answers another version", context.table, way)
+            load.refused.add(way)
+            load.token = None
+            continue
+        return response
+    raise AssertionError("the query itself is always asked")
+
+
+def _renewal_queries(context: RenewalContext, load: _Load, query: Query) -> Iterator[tuple[str, Query]]:
+    if context.pinned:
+        yield "query", query
+        return
+    token = load.token or (context.refresh_token if "refresh token" not in load.refused else None)
+    if token is not None:
+        yield "refresh token", replace(query, refresh_token=token, include_refresh_token=True)
+    if context.version is not None and "version" not in load.refused:
+        yield "version", replace(query, version=context.version, include_refresh_token=False)
+    yield "query", replace(query, include_refresh_token=True)
+
+
+def _check_same(context: RenewalContext, task: FileTask, fresh: FreshFile) -> None:
+    """Compare an answer's file with the plan's."""
+    if fresh.size != task.size:
+        raise _changed(context, task, f"it has {fresh.size} bytes now, planned were {task.size}")
+    vectors = [v for v in (task.deletion_vector, task.excluded) if v is not None]
+    if any(fresh.vector(v) is None for v in vectors):
+        raise _changed(context, task, "its deletion vector is another one now")
+    if task.commit_version is None and fresh.vectors and not vectors and not _ranged(context):
+        raise _changed(context, task, "rows of it were deleted since")
+
+
+def _ranged(context: RenewalContext) -> bool:
+    return isinstance(context.query, ChangesQuery) or context.query.starting_version is not None
+
+
+def _url_of(context: RenewalContext, task: FileTask, fresh: FreshFile, vector: DeletionVector | None) -> str:
+    if vector is None:
+        return fresh.url
+    found = fresh.vector(vector)
+    if found is None or not found.url:
+        raise _changed(context, task, "the server no longer names its deletion vector's file")
+    return found.url
+
+
+def _changed(context: RenewalContext, task: FileTask, why: str) -> TableChangedError:
+    return TableChangedError(
+        f"table {context.table} has changed since it was loaded (file {task.id}: {why}); load it again", file=task.id
+    )
+
+
+def _gone(context: RenewalContext, task: FileTask) -> FileGoneError:
+    why = "the server does not return it for the planned version" if context.pinned else "the server no longer lists it"
+    return FileGoneError(
+        f"file {task.id} of {context.table}: its URL ended and {why}; the table has changed since it was loaded: "
+        f"load it again",
+        file=task.id,
+    )

@@ -1,0 +1,343 @@
+"""Url mode: a table as the sharing server lists it, its files behind presigned URLs."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from delta_sharing_spark.access.change_range import range_of_versions
+from delta_sharing_spark.access.contract import (
+    AsOf,
+    FileList,
+    FileListing,
+    OpenTable,
+    StreamIdentity,
+    TableState,
+    VersionFiles,
+    VersionListing,
+    as_insert,
+    total_live_rows,
+)
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.settings import http_policy_of, iso, response_formats
+from delta_sharing_spark.access.table_refusals import REFUSALS, classified, refused_travel, words_of
+from delta_sharing_spark.access.table_schema import check_same, shape_of
+from delta_sharing_spark.access.url.access import UrlAccess
+from delta_sharing_spark.access.url.files import (
+    SnapshotFiles,
+    added_versions,
+    feed_versions,
+    shapes_of,
+    version_of,
+    with_shapes,
+)
+from delta_sharing_spark.access.url.renewal import RenewalContext
+from delta_sharing_spark.access.url.versions import (
+    head_as_of,
+    last_version_before,
+    refused_feed,
+    refused_range,
+    refused_stream,
+)
+from delta_sharing_spark.errors import RequestRefusedError, UnavailableError, VersionError
+from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.rest import SharingRest
+
+#: The hash that streams ask for file ids under, so that these do not depend on the response format.
+ID_HASH = "delta"
+
+
+class UrlTable(OpenTable):
+    """See ``OpenTable``. Opening asks for nothing: the server has described the table when it was negotiated."""
+
+    mode = "url"
+
+    def __init__(self, negotiated: NegotiatedTable) -> None:
+        self._negotiated = negotiated
+        self._table = negotiated.table
+        self._rest = SharingRest(negotiated.profile, negotiated.settings)
+        options = negotiated.options
+        self._described = AsOf(options.version_as_of, options.timestamp_as_of)
+
+    def describe(self, as_of: AsOf) -> TableState:
+        """See ``OpenTable.describe``; no request for what was negotiated, where the server looked at the version."""
+        negotiated = self._negotiated
+        options, head = negotiated.options, negotiated.head
+        if as_of != self._described:
+            options = replace(options, version_as_of=as_of.version, timestamp_as_of=as_of.moment)
+            try:
+                head = self._rest.metadata(
+                    self._table, version=as_of.version, timestamp=iso(as_of.moment), formats=response_formats(options)
+                )
+            except REFUSALS as refusal:
+                raise refused_travel(self._table, options, negotiated.head.version, refusal) from refusal
+        head = head_as_of(self._rest, self._table, options, head)
+        return TableState(head.version, shape_of(head.protocol, head.metadata, str(self._table)))
+
+    def newest_version(self) -> int:
+        """See ``OpenTable.newest_version``; one request."""
+        return self._rest.table_version(self._table)
+
+    def version_at_or_after(self, moment: datetime) -> int:
+        """See ``OpenTable.version_at_or_after``; two or three requests, for servers may answer a version late."""
+        try:
+            return self._rest.table_version(self._table, iso(moment))
+        except REFUSALS as refusal:
+            raise VersionError(
+                f"the stream of {self._table} cannot start at {iso(moment)}: {words_of(refusal)}; give a moment that its "
+                f"shared history covers, or startingVersion"
+            ) from refusal
+
+    def version_at_or_before(self, moment: datetime) -> int | None:
+        """See ``OpenTable.version_at_or_before``; as many requests as for the version after."""
+        return last_version_before(self._rest, self._table, moment)
+
+    def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
+        """See ``OpenTable.snapshot``.
+
+        With a limit and no filter the server is told, and asked again if it told of too few files.
+        """
+        limit = scan.options.limit
+        if limit is None or scan.predicate is not None:
+            return self._snapshot(scan, pruner, None)
+        listing = self._snapshot(scan, pruner, limit)
+        rows = total_live_rows(listing.files)
+        return listing if rows is not None and rows >= limit else self._snapshot(scan, pruner, None)
+
+    def _snapshot(self, scan: ResolvedScan, pruner: FilePruner, limit_hint: int | None) -> FileListing:
+        options, table = scan.options, str(self._table)
+        query = replace(
+            _hints(scan, limit_hint),
+            version=options.version_as_of,
+            timestamp=iso(options.timestamp_as_of),
+            max_files=options.max_files_per_request,
+            include_refresh_token=options.version_as_of is None and options.timestamp_as_of is None,
+            idempotency_key=str(uuid.uuid4()) if options.async_query else None,
+        )
+
+        def sink() -> SnapshotFiles:
+            return SnapshotFiles(table, pruner)
+
+        try:
+            response = self._rest.query(self._table, query, formats=response_formats(options), sink=sink)
+        except RequestRefusedError as refusal:
+            raise classified(self._table, options, self._negotiated.head.version, refusal) from refusal
+        head = response.head
+        check_same(scan.shape, shape_of(head.protocol, head.metadata, table), table)
+        found = sink()
+        for page in response.pages():
+            found.extend(page)
+        for reason, count in found.skipped.items():
+            pruner.count(reason, count)
+        listed = len(found.times)
+        hints = _shown_hints(query) if response.fallback is None else {}
+        return FileListing(
+            FileList(found.tasks), self._access(scan, response, listed), head.version, listed, hints, response.fallback
+        )
+
+    def changes(self, scan: ResolvedScan) -> VersionListing:
+        """See ``OpenTable.changes``; the server resolves moments, and what it refuses is asked for by versions."""
+        options, newest = scan.options, self._negotiated.head.version
+        start, end = options.starting_version, options.ending_version
+        if newest is not None:
+            if isinstance(start, int) and not range_of_versions(start, end, newest, str(self._table)):
+                return self._no_versions(scan)
+            if options.ending_timestamp is None:
+                end = newest if end is None else min(end, newest)
+        query = ChangesQuery(
+            starting_version=start if isinstance(start, int) else None,
+            starting_timestamp=iso(options.starting_timestamp),
+            ending_version=end,
+            ending_timestamp=iso(options.ending_timestamp),
+            max_files=options.max_files_per_request,
+            include_historical_metadata=True,
+            include_historical_protocol=True,
+        )
+        described = self._negotiated.head
+        try:
+            response = self._rest.changes(self._table, query, formats=response_formats(options))
+        except UnavailableError as failure:
+            raise refused_feed(self._table, options, described.protocol, failure) from failure
+        except REFUSALS as refusal:
+            versions = refused_range(self._rest, self._table, options, described, refusal)
+            if not versions:
+                return self._no_versions(scan)
+            query = replace(
+                query,
+                starting_version=versions[0],
+                ending_version=versions[-1],
+                starting_timestamp=None,
+                ending_timestamp=None,
+            )
+            try:
+                response = self._rest.changes(self._table, query, formats=response_formats(options))
+            except REFUSALS as again:
+                raise refused_feed(self._table, options, described.protocol, again) from again
+        records = list(response.records())
+        found = feed_versions(records, str(self._table))
+        shapes = list(shapes_of(response, str(self._table)))
+        first = query.starting_version
+        if first is None:
+            first = min(found, default=shapes[0][0] or 0)
+        return self._listing(scan, response, with_shapes(found, shapes, first, None), len(records))
+
+    def versions(
+        self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None
+    ) -> VersionListing:
+        """See ``OpenTable.versions``; one query."""
+        options, table = scan.options, str(self._table)
+        feed = options.read_change_feed
+        query = (ChangesQuery if feed else Query)(
+            starting_version=first,
+            ending_version=last,
+            include_historical_metadata=True,
+            include_historical_protocol=True,
+            max_files=options.max_files_per_request,
+            file_id_hash=_hash_of(identity),
+        )
+        formats = self._formats(identity)
+        try:
+            if isinstance(query, ChangesQuery):
+                response = self._rest.changes(self._table, query, formats=formats)
+            else:
+                response = self._rest.query(self._table, query, formats=formats)
+        except (*REFUSALS, UnavailableError) as refusal:
+            protocol = self._negotiated.head.protocol
+            raise refused_stream(self._table, protocol, range(first, last + 1), refusal) from refusal
+        records = (record for record in response.records() if first <= version_of(record, table) <= last)
+        found = (feed_versions if feed else added_versions)(records, table)
+        shapes = list(shapes_of(response, table))
+        return self._listing(scan, response, with_shapes(found, shapes, first, last))
+
+    def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
+        """See ``OpenTable.all_files``; one query.
+
+        Raises:
+            VersionError: The server answers with another version.
+        """
+        options, table = scan.options, str(self._table)
+        query = Query(version=version, max_files=options.max_files_per_request, file_id_hash=_hash_of(identity))
+        try:
+            response = self._rest.query(self._table, query, formats=self._formats(identity))
+        except (*REFUSALS, UnavailableError) as refusal:
+            protocol = self._negotiated.head.protocol
+            raise refused_stream(self._table, protocol, range(version, version + 1), refusal) from refusal
+        head = response.head
+        if head.version is not None and head.version != version:
+            raise VersionError(
+                f"the stream of {table} begins with version {version}, and the server answers with {head.version}; "
+                f"ask the provider to share the table's history, or set startingVersion"
+            )
+        found = SnapshotFiles(table, keep_stats=scan.prune is not None)
+        for record in response.records():
+            found.append(record)
+        tasks = found.tasks
+        if options.read_change_feed:
+            tasks = [as_insert(task, version, found.times[task.id]) for task in tasks]
+        files = VersionFiles(version, tasks, shape=shape_of(head.protocol, head.metadata, table))
+        return self._listing(scan, response, [files])
+
+    def stream_identity(self, scan: ResolvedScan) -> StreamIdentity:
+        """See ``OpenTable.stream_identity``."""
+        return StreamIdentity(scan.shape.id, self.mode, self._negotiated.head.response_format, None)
+
+    def _formats(self, identity: StreamIdentity | None) -> Sequence[str]:
+        """The response formats to ask for: the stream's own, unless the server's file ids do not depend on it."""
+        if identity is None or identity.hash is not None:
+            return response_formats(self._negotiated.options)
+        return (identity.format,)
+
+    def _listing(
+        self,
+        scan: ResolvedScan,
+        response: QueryResponse,
+        versions: Sequence[VersionFiles],
+        files: int = 0,
+    ) -> VersionListing:
+        identity = StreamIdentity(
+            response.head.metadata.id, self.mode, response.head.response_format, response.file_id_hash
+        )
+        return VersionListing(versions, self._access(scan, response, files), identity)
+
+    def _no_versions(self, scan: ResolvedScan) -> VersionListing:
+        options = self._negotiated.options
+        nothing = UrlAccess(
+            self._negotiated.settings, http_policy_of(options, self._negotiated.profile), planned_at=time.time()
+        )
+        return VersionListing((), nothing, self.stream_identity(scan))
+
+    def _access(self, scan: ResolvedScan, response: QueryResponse, files: int) -> UrlAccess:
+        """The access to an answer's files; executors repeat the answered query to renew URLs.
+
+        Args:
+            scan: What is read.
+            response: The answer, read to its end.
+            files: How many files it listed, where that is known.
+        """
+        negotiated, head, ends = self._negotiated, response.head, response.min_url_expiration
+        renewal = None
+        if negotiated.options.carry_profile:
+            query, partitions = _repeatable(response.query), scan.shape.partition_columns
+            renewal = RenewalContext(
+                key=uuid.uuid4().hex,
+                table=self._table,
+                table_id=head.metadata.id,
+                profile=negotiated.profile,
+                settings=negotiated.settings,
+                query=query,
+                pinned=_is_pinned(query),
+                formats=(head.response_format,),
+                refresh_token=response.refresh_token,
+                version=head.version,
+                files=files,
+                partitions=tuple(f for f in scan.shape.schema.fields if f.name in partitions),
+            )
+        policy, until = http_policy_of(negotiated.options, negotiated.profile), ends / 1000 if ends else None
+        return UrlAccess(negotiated.settings, policy, renewal, response.received_at, until)
+
+
+def _hash_of(identity: StreamIdentity | None) -> str | None:
+    return ID_HASH if identity is None else identity.hash
+
+
+def _is_pinned(query: Query | ChangesQuery) -> bool:
+    """Whether a query names a version or a range of them."""
+    if isinstance(query, ChangesQuery):
+        return True
+    return any(named is not None for named in (query.version, query.timestamp, query.starting_version))
+
+
+def _repeatable(query: Query | ChangesQuery) -> Query | ChangesQuery:
+    """The query as executors repeat it: whole, whatever the limit, and answered at once."""
+    if isinstance(query, ChangesQuery):
+        return query
+    return replace(query, include_refresh_token=False, limit_hint=None, idempotency_key=None)
+
+
+def _hints(scan: ResolvedScan, limit_hint: int | None) -> Query:
+    """A query with what the server is told to prune by."""
+    query = Query(limit_hint=limit_hint)
+    if scan.prune is None:
+        return query
+    from delta_sharing_spark.predicates.hints import json_hints, sql_hints
+
+    partitions, kinds = scan.shape.partition_columns, scan.options.server_hints
+    return replace(
+        query,
+        json_predicate_hints=json_hints(scan.prune, scan.shape.schema, partitions) if kinds != "sql" else None,
+        predicate_hints=tuple(sql_hints(scan.prune, partitions)) if kinds != "json" else (),
+    )
+
+
+def _shown_hints(query: Query) -> dict[str, str]:
+    """The hints of a query, as ``explain`` shows them."""
+    texts = {
+        "limitHint": None if query.limit_hint is None else str(query.limit_hint),
+        "jsonPredicateHints": query.json_predicate_hints,
+        "predicateHints": " AND ".join(query.predicate_hints),
+    }
+    return {name: text for name, text in texts.items() if text}

@@ -1,0 +1,114 @@
+"""The URLs of one answer, kept small: a table of a hundred thousand files must not become Python objects in a task."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from delta_sharing_spark.access.url.vectors import vector_of
+from delta_sharing_spark.scan.plan import DeletionVector
+from delta_sharing_spark.sharing.actions import FileRecord
+
+#: Entries compressed together. URLs of one answer differ in little but path and signature.
+_BLOCK = 256
+
+
+class FreshVector(NamedTuple):
+    """A deletion vector as an answer names it; ``url`` is empty for an inline one."""
+
+    unique_id: str
+    offset: int | None
+    size: int
+    cardinality: int
+    url: str
+
+    def is_of(self, vector: DeletionVector, *, by_name: bool) -> bool:
+        """Whether it is the planned one. Names hold a version in some answers and none in others."""
+        shape = (self.offset, self.size, self.cardinality) == (vector.offset, vector.size, vector.cardinality)
+        return shape and (self.unique_id == vector.unique_id or not by_name)
+
+
+@dataclass(frozen=True, slots=True)
+class FreshFile:
+    """What an answer says of one file: all its records together (a change feed may list it more than once)."""
+
+    id: str
+    size: int
+    url: str = field(repr=False)
+    ends: float | None
+    vectors: tuple[FreshVector, ...] = field(repr=False)
+
+    def vector(self, planned: DeletionVector) -> FreshVector | None:
+        """The planned vector, by its name; or the only one there is, if it has the planned one's shape."""
+        for vector in self.vectors:
+            if vector.is_of(planned, by_name=True):
+                return vector
+        if len(self.vectors) == 1 and self.vectors[0].is_of(planned, by_name=False):
+            return self.vectors[0]
+        return None
+
+
+class UrlPage:
+    """The file records of one page; takes them as a list does, and gives them back by id."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._keys = array("q")
+        self._blocks: list[bytes] = []
+        self._pending: list[str] = []
+        self.nbytes = 0
+
+    def append(self, record: FileRecord) -> None:
+        """Take in a record; its statistics and partition values are let go."""
+        vector = vector_of(record, self._table)
+        described = None
+        if vector is not None:
+            url = "" if vector.storage == "i" else vector.path
+            described = (vector.unique_id, vector.offset, vector.size, vector.cardinality, url)
+        ends = record.expiration_timestamp / 1000 if record.expiration_timestamp else None
+        self._keys.append(hash(record.id))
+        self._pending.append(json.dumps([record.id, record.size, record.url, ends, described]))
+        if len(self._pending) == _BLOCK:
+            block = zlib.compress("\n".join(self._pending).encode(), 1)
+            self._blocks.append(block)
+            self._pending.clear()
+            self.nbytes += len(block) + 8 * _BLOCK
+
+    def find(self, file_id: str) -> FreshFile | None:
+        """The file of an id; None if no record names it."""
+        places = np.flatnonzero(np.frombuffer(self._keys, dtype=np.int64) == hash(file_id)) if self._keys else ()
+        found: FreshFile | None = None
+        for place in places:
+            block, row = divmod(int(place), _BLOCK)
+            entry = json.loads(self._rows(block)[row])
+            if entry[0] != file_id:
+                continue
+            vectors = found.vectors if found else ()
+            if entry[4] is not None:
+                vectors += (FreshVector(*entry[4]),)
+            found = FreshFile(file_id, entry[1], entry[2], entry[3], vectors)
+        return found
+
+    def holds(self, file_ids: set[str]) -> set[str]:
+        """Which of these ids are (in all likelihood) among the records."""
+        keys = set(self._keys) if len(file_ids) * 50 > len(self._keys) else None
+        if keys is not None:
+            return {file_id for file_id in file_ids if hash(file_id) in keys}
+        return {file_id for file_id in file_ids if self.find(file_id) is not None}
+
+    def _rows(self, block: int) -> list[str]:
+        if block == len(self._blocks):
+            return self._pending
+        return zlib.decompress(self._blocks[block]).decode().split("\n")
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[FileRecord]:
+        raise TypeError("the records of a compact page are found by id")

@@ -1,0 +1,149 @@
+"""A log that is fetched once: what one load has listed and read of it is kept for the next step of the same load."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from typing import BinaryIO
+
+from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LOG_DIR, LogEntry, LogStore
+
+#: Bytes of commits and small checkpoints that are kept; beyond, the oldest are fetched once more.
+_KEPT_BYTES = 64 << 20
+#: Files of the log up to this size are fetched whole, and kept.
+_WHOLE_BYTES = 4 << 20
+#: Modification times before a range tell when its first version was committed (``commit_times``).
+_BEFORE_RANGE = 100
+
+
+class KeptLog:
+    """See ``LogStore``. One view of the log: whatever asks later sees the same listing, until ``refresh``.
+
+    Args:
+        store: Where the log lies.
+        kept_bytes: The bound on what is kept.
+    """
+
+    def __init__(self, store: LogStore, *, kept_bytes: int = _KEPT_BYTES) -> None:
+        self._store, self._bound = store, kept_bytes
+        self.root = store.root
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+        self._absent: dict[str, type[OSError]] = {}
+        self._listings: dict[str, tuple[str, list[LogEntry] | None]] = {}
+        self._sizes: dict[str, int] = {}
+        self._modified: dict[str, int | None] = {}
+        self._first_version: int | None = None
+
+    @property
+    def known_version(self) -> int | None:
+        """See ``LogStore.known_version``."""
+        return self._store.known_version
+
+    def refresh(self) -> None:
+        """Look anew from now on: a version may have been committed. Files of the log never change, and are kept."""
+        with self._lock:
+            self._absent.clear()
+            self._listings.clear()
+            self._sizes.clear()
+            self._drop(LAST_CHECKPOINT)
+
+    def list_from_version(self, version: int) -> None:
+        """Say that versions from this one on will be asked for, with their times: listings begin there, or before."""
+        self._first_version = max(0, version - _BEFORE_RANGE)
+
+    def read(self, path: str) -> bytes:
+        """See ``LogStore.read``."""
+        with self._lock:
+            kept = self._files.get(path)
+            if kept is not None:
+                self._files.move_to_end(path)
+                return kept
+            self._check_present(path)
+        try:
+            data = self._store.read(path)
+        except (FileNotFoundError, PermissionError) as absent:
+            self._note_absent(path, absent)
+            raise
+        with self._lock:
+            self._keep(path, data)
+        return data
+
+    def open(self, path: str) -> BinaryIO:
+        """See ``LogStore.open``; a small file is fetched whole, and once."""
+        with self._lock:
+            size = self._sizes.get(path)
+        if size is not None and size <= min(_WHOLE_BYTES, self._bound):
+            return io.BytesIO(self.read(path))
+        return self._store.open(path)
+
+    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
+        """See ``LogStore.list_from``."""
+        with self._lock:
+            kept = self._listings.get(relative_dir)
+        if kept is None or start_name < kept[0]:
+            start = start_name
+            if relative_dir == LOG_DIR and self._first_version is not None:
+                start = min(start, f"{self._first_version:020d}.")
+            entries = self._store.list_from(relative_dir, start)
+            kept = (start, entries)
+            with self._lock:
+                self._listings[relative_dir] = kept
+                self._sizes.update((f"{relative_dir}/{entry.name}", entry.size) for entry in entries or ())
+        return None if kept[1] is None else [entry for entry in kept[1] if entry.name >= start_name]
+
+    def size(self, path: str) -> int | None:
+        """See ``LogStore.size``."""
+        with self._lock:
+            size = self._sizes.get(path)
+            if size is not None:
+                return size
+            self._check_present(path)
+        try:
+            size = self._store.size(path)
+        except (FileNotFoundError, PermissionError) as absent:
+            self._note_absent(path, absent)
+            raise
+        if size is not None and path.startswith(LOG_DIR):
+            with self._lock:
+                self._sizes[path] = size
+        return size
+
+    def modified(self, path: str) -> int | None:
+        """See ``LogStore.modified``; files of the log never change."""
+        with self._lock:
+            if path in self._modified:
+                return self._modified[path]
+        modified = self._store.modified(path)
+        with self._lock:
+            self._modified[path] = modified
+        return modified
+
+    def _check_present(self, path: str) -> None:
+        absent = self._absent.get(path)
+        if absent is not None:
+            raise absent(path)
+
+    def _note_absent(self, path: str, absent: OSError) -> None:
+        with self._lock:
+            if path in self._sizes:  # the log is being cleaned up: what looks again must see what is left
+                self._listings.clear()
+                self._sizes.clear()
+            elif path.startswith(LOG_DIR):
+                self._absent[path] = FileNotFoundError if isinstance(absent, FileNotFoundError) else PermissionError
+
+    def _keep(self, path: str, data: bytes) -> None:
+        self._drop(path)
+        if len(data) > self._bound:
+            return
+        self._files[path] = data
+        self._bytes += len(data)
+        while self._bytes > self._bound:
+            _, gone = self._files.popitem(last=False)
+            self._bytes -= len(gone)
+
+    def _drop(self, path: str) -> None:
+        gone = self._files.pop(path, None)
+        self._bytes -= 0 if gone is None else len(gone)

@@ -1,0 +1,1 @@
+"""Arrow Flight: a gateway that serves shared tables to any Flight client (``[flight]``)."""

@@ -1,0 +1,94 @@
+"""Who may call the gateway: bearer tokens on every call, the basic handshake for clients that need one, or certificates."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+
+import pyarrow.flight as flight
+
+#: The identity of a caller that needs no token: the gateway was told to ask for none.
+ANYONE = "anyone"
+_MIDDLEWARE = "identity"
+
+
+class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow is untyped
+    """Checks the ``authorization`` header of every call.
+
+    ``Bearer <token>`` is a token itself; ``Basic`` is for the handshake of clients that know nothing else: the password is the
+    token, the user's name is not looked at, and the answer's header has the bearer token.
+
+    Args:
+        tokens: The tokens that may call. An identity is a digest of its token: it says who, and opens nothing.
+    """
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._tokens = tuple(tokens)
+
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str]]) -> _Caller:
+        """Find the caller; see ``flight.ServerMiddlewareFactory``."""
+        kind, _, value = _authorization(headers).partition(" ")
+        token = value.strip()
+        if kind.lower() == "basic":
+            token = _password(token)
+        elif kind.lower() != "bearer":
+            token = ""
+        for known in self._tokens:
+            if hmac.compare_digest(known.encode(), token.encode()):
+                return _Caller(known, answer=kind.lower() == "basic")
+        raise flight.FlightUnauthenticatedError(
+            "the call has no token that this gateway knows; send the header 'authorization: Bearer <token>'",
+            extra_info=b'{"error": "UnauthenticatedError"}',
+        )
+
+
+class _Caller(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow is untyped
+    """The caller of one call."""
+
+    def __init__(self, token: str, *, answer: bool) -> None:
+        self.identity = "token " + hashlib.sha256(token.encode()).hexdigest()[:16]
+        self._answer = {"authorization": f"Bearer {token}"} if answer else {}
+
+    def sending_headers(self) -> dict[str, str]:
+        """The bearer token, in answer to a basic handshake."""
+        return self._answer
+
+
+class HandshakeByHeader(flight.ServerAuthHandler):  # type: ignore[misc]  # pyarrow is untyped
+    """Lets a handshake succeed whose header the middleware has checked; without a handler pyarrow refuses every handshake."""
+
+    def authenticate(self, outgoing: object, incoming: object) -> None:
+        """Ask nothing more."""
+
+    def is_valid(self, token: bytes) -> bytes:
+        """Tell no identity: the middleware does."""
+        return b""
+
+
+def middleware(tokens: Sequence[str]) -> dict[str, flight.ServerMiddlewareFactory]:
+    """The server's middleware; none where no token is asked for."""
+    return {_MIDDLEWARE: Tokens(tokens)} if tokens else {}
+
+
+def identity_of(context: flight.ServerCallContext) -> str:
+    """The caller: by its token, else by its certificate's name, else ``ANYONE``."""
+    caller = context.get_middleware(_MIDDLEWARE)
+    if isinstance(caller, _Caller):
+        return caller.identity
+    certificate = context.peer_identity()
+    return f"certificate {certificate.decode(errors='replace')}" if certificate else ANYONE
+
+
+def _authorization(headers: Mapping[str, Sequence[str]]) -> str:
+    values = next((v for k, v in headers.items() if k.lower() == "authorization"), ())
+    return str(values[0]) if len(values) == 1 else ""
+
+
+def _password(encoded: str) -> str:
+    try:
+        return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
+    except (binascii.Error, ValueError):
+        return ""

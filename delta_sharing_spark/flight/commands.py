@@ -1,0 +1,198 @@
+"""Which rows a flight has, as a client writes it: a path of three names, or JSON.
+
+::
+
+    {"table": "share.schema.table",
+     "columns": ["id", "address.city"], "where": "id > 5", "limit": 100,
+     "version": 7}                                        or "timestamp": "2026-11-01T00:00:00Z"
+    {"table": "share.schema.table", "changes": {"startingVersion": 3, "endingVersion": 9}}
+    {"table": "share.schema.table", "changes": {"startingTimestamp": "2026-11-01T00:00:00Z"}}
+    {"table": "share.schema.table", "options": {"timeZone": "Europe/Lisbon"}}
+
+A stream of this package asks version by version, and not by files: what versions add, their change files, or all files of one::
+
+    {"table": "share.schema.table", "stream": {"first": 3, "last": 9, "feed": false}}
+    {"table": "share.schema.table", "stream": {"snapshot": 7, "feed": true}}
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any
+
+from delta_sharing_spark.errors import CommandError
+from delta_sharing_spark.sharing.address import TableName, parse_table_name
+
+#: The longest command that is read; a ``where`` of a thousand conditions is a fifth of it.
+_LONGEST_COMMAND = 1 << 20
+#: What stands in a command, and the option of a load that it becomes.
+_SNAPSHOT = {"where": "where", "limit": "limit", "version": "versionAsOf", "timestamp": "timestampAsOf"}
+_CHANGES = ("startingVersion", "endingVersion", "startingTimestamp", "endingTimestamp")
+#: Options that change the rows, or how they are cut, and neither where they come from nor as whom.
+_OPTIONS = ("timeZone", "commitTimestampType", "maxSplitBytes", "responseFormat")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRange:
+    """Which versions a stream asks for, both ends included.
+
+    Attributes:
+        first, last: The versions.
+        snapshot: Whether all files of the version ``first`` are meant, instead of those that the versions add.
+        feed: Whether rows are those of the change data feed.
+    """
+
+    first: int
+    last: int
+    snapshot: bool = False
+    feed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Which rows of which table.
+
+    Attributes:
+        table: The table.
+        columns: The columns in this order, as the option ``columns`` has them; None means all.
+        options: Of the load, by their names, as texts; ``columns`` is not among them.
+        stream: The versions of a stream's batch.
+    """
+
+    table: TableName
+    columns: tuple[str, ...] | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    stream: StreamRange | None = None
+
+    def load_options(self) -> dict[str, str]:
+        """The options of the load, with its columns."""
+        chosen = {} if self.columns is None else {"columns": ",".join(self.columns)}
+        return {**self.options, **chosen}
+
+    def to_json(self) -> str:
+        """The command as canonical JSON: equal commands are equal texts."""
+        names = [self.table.share, self.table.schema, self.table.table]
+        stream = None if self.stream is None else astuple(self.stream)
+        return json.dumps([names, self.columns, dict(sorted(self.options.items())), stream])
+
+    @classmethod
+    def from_json(cls, text: str) -> Command:
+        """The command of ``to_json``."""
+        names, columns, options, stream = json.loads(text)
+        versions = None if stream is None else StreamRange(*stream)
+        return cls(TableName(*names), None if columns is None else tuple(columns), options, versions)
+
+    def pinned(self, version: int | None) -> Command:
+        """The same command for the version that was planned; a change feed ends where its plan ended."""
+        if version is None or self.stream is not None or {"versionAsOf", "timestampAsOf"} & self.options.keys():
+            return self
+        end = "endingVersion" if "readChangeFeed" in self.options else "versionAsOf"
+        if end == "endingVersion" and {"endingVersion", "endingTimestamp"} & self.options.keys():
+            return self
+        return replace(self, options={**self.options, end: str(version)})
+
+
+def parse_path(path: list[bytes]) -> Command:
+    """The command of a path descriptor ``[share, schema, table]``.
+
+    Raises:
+        CommandError: It has not three names.
+    """
+    try:
+        share, schema, table = (name.decode() for name in path)
+    except ValueError:
+        raise CommandError(
+            f"a path descriptor names a table by three names, share, schema and table; this one has {len(path)}"
+        ) from None
+    return Command(TableName(share, schema, table))
+
+
+def parse_command(text: bytes) -> Command:
+    """The command of a command descriptor.
+
+    Raises:
+        CommandError: It is no JSON object of the documented form; the message names the field.
+        AddressError: ``table`` is not a table's name.
+    """
+    if len(text) > _LONGEST_COMMAND:
+        raise CommandError(f"the command has {len(text)} bytes; at most {_LONGEST_COMMAND} are read")
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        raise CommandError('the command is not JSON; write {"table": "share.schema.table"}') from None
+    if not isinstance(tree, dict) or not isinstance(tree.get("table"), str):
+        raise CommandError('the command names no table; write {"table": "share.schema.table"}')
+    options: dict[str, str] = {}
+    stream: StreamRange | None = None
+    for name, value in tree.items():
+        if value is None or name in ("table", "columns"):
+            continue
+        if name in _SNAPSHOT:
+            options[_SNAPSHOT[name]] = _scalar(name, value)
+        elif name == "changes":
+            options["readChangeFeed"] = "true"
+            options.update(_fields(value, "changes", _CHANGES))
+        elif name == "stream":
+            stream = _stream(value)
+        elif name == "options":
+            options.update(_fields(value, "options", _OPTIONS))
+        else:
+            known = ", ".join(("table", "columns", *_SNAPSHOT, "changes", "stream", "options"))
+            raise CommandError(f"the command has an unknown field {name!r}; it may have {known}")
+    if stream is not None and stream.feed:
+        options["readChangeFeed"], options["startingVersion"] = "true", str(stream.first)
+    return Command(parse_table_name(tree["table"]), _columns(tree.get("columns")), options, stream)
+
+
+def table_names_matching(criteria: bytes) -> Callable[[str], bool]:
+    """Which three-part names the criteria of ``ListFlights`` let through: a prefix, or a glob; empty means all.
+
+    Raises:
+        CommandError: The criteria are not UTF-8.
+    """
+    try:
+        text = criteria.decode()
+    except UnicodeDecodeError:
+        raise CommandError(
+            "the criteria are not UTF-8; give a prefix such as 'share.schema.' or a glob such as '*.trips'"
+        ) from None
+    if any(mark in text for mark in "*?["):
+        return lambda name: fnmatch.fnmatchcase(name, text)
+    return lambda name: name.startswith(text)
+
+
+def _columns(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise CommandError("the command's columns are not a list of names")
+    return tuple(value)
+
+
+def _stream(value: Any) -> StreamRange:
+    known = ("first", "last", "snapshot", "feed")
+    if not isinstance(value, dict) or not set(value) <= set(known):
+        raise CommandError(f"the command's 'stream' is not an object of {', '.join(known)}")
+    snapshot = value.get("snapshot")
+    first, last = (snapshot, snapshot) if snapshot is not None else (value.get("first"), value.get("last"))
+    if type(first) is not int or type(last) is not int or not 0 <= first <= last:
+        raise CommandError("the command's 'stream' has no versions 'first' to 'last', and no version 'snapshot'")
+    return StreamRange(first, last, snapshot is not None, value.get("feed") is True)
+
+
+def _fields(value: Any, where: str, known: tuple[str, ...]) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise CommandError(f"the command's {where!r} is not an object; it may have {', '.join(known)}")
+    for name in value:
+        if name not in known:
+            raise CommandError(f"the command's {where!r} has an unknown field {name!r}; it may have {', '.join(known)}")
+    return {name: _scalar(f"{where}.{name}", item) for name, item in value.items() if item is not None}
+
+
+def _scalar(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise CommandError(f"the command's {name!r} is neither a text nor a whole number")
+    return str(value)

@@ -1,0 +1,162 @@
+"""The reads of a gateway by tickets: bounded, renewed and cancelled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from delta_sharing_spark.errors import CancelledError, FileGoneError, TicketError, UnavailableError
+from delta_sharing_spark.flight.commands import Command
+from delta_sharing_spark.flight.planning import FlightPlanner, PlannedFlight
+from delta_sharing_spark.flight.tickets import Ticket
+from delta_sharing_spark.scan.read import read_split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_sharing_spark.flight.settings import GatewaySettings
+
+#: Plans kept for the renewal of their endpoints, which come one by one; cancelled flights remembered.
+_PLANS_KEPT, _CANCELLED_KEPT = 8, 10_000
+#: A renewal asks the share again, but not for each endpoint of a flight: a plan serves them for this share of its time.
+_FRESH_SHARE = 0.1
+#: The least that a read may hold fetched, however many there are.
+_LEAST_FETCH_AHEAD = 4 << 20
+
+
+@dataclass(eq=False, slots=True)
+class _Read:
+    """One read under way."""
+
+    ticket: Ticket
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+class Flights:
+    """Reads, renews and cancels; used by many threads.
+
+    Args:
+        planner: Plans anew what is renewed.
+        settings: Bounds of memory and time.
+    """
+
+    def __init__(self, planner: FlightPlanner, settings: GatewaySettings) -> None:
+        self._planner = planner
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._reads: dict[int, _Read] = {}
+        self._cancelled: OrderedDict[str, None] = OrderedDict()
+        self._renewed: OrderedDict[str, PlannedFlight] = OrderedDict()
+        self._closed = False
+
+    def read(self, ticket: Ticket) -> Generator[pa.RecordBatch, None, None]:
+        """The rows of an endpoint.
+
+        Raises:
+            TicketError: Its flight was cancelled before.
+            CancelledError: Its flight was cancelled meanwhile.
+            UnavailableError: So many reads are under way that another would not fit, or the gateway ends.
+        """
+        with self._lock:
+            self._refuse_ended(ticket.flight)
+        return self._batches(_Read(ticket))
+
+    def renew(self, ticket: Ticket) -> Ticket:
+        """The ticket of the same endpoint with a later end: the share is asked again for the files.
+
+        Raises:
+            TicketError: Its flight was cancelled.
+            FileGoneError: The share no longer gives the files that the endpoint had.
+        """
+        with self._lock:
+            self._refuse_ended(ticket.flight)
+            planned = self._renewed.get(ticket.flight)
+        renewed = None if planned is None else _same_endpoint(planned, ticket)
+        if planned is None or renewed is None or not _is_fresh(renewed):
+            planned = self._planner.plan(Command.from_json(ticket.command), ticket.identity, ticket.flight)
+            renewed = _same_endpoint(planned, ticket)
+            with self._lock:
+                self._renewed[ticket.flight] = planned
+                self._renewed.move_to_end(ticket.flight)
+                while len(self._renewed) > _PLANS_KEPT:
+                    self._renewed.popitem(last=False)
+        if renewed is None:
+            raise FileGoneError(
+                f"the share no longer gives the files of endpoint {ticket.endpoint} of {planned.command.table}: "
+                f"the table has changed; ask for the flight's info again"
+            )
+        if renewed.expires <= ticket.expires:
+            # The share was asked, and its answer still held the credentials that this process had.
+            split = replace(renewed.split, access=renewed.split.access.renewed())
+            again = replace(planned, splits=[(split, renewed.about)], issued=time.time())
+            renewed = replace(again.ticket(0), endpoint=ticket.endpoint)
+        return renewed
+
+    def cancel(self, flight: str) -> None:
+        """End the reads of a flight, and refuse its tickets from now on."""
+        with self._lock:
+            self._cancelled[flight] = None
+            while len(self._cancelled) > _CANCELLED_KEPT:
+                self._cancelled.popitem(last=False)
+            self._renewed.pop(flight, None)
+            reads = [read for read in self._reads.values() if read.ticket.flight == flight]
+        for read in reads:
+            read.cancelled.set()
+
+    def close(self) -> None:
+        """End all reads."""
+        with self._lock:
+            self._closed = True
+            reads = list(self._reads.values())
+        for read in reads:
+            read.cancelled.set()
+
+    def _batches(self, read: _Read) -> Generator[pa.RecordBatch, None, None]:
+        with self._lock:
+            self._refuse_ended(read.ticket.flight)
+            if len(self._reads) >= self._settings.max_streams:
+                raise UnavailableError(
+                    f"the gateway has {len(self._reads)} reads under way, which is its limit; try again in a few seconds"
+                )
+            self._reads[id(read)] = read
+            fetch_ahead = max(_LEAST_FETCH_AHEAD, self._settings.memory_budget // len(self._reads))
+        split = read.ticket.split
+        spec = replace(split.spec, fetch_ahead=min(fetch_ahead, split.spec.fetch_ahead))
+        try:
+            with closing(read_split(replace(split, spec=spec))) as batches:
+                for batch in batches:
+                    if read.cancelled.is_set():
+                        raise CancelledError("the flight was cancelled while it was read")
+                    yield batch
+        finally:
+            with self._lock:
+                self._reads.pop(id(read), None)
+
+    def _refuse_ended(self, flight: str) -> None:
+        if self._closed:
+            raise UnavailableError("the gateway is shutting down; connect to it again, or to another one")
+        if flight in self._cancelled:
+            raise TicketError(
+                "the ticket's flight was cancelled; ask for its info again to read it", reason="cancelled"
+            )
+
+
+def _same_endpoint(planned: PlannedFlight, ticket: Ticket) -> Ticket | None:
+    """The ticket of the same endpoint in another plan; None if that has other files there."""
+    if ticket.endpoint >= len(planned.splits):
+        return None
+    renewed = planned.ticket(ticket.endpoint)
+    return renewed if _contents(renewed) == _contents(ticket) else None
+
+
+def _is_fresh(ticket: Ticket) -> bool:
+    return time.time() < ticket.issued + _FRESH_SHARE * (ticket.expires - ticket.issued)
+
+
+def _contents(ticket: Ticket) -> list[tuple[str, int, int, int | None]]:
+    return [(part.task.id, part.task.size, part.start, part.end) for part in ticket.split.slices]

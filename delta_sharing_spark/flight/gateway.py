@@ -1,0 +1,242 @@
+"""The Flight gateway: what each method of the protocol answers (``../shared/spec``, "RPC Methods and Request Patterns")."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from delta_sharing_spark.access.flight import messages, statuses
+from delta_sharing_spark.access.flight.connection import CANCEL, DESCRIBE, RENEW, VERSION
+from delta_sharing_spark.errors import CommandError, DeltaSharingError
+from delta_sharing_spark.flight.authentication import HandshakeByHeader, identity_of, middleware
+from delta_sharing_spark.flight.commands import Command, parse_command, parse_path, table_names_matching
+from delta_sharing_spark.flight.flights import Flights
+from delta_sharing_spark.flight.planning import FlightPlanner
+from delta_sharing_spark.flight.settings import GatewaySettings
+from delta_sharing_spark.flight.tickets import Seal, Ticket
+from delta_sharing_spark.schema.arrow import arrow_schema
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.client import SharingClient
+
+_log = logging.getLogger(__name__)
+
+#: Tells a client to fetch over the connection it has (Flight RPC, "Connection Reuse").
+REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
+_ACTIONS = [
+    flight.ActionType(
+        RENEW, "Extend the time of an endpoint: the share is asked again. RenewFlightEndpointRequest -> FlightEndpoint."
+    ),
+    flight.ActionType(
+        CANCEL, "End a flight's reads and refuse its tickets. CancelFlightInfoRequest -> CancelFlightInfoResult."
+    ),
+    flight.ActionType(
+        VERSION, "A table's newest version, or its first one at or after a timestamp. A command -> a number; JSON."
+    ),
+    flight.ActionType(DESCRIBE, "A table's version, id and schema. A command -> an object; JSON."),
+]
+_READ_ONLY = "Delta Sharing is read-only: this gateway takes no data; use DoGet"
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Errors leave as statuses of Flight, with our message and without a traceback."""
+    try:
+        yield
+    except DeltaSharingError as error:
+        _log.info("refused: %s", error)
+        raise statuses.to_status(error) from None
+    except (flight.FlightError, GeneratorExit):
+        raise
+    except Exception as error:
+        _log.exception("a call failed")
+        raise statuses.internal(error) from None
+
+
+class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow is untyped
+    """Serves the tables of a share to Flight clients, as one recipient.
+
+    It listens from when it is made, and must be shut down (``with`` does it).
+
+    Args:
+        client: Whose tables; it holds the profile, which no caller gets.
+        settings: Where to listen, and who may call.
+
+    Raises:
+        ConfigError: It would listen beyond loopback without TLS or without a token; a certificate cannot be read.
+
+    Examples:
+        >>> with FlightGateway(SharingClient("config.share"), GatewaySettings()) as gateway:     # doctest: +SKIP
+        ...     gateway.serve()
+    """
+
+    def __init__(self, client: SharingClient, settings: GatewaySettings | None = None) -> None:
+        self.settings = settings = (settings or GatewaySettings()).checked()
+        tokens = settings.tokens or ()
+        self._planner = FlightPlanner(client, settings.ticket_seconds)
+        self._flights = Flights(self._planner, settings)
+        self._seal = Seal(settings.key)
+        locations = settings.advertised or (REUSE_CONNECTION,)
+        self._locations = [flight.Location(uri) for uri in locations]
+        super().__init__(
+            settings.listen,
+            auth_handler=HandshakeByHeader() if tokens else None,
+            middleware=middleware(tokens),
+            **settings.tls_arguments(),
+        )
+
+    def __repr__(self) -> str:
+        return f"FlightGateway({self.uri!r})"
+
+    @property
+    def uri(self) -> str:
+        """Where it listens, with the port that it has."""
+        scheme, _, rest = self.settings.listen.partition("://")
+        host, _, _ = rest.rpartition(":")
+        return f"{scheme}://{host}:{self.port}"
+
+    @property
+    def share(self) -> str:
+        """The endpoint of the sharing server behind it."""
+        return self._planner.endpoint
+
+    def shutdown(self) -> None:
+        """End all reads, then the server."""
+        self._flights.close()
+        super().shutdown()
+
+    # --- what there is ------------------------------------------------------------------------------------------------
+
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        """One flight for each table that the criteria let through, with neither schema nor endpoints.
+
+        The criteria are a prefix (``share.schema.``) or a glob (``*.trips``) of three-part names; empty means all.
+        """
+        with _reported():
+            for table in self._planner.tables(table_names_matching(criteria)):
+                descriptor = flight.FlightDescriptor.for_path(table.share, table.schema, table.table)
+                yield flight.FlightInfo(None, descriptor, [], -1, -1)
+
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+        """The schema of the rows of a descriptor."""
+        with _reported():
+            return flight.SchemaResult(arrow_schema(self._planner.schema(_command(descriptor))))
+
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        """Plan: an endpoint for each split, its ticket sealed for the caller."""
+        with _reported():
+            planned = self._planner.plan(_command(descriptor), identity_of(context))
+            about = {
+                "flight": planned.flight,
+                "table": str(planned.command.table),
+                "version": planned.version,
+                "accessMode": planned.access_mode,
+                **planned.about,
+            }
+            return flight.FlightInfo(
+                arrow_schema(planned.schema),
+                descriptor,
+                [self._endpoint(ticket) for ticket in planned.tickets()],
+                -1 if planned.rows is None else planned.rows,
+                planned.nbytes,
+                planned.ordered,
+                json.dumps(about).encode(),
+            )
+
+    def _endpoint(self, ticket: Ticket) -> flight.FlightEndpoint:
+        expires = pa.scalar(int(ticket.expires * 1_000_000_000), pa.timestamp("ns", "UTC"))
+        about = json.dumps({"bytes": ticket.nbytes, **ticket.about}).encode()
+        return flight.FlightEndpoint(self._seal.close(ticket), self._locations, expires, about)
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """The rows of one endpoint; the client's pace is the reader's."""
+        with _reported():
+            opened = self._seal.open(ticket.ticket, identity_of(context))
+            batches = self._flights.read(opened)
+            return flight.GeneratorStream(arrow_schema(opened.split.spec.schema), _checked(batches, context))
+
+    # --- actions ------------------------------------------------------------------------------------------------------
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
+        """Renewal, cancellation, and the newest version of a table."""
+        return list(_ACTIONS)
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
+        """One of ``list_actions``."""
+        known: dict[str, Callable[[bytes, str], bytes]] = {
+            RENEW: self._renew,
+            CANCEL: self._cancel,
+            VERSION: self._version,
+            DESCRIBE: self._describe,
+        }
+        with _reported():
+            answer = known.get(action.type)
+            if answer is None:
+                raise CommandError(f"there is no action {action.type!r}; there are {', '.join(known)}")
+            return [answer(action.body.to_pybytes(), identity_of(context))]
+
+    def _renew(self, request: bytes, identity: str) -> bytes:
+        endpoint = _message(request, flight.FlightEndpoint, RENEW)
+        ticket = self._seal.open(endpoint.ticket.ticket, identity, expired=True)
+        return bytes(self._endpoint(self._flights.renew(ticket)).serialize())
+
+    def _cancel(self, request: bytes, identity: str) -> bytes:
+        info = _message(request, flight.FlightInfo, CANCEL)
+        tickets = [self._seal.open(endpoint.ticket.ticket, identity, expired=True) for endpoint in info.endpoints]
+        status = messages.CancelStatus.CANCELLED if tickets else messages.CancelStatus.NOT_CANCELLABLE
+        for name in {ticket.flight for ticket in tickets}:
+            self._flights.cancel(name)
+        return messages.cancel_result(status)
+
+    def _version(self, request: bytes, identity: str) -> bytes:
+        return json.dumps(self._planner.version(parse_command(request))).encode()
+
+    def _describe(self, request: bytes, identity: str) -> bytes:
+        return json.dumps(self._planner.describe(parse_command(request))).encode()
+
+    # --- what a read-only gateway refuses ------------------------------------------------------------------------------
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Refused: the gateway is read-only."""
+        raise statuses.unimplemented(_READ_ONLY)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Refused: the gateway is read-only."""
+        raise statuses.unimplemented(_READ_ONLY)
+
+
+def _command(descriptor: flight.FlightDescriptor) -> Command:
+    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+        return parse_path(descriptor.path)
+    return parse_command(descriptor.command)
+
+
+def _message(request: bytes, kind: Any, action: str) -> Any:
+    try:
+        return kind.deserialize(messages.unwrap(request))
+    except (ValueError, pa.ArrowException):
+        raise CommandError(f"the body of {action} is not the protobuf message {action}Request") from None
+
+
+def _checked(
+    batches: Generator[pa.RecordBatch, None, None], context: flight.ServerCallContext
+) -> Generator[pa.RecordBatch, None, None]:
+    """The batches until the client goes away."""
+    with _reported():
+        try:
+            for batch in batches:
+                if context.is_cancelled():
+                    return
+                yield batch
+        finally:
+            batches.close()

@@ -1,0 +1,198 @@
+"""Commands to flights: planned by the same planner as every other read, an endpoint for each split."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from delta_sharing_spark.access.contract import FileList, OpenTable
+from delta_sharing_spark.access.open import TableOpener, negotiated_table
+from delta_sharing_spark.access.plan import plan, spec_of, splits_of
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolve import resolve_opened
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.table_schema import TableShape
+from delta_sharing_spark.flight.commands import Command, StreamRange
+from delta_sharing_spark.flight.tickets import Ticket, split_bytes
+from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.scan.plan import Split
+from delta_sharing_spark.schema.types import Struct, schema_to_json
+from delta_sharing_spark.sharing.address import TableName
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.client import SharingClient
+
+#: A ticket ends so many seconds before the URLs or credentials behind it, or a quarter of their time if that is less.
+_MARGIN, _MARGIN_SHARE = 60.0, 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFlight:
+    """A plan, as ``GetFlightInfo`` tells it.
+
+    Attributes:
+        flight: Its id.
+        identity: The caller.
+        command: Pinned to the version planned.
+        schema: The rows' schema.
+        splits: What to read, each with what is told of it.
+        version: The table's version, where one is known.
+        access_mode: ``url`` or ``dir``.
+        rows: The number of rows, if metadata tells it exactly.
+        issued, expires: Seconds since the epoch; URLs or credentials that end earlier shorten a ticket's time.
+        about: What else the info's metadata tell: the versions of a stream's.
+    """
+
+    flight: str
+    identity: str
+    command: Command
+    schema: Struct
+    splits: list[tuple[Split, Mapping[str, int]]] = field(repr=False)
+    version: int | None
+    access_mode: str
+    rows: int | None
+    issued: float
+    expires: float
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the endpoints have an order: a change feed's are in the order of their versions."""
+        return "readChangeFeed" in self.command.options
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the files, or parts of files, that the splits read."""
+        return sum(split_bytes(split) for split, _ in self.splits)
+
+    def tickets(self) -> Iterator[Ticket]:
+        """A ticket for each endpoint: a split each. A limit gives one split alone, which counts its rows."""
+        return (self.ticket(endpoint) for endpoint in range(len(self.splits)))
+
+    def ticket(self, endpoint: int) -> Ticket:
+        """The ticket of one endpoint, by its number."""
+        split, about = self.splits[endpoint]
+        ends = [split.access.ends(part.task) for part in split.slices]
+        return Ticket(
+            self.flight,
+            self.identity,
+            self.command.to_json(),
+            endpoint,
+            split,
+            self.issued,
+            min([self.expires, *(_before(end, self.issued) for end in ends if end is not None)]),
+            about,
+        )
+
+
+def _before(end: float, issued: float) -> float:
+    return end - min(_MARGIN, _MARGIN_SHARE * max(0.0, end - issued))
+
+
+class FlightPlanner:
+    """Answers what a command means: as one recipient, whose profile no caller gets.
+
+    Args:
+        client: Whose tables.
+        ticket_seconds: The longest time of a ticket.
+    """
+
+    def __init__(self, client: SharingClient, ticket_seconds: float) -> None:
+        self._client = client
+        self._ticket_seconds = ticket_seconds
+
+    @property
+    def endpoint(self) -> str:
+        """The sharing server's."""
+        return self._client.profile.endpoint
+
+    def tables(self, matches: Callable[[str], bool]) -> Iterator[TableName]:
+        """The tables whose three-part name matches, share by share as the server pages them."""
+        for share in self._client.rest.list_shares():
+            for table in self._client.rest.list_all_tables(share.name):
+                name = TableName(table.share, table.schema, table.name)
+                if matches(str(name)):
+                    yield name
+
+    def schema(self, command: Command) -> Struct:
+        """The schema of a command's rows."""
+        return self._resolved(command)[1].output
+
+    def version(self, command: Command) -> int:
+        """The newest version of a command's table; with ``timestamp`` the first one at or after it."""
+        table = self._client.table(str(command.table))
+        return table.version(command.options.get("timestampAsOf"))
+
+    def describe(self, command: Command) -> dict[str, Any]:
+        """A table's version, id and schema (Delta's JSON)."""
+        scan = self._resolved(command)[1]
+        return {"version": scan.version, **_described(scan.shape)}
+
+    def plan(self, command: Command, identity: str, flight: str | None = None) -> PlannedFlight:
+        """Ask the share for the files of a command.
+
+        Args:
+            command: From a descriptor, or of a ticket that is renewed.
+            identity: The caller.
+            flight: The id of the flight that is renewed; None begins one.
+        """
+        opener, scan = self._resolved(command)
+        about: Mapping[str, Any] = {}
+        rows: int | None = None
+        if command.stream is None:
+            planned = plan(scan, opener=opener)
+            splits: list[tuple[Split, Mapping[str, int]]] = [(split, {}) for split in planned.splits]
+            rows, version = planned.exact_rows, planned.report.version
+        else:
+            versions = command.stream
+            splits, about = opener.run(lambda table: _stream(table, scan, versions))
+            version = versions.last
+        issued = time.time()
+        version = scan.version if version is None else version
+        return PlannedFlight(
+            flight or uuid.uuid4().hex,
+            identity,
+            command.pinned(version),
+            scan.output,
+            splits,
+            version,
+            opener.negotiated.decision.mode,
+            rows,
+            issued,
+            issued + self._ticket_seconds,
+            about,
+        )
+
+    def _resolved(self, command: Command) -> tuple[TableOpener, ResolvedScan]:
+        options = parse_options(self._client.load_options(command.table, command.load_options()))
+        opener = TableOpener(negotiated_table(options, self._client.profile))
+        return opener, resolve_opened(opener)
+
+
+def _stream(
+    table: OpenTable, scan: ResolvedScan, versions: StreamRange
+) -> tuple[list[tuple[Split, Mapping[str, int]]], Mapping[str, Any]]:
+    """The splits of a stream's versions, none of two versions; and what the stream must know of each version."""
+    if versions.snapshot:
+        listing = table.all_files(scan, versions.first)
+    else:
+        listing = table.versions(scan, versions.first, versions.last)
+    spec, pruner = spec_of(scan), FilePruner(scan)
+    splits: list[tuple[Split, Mapping[str, int]]] = []
+    told: list[dict[str, Any]] = []
+    for files in listing.versions:
+        described = {} if files.shape is None else _described(files.shape)
+        told.append({"version": files.version, "removes": files.removes, **described})
+        remaining = FileList(pruner.remaining(files.tasks))
+        for split in splits_of(remaining, listing.access, scan, spec, len(splits)):
+            splits.append((split, {"version": files.version}))
+    identity = listing.identity
+    order = "/".join((identity.mode, identity.hash or identity.format, str(scan.options.max_split_bytes)))
+    return splits, {"versions": told, "order": order}
+
+
+def _described(shape: TableShape) -> dict[str, Any]:
+    return {"id": shape.id, "schema": schema_to_json(shape.schema)}

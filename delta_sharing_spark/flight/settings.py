@@ -1,0 +1,119 @@
+"""Where a Flight gateway listens, and who may call it."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from delta_sharing_spark.errors import ConfigError
+
+#: Schemes of addresses (Flight RPC, "Location URIs").
+PLAIN, ENCRYPTED, UNIX = "grpc+tcp", "grpc+tls", "grpc+unix"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """How a gateway is reached.
+
+    Attributes:
+        listen: ``grpc+tcp://host:port`` or ``grpc+tls://host:port``; port 0 takes a free one.
+        tokens: The tokens that callers send. None draws one, unless callers have certificates; an empty tuple asks for none.
+        certificate, private_key: PEM files of the server's certificate, for ``grpc+tls``.
+        client_authority: A PEM file of the authority whose certificates callers must have (mutual TLS).
+        key: 32 bytes that seal tickets; gateways that serve each other's tickets share it. None draws one.
+        advertised: Addresses that endpoints name as their locations; none means the connection the client has.
+        ticket_seconds: The longest time a ticket is good for; URLs or credentials that end earlier shorten it.
+        memory_budget: Bytes that all reads together may hold fetched and not yet decoded.
+        max_streams: Reads at one time; a further one is told to come again later.
+    """
+
+    listen: str = "grpc+tcp://127.0.0.1:0"
+    tokens: tuple[str, ...] | None = field(default=None, repr=False)
+    certificate: Path | None = None
+    private_key: Path | None = field(default=None, repr=False)
+    client_authority: Path | None = None
+    key: bytes | None = field(default=None, repr=False)
+    advertised: tuple[str, ...] = ()
+    ticket_seconds: float = 3600.0
+    memory_budget: int = 512 << 20
+    max_streams: int = 256
+
+    def checked(self) -> GatewaySettings:
+        """The settings with their tokens, unless they would give the share to anyone on the network.
+
+        Raises:
+            ConfigError: The address is none, or it is not on loopback and lacks TLS or a token; the line that mends it.
+        """
+        settings = self
+        if settings.tokens is None:
+            drawn = () if settings.client_authority else (secrets.token_urlsafe(24),)
+            settings = replace(settings, tokens=drawn)
+        parts = urlsplit(self.listen)
+        if parts.scheme == UNIX:
+            return settings
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        if parts.scheme not in (PLAIN, ENCRYPTED) or not parts.hostname or port is None:
+            raise ConfigError(
+                f"the gateway cannot listen on {self.listen!r}; write grpc+tcp://127.0.0.1:0 or grpc+tls://host:port"
+            )
+        if parts.scheme == ENCRYPTED and (self.certificate is None or self.private_key is None):
+            raise ConfigError(f"{self.listen} needs a certificate; add --cert cert.pem --key key.pem")
+        if parts.scheme == PLAIN and (self.certificate or self.client_authority):
+            raise ConfigError(
+                f"{self.listen} would not use the certificate; write grpc+tls:// for an encrypted connection"
+            )
+        if _is_loopback(parts.hostname):
+            return settings
+        if parts.scheme != ENCRYPTED:
+            raise ConfigError(
+                f"{self.listen} is not on loopback, and without TLS tokens and rows would cross the network in clear; "
+                f"listen on {self.listen.replace(PLAIN, ENCRYPTED)} with --cert cert.pem --key key.pem"
+            )
+        if self.tokens == () and self.client_authority is None:
+            raise ConfigError(
+                f"{self.listen} is not on loopback, and without a token anyone could read the share; "
+                f"add --token-file FILE, or --mtls-ca ca.pem"
+            )
+        return settings
+
+    def tls_arguments(self) -> dict[str, Any]:
+        """The arguments of pyarrow's server for TLS.
+
+        Raises:
+            ConfigError: A file cannot be read.
+        """
+        if self.certificate is None or self.private_key is None:
+            return {}
+        arguments: dict[str, Any] = {
+            "tls_certificates": [(_pem(self.certificate), _pem(self.private_key))],
+            "verify_client": self.client_authority is not None,
+        }
+        if self.client_authority is not None:
+            arguments["root_certificates"] = _pem(self.client_authority)
+        return arguments
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _pem(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror or error}); give a PEM file") from None
+    if b"-----BEGIN" not in content:
+        raise ConfigError(f"{path} is not a PEM file; convert it, for example with openssl x509 -outform pem")
+    return content

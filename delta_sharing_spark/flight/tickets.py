@@ -1,0 +1,124 @@
+"""Tickets: what one endpoint reads, sealed so that a client can neither read nor change it.
+
+A ticket is encrypted and authenticated (AES-256-GCM) under a key of the gateway, or of several gateways that share one.
+Nothing of it is looked at before its seal is found whole.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from delta_sharing_spark.errors import ConfigError, TicketError
+from delta_sharing_spark.scan.plan import Split
+
+#: Names the format; the key's bytes and the nonce's.
+_MAGIC = b"DSF1"
+KEY_BYTES, _NONCE_BYTES = 32, 12
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One endpoint of a flight.
+
+    Attributes:
+        flight: The id of the flight that ``GetFlightInfo`` planned; ``CancelFlightInfo`` names it.
+        identity: The caller that the flight was planned for; no other may use it.
+        command: The command of the flight, pinned to its version, as canonical JSON.
+        endpoint: The number of the endpoint in its flight, from 0.
+        split: What the endpoint reads.
+        issued, expires: Seconds since the epoch.
+        about: What the endpoint's metadata tell of it: the version, of a stream's.
+    """
+
+    flight: str
+    identity: str
+    command: str
+    endpoint: int
+    split: Split = field(repr=False)
+    issued: float
+    expires: float
+    about: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the files, or parts of files, that are read."""
+        return split_bytes(self.split)
+
+
+def split_bytes(split: Split) -> int:
+    """Bytes of the files, or parts of files, that a split reads."""
+    return sum((part.task.size if part.end is None else part.end) - part.start for part in split.slices)
+
+
+class Seal:
+    """Seals tickets and opens them again.
+
+    Args:
+        key: 32 bytes, the same for all gateways that serve each other's tickets; None draws one.
+
+    Raises:
+        ConfigError: The key has another length, or ``cryptography`` is missing.
+    """
+
+    def __init__(self, key: bytes | None = None) -> None:
+        try:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        except ImportError:
+            raise ConfigError(
+                "the Flight gateway seals its tickets with the package cryptography, which is not installed; "
+                "run: pip install 'delta-sharing-spark[flight]'"
+            ) from None
+        key = os.urandom(KEY_BYTES) if key is None else key
+        if len(key) != KEY_BYTES:
+            raise ConfigError(f"the key of the tickets has {len(key)} bytes; give {KEY_BYTES}")
+        self._cipher = AESGCM(key)
+
+    def __repr__(self) -> str:
+        return "Seal()"
+
+    def close(self, ticket: Ticket) -> bytes:
+        """The bytes of a Flight ticket."""
+        nonce = os.urandom(_NONCE_BYTES)
+        plain = zlib.compress(pickle.dumps(ticket, protocol=pickle.HIGHEST_PROTOCOL), 1)
+        return _MAGIC + nonce + self._cipher.encrypt(nonce, plain, _MAGIC)
+
+    def open(self, sealed: bytes, identity: str, *, expired: bool = False) -> Ticket:
+        """The ticket of these bytes.
+
+        Args:
+            sealed: From ``close``, of this gateway or of one with the same key.
+            identity: The caller.
+            expired: Whether a ticket may have expired, as one that is to be renewed may.
+
+        Raises:
+            TicketError: It is forged, cut, of another key, another caller's, or has expired.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        start = len(_MAGIC) + _NONCE_BYTES
+        try:
+            if not sealed.startswith(_MAGIC) or len(sealed) <= start:
+                raise InvalidTag
+            plain = self._cipher.decrypt(sealed[len(_MAGIC) : start], sealed[start:], _MAGIC)
+        except InvalidTag:
+            raise TicketError(
+                "the ticket is not one of this gateway's: its seal does not fit, or the gateway was started anew "
+                "with another key; ask for the flight's info again",
+                reason="forged",
+            ) from None
+        ticket = pickle.loads(zlib.decompress(plain))  # noqa: S301  # the seal proves that close() wrote it
+        if not isinstance(ticket, Ticket) or ticket.identity != identity:
+            raise TicketError(
+                "the ticket was given to another caller; ask for the flight's info yourself", reason="identity"
+            )
+        if not expired and ticket.expires <= time.time():
+            raise TicketError(
+                "the ticket has expired; renew its endpoint by RenewFlightEndpoint, or ask for the flight's info again",
+                reason="expired",
+            )
+        return ticket

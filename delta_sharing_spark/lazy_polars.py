@@ -1,0 +1,242 @@
+"""A scan as a lazy Polars frame: the columns, conditions and row limits of a Polars query narrow what is read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from decimal import Decimal as DecimalValue
+from typing import TYPE_CHECKING, Any
+
+from delta_sharing_spark.frames import library
+from delta_sharing_spark.predicates.tree import (
+    Column,
+    Compare,
+    Expression,
+    In,
+    IsNull,
+    Literal,
+    Value,
+    conjunction,
+    disjunction,
+    negation,
+)
+from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struct
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from delta_sharing_spark.table import Scan
+
+#: The kind of a literal in Polars' expressions that is exactly a column's type, by that type.
+_KINDS = {
+    "byte": "Int8",
+    "short": "Int16",
+    "integer": "Int32",
+    "long": "Int64",
+    "double": "Float64",
+    "string": "String",
+    "boolean": "Boolean",
+    "date": "Date",
+    "timestamp": "Datetime",
+    "timestamp_ntz": "Datetime",
+}
+_COMPARED = {"Eq": "=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+#: ``literal op column`` is the column compared the other way round.
+_MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+#: Longer lists are left to Polars.
+_MAX_VALUES = 1000
+
+
+class _Unsaid(Exception):
+    """An expression that ``where`` cannot say exactly."""
+
+
+def lazy_frame(scan: Scan) -> pl.LazyFrame:
+    """A lazy frame that reads ``scan``, narrowed by each query; the scan is resolved now and read when collected.
+
+    Raises:
+        ConfigError: Polars is missing, or too old to have the plugin.
+    """
+    polars = library("polars", "lazy()")
+    from polars.io.plugins import register_io_source
+
+    empty: pl.DataFrame = polars.from_arrow(scan.arrow_schema().empty_table())
+
+    def read(
+        columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _batch_rows: int | None
+    ) -> Iterator[pl.DataFrame]:
+        narrowed = _narrowed(scan, columns, predicate, rows)
+        left = rows
+        yielded = False
+        with narrowed.to_record_batch_reader() as reader:
+            for batch in reader:
+                frame: pl.DataFrame = polars.from_arrow(batch)
+                if left is not None:
+                    frame = frame.head(left)
+                    left -= frame.height
+                if predicate is not None:
+                    frame = frame.filter(predicate)
+                yield frame if columns is None else frame.select(columns)
+                yielded = True
+                if left == 0:
+                    break
+        if not yielded:
+            yield empty if columns is None else empty.select(columns)
+
+    frame: pl.LazyFrame = register_io_source(read, schema=empty.schema)
+    return frame
+
+
+def _narrowed(scan: Scan, columns: list[str] | None, predicate: pl.Expr | None, rows: int | None) -> Scan:
+    """The scan that reads what the query needs, and perhaps more rows. Polars counts ``rows`` before it filters."""
+    if columns is not None:
+        names = columns or [min(scan.schema.fields, key=lambda f: len(str(f.type))).name]
+        scan = scan.select(*(f"`{name.replace('`', '``')}`" for name in names))
+    if rows is not None:
+        return scan.limit(rows)
+    if predicate is None or scan.limited:
+        return scan
+    where = where_of(predicate, scan.resolved().columns)
+    return scan if where is None else scan.filter(where)
+
+
+def where_of(predicate: pl.Expr, schema: Struct) -> str | None:
+    """The part of a Polars expression that ``where`` can say: every row that the expression keeps fulfils it.
+
+    Args:
+        predicate: As Polars hands it to a source: literals have the types of the columns they are compared with.
+        schema: The table's columns.
+
+    Returns:
+        SQL, or None if there is no such part.
+    """
+    try:
+        tree = json.loads(predicate.meta.serialize(format="json"))
+    except Exception:  # a Python function, or a Polars that has no JSON: Polars itself applies the predicate
+        return None
+    types = {field.name: field.type for field in schema.fields}
+    said = []
+    for part in _conjuncts(tree):
+        try:
+            said.append(_expression(part, types))
+        except (_Unsaid, KeyError, TypeError, ValueError, AttributeError, IndexError):
+            continue  # Polars applies it to the rows that are read
+    return str(conjunction(said)) if said else None
+
+
+def _conjuncts(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, dict) and tree.get("BinaryExpr", {}).get("op") == "And":
+        yield from _conjuncts(tree["BinaryExpr"]["left"])
+        yield from _conjuncts(tree["BinaryExpr"]["right"])
+    else:
+        yield tree
+
+
+def _expression(tree: Any, types: Mapping[str, DataType]) -> Expression:
+    """The same expression, wholly.
+
+    Raises:
+        _Unsaid, KeyError, TypeError, ValueError, AttributeError, IndexError: It has a part that is not known here.
+    """
+    (kind,) = tree
+    body = tree[kind]
+    if kind == "Column":
+        return Compare("=", _column(tree, types, "boolean"), Literal(True, Primitive("boolean")))
+    if kind == "BinaryExpr":
+        return _binary(body, types)
+    if kind == "Function":
+        return _function(body["function"], body["input"], types)
+    raise _Unsaid(kind)
+
+
+def _binary(body: Mapping[str, Any], types: Mapping[str, DataType]) -> Expression:
+    op, left, right = body["op"], body["left"], body["right"]
+    if op in ("And", "Or"):
+        parts = [_expression(left, types), _expression(right, types)]
+        return conjunction(parts) if op == "And" else disjunction(parts)
+    if op == "NotEq":
+        return negation(_compare("=", left, right, types))
+    if op not in _COMPARED:
+        raise _Unsaid(op)
+    return _compare(_COMPARED[op], left, right, types)
+
+
+def _compare(op: str, left: Any, right: Any, types: Mapping[str, DataType]) -> Expression:
+    if "Literal" in left:
+        left, right, op = right, left, _MIRRORED[op]
+    column = _column(left, types)
+    return Compare(op, column, _literal(right, column.type))
+
+
+def _function(function: Any, inputs: list[Any], types: Mapping[str, DataType]) -> Expression:
+    name = function.get("Boolean") if isinstance(function, dict) else None
+    if name == "Not":
+        return negation(_expression(inputs[0], types))
+    if name in ("IsNull", "IsNotNull"):
+        is_null = IsNull(_column(inputs[0], types))
+        return is_null if name == "IsNull" else negation(is_null)
+    if isinstance(name, dict) and "IsBetween" in name:
+        low, high = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}[
+            name["IsBetween"]["closed"]
+        ]
+        return conjunction([_compare(low, inputs[0], inputs[1], types), _compare(high, inputs[0], inputs[2], types)])
+    if isinstance(name, dict) and name.get("IsIn") == {"nulls_equal": False}:
+        return _membership(_column(inputs[0], types), inputs[1])
+    raise _Unsaid(str(function))
+
+
+def _membership(column: Column, values: Any) -> Expression:
+    """``is_in``: its list travels as an Arrow stream of one column."""
+    series = library("polars", "lazy()").read_ipc_stream(bytes(values["Literal"]["Scalar"]["List"])).to_series()
+    if str(series.dtype) != _kind(column.type) or not 0 < len(series) <= _MAX_VALUES:
+        raise _Unsaid(str(series.dtype))
+    literals = tuple(
+        Literal(_scalar(v, _kind(column.type)), column.type) for v in series.to_physical().to_list() if v is not None
+    )
+    if not literals:
+        raise _Unsaid("only nulls")
+    return In(column, literals)
+
+
+def _column(tree: Any, types: Mapping[str, DataType], must_be: str | None = None) -> Column:
+    name = tree["Column"]
+    if must_be is not None and types[name] != Primitive(must_be):
+        raise _Unsaid(name)
+    return Column((name,), types[name])
+
+
+def _literal(tree: Any, data_type: DataType) -> Literal:
+    """A literal of exactly a column's type."""
+    body = tree["Literal"]
+    ((kind, value),) = body.get("Scalar", body).items()
+    if isinstance(data_type, Decimal):
+        unscaled, _, scale = value
+        if kind != "Decimal" or scale != data_type.scale:
+            raise _Unsaid(kind)
+        return Literal(DecimalValue(unscaled).scaleb(-scale), data_type)
+    if kind != _kind(data_type):
+        raise _Unsaid(kind)
+    if kind == "Datetime":
+        instant, unit, zone = value
+        expected = {"inner": "UTC"} if data_type == Primitive("timestamp") else None
+        if unit != "Microseconds" or zone != expected:
+            raise _Unsaid(unit)
+        value = instant
+    return Literal(_scalar(value, kind), data_type)
+
+
+def _kind(data_type: DataType) -> str:
+    return _KINDS[data_type.name] if isinstance(data_type, Primitive) else ""
+
+
+def _scalar(value: Any, kind: str) -> Value:
+    """A value that is surely one of its kind; JSON has null for NaN and the infinities."""
+    if kind == "Float64":
+        good = isinstance(value, float) and math.isfinite(value)
+    else:
+        good = type(value) is {"String": str, "Boolean": bool}.get(kind, int)
+    if not good:
+        raise _Unsaid(kind)
+    scalar: Value = value
+    return scalar

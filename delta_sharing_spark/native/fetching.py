@@ -1,0 +1,385 @@
+"""Bytes for Spark's Parquet reader, which names where it begins to read and never how far.
+
+The footer tells where the column chunk ends that begins there; the row group before tells which other chunks the query
+reads. These are fetched by parallel ranges, the next row group's ahead of need, and so are the next files' footers.
+Memory is bounded: fetched chunks by ``AHEAD_BYTES``, a chunk too large for that by a window of a few pieces.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from delta_sharing_spark.errors import NullInRequiredError
+from delta_sharing_spark.native.files import ShownFile
+from delta_sharing_spark.native.layout import Chunk, Layout
+from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.native.schema_match import NotNativeError
+from delta_sharing_spark.scan.fetch import BufferedRanges
+from delta_sharing_spark.storage.ranges import Range, cut
+
+#: Requests under way at once, over all plans.
+CONNECTIONS = 24
+#: Bytes of chunks held that were fetched ahead, over all plans.
+AHEAD_BYTES = 128 << 20
+#: Of one row group.
+_GROUP_BYTES = 48 << 20
+#: Bytes of footers and whole small files held, over all plans.
+_SHOWN_BYTES = 64 << 20
+#: Bytes of rewritten files on local disk, over all plans.
+_REWRITTEN_BYTES = 4 << 30
+_PIECE, _PIECES = 4 << 20, 4
+_SENT = 1 << 20
+#: Bytes after a chunk that are fetched with it, in case they are wanted too.
+_NEAR = 256 << 10
+#: Files whose footers are fetched ahead, at least and at most.
+_FEWEST, _MOST = 2, 32
+
+
+class Unsure:
+    """Yielded between bytes: the reader may have read all that it wants."""
+
+
+UNSURE = Unsure()
+
+
+@dataclass(slots=True)
+class _Group:
+    """The chunks of a row group that are held or on their way."""
+
+    buffers: list[BufferedRanges] = field(default_factory=list)
+    covered: list[Range] = field(default_factory=list)
+    unread: set[bytes] = field(default_factory=set)
+    size: int = 0
+
+    def find(self, wanted: Range) -> BufferedRanges | None:
+        for buffer, covered in zip(self.buffers, self.covered, strict=True):
+            if covered.start <= wanted.start and wanted.end <= covered.end:
+                return buffer
+        return None
+
+    def close(self) -> None:
+        for buffer in self.buffers:
+            buffer.close()
+
+
+class PlanReader:
+    """One plan's bytes, in the order that Spark asks for them.
+
+    Args:
+        plan: The plan.
+        budget: What all plans hold together.
+    """
+
+    def __init__(self, plan: NativePlan, budget: Budget) -> None:
+        self.plan = plan
+        self._budget = budget
+        self._lock = threading.Lock()
+        self._shown: dict[int, Future[ShownFile]] = {}
+        #: (file, row group) to the columns that were read of it, the latest last.
+        self._read: OrderedDict[tuple[int, int], set[bytes]] = OrderedDict()
+        self._groups: OrderedDict[tuple[int, int], _Group] = OrderedDict()
+        self._ahead: set[int] = set()
+        self._window = _FEWEST
+
+    def shown(self, number: int) -> ShownFile:
+        """A file as it is served; what Spark will open next is fetched ahead.
+
+        Raises:
+            DeltaSharingError: As ``show_file``.
+        """
+        with self._lock:
+            known = number in self._shown
+            future = self._show(number)
+            if number in self._ahead:
+                self._ahead.discard(number)
+                self._window = min(_MOST, self._window * 2)
+            if not known or self._window > _FEWEST:
+                self._show_ahead(number)
+        try:
+            return future.result()
+        except NotNativeError:  # it was fetched ahead, and nothing is rewritten ahead
+            with self._lock:
+                self._forget(number, future)
+                future = self._show(number)
+            return future.result()
+        except BaseException:
+            with self._lock:
+                self._forget(number, future)  # the next try asks anew
+            raise
+
+    def _show(self, number: int, *, ahead: bool = False) -> Future[ShownFile]:
+        future = self._shown.get(number)
+        if future is None:
+            future = self._shown[number] = self._budget.openers.submit(self._opened, number, not ahead)
+        self._budget.use(self, number)
+        return future
+
+    def _forget(self, number: int, future: Future[ShownFile]) -> None:
+        if self._shown.get(number) is future:
+            del self._shown[number]
+
+    def _show_ahead(self, number: int) -> None:
+        if len(self._ahead) > 2 * self._window:
+            self._ahead.clear()  # Spark reads other files than it was thought to
+            self._window = _FEWEST
+        for _, other in zip(range(self._window), self.plan.after(number), strict=False):
+            if other not in self._shown:
+                self._ahead.add(other)
+                self._show(other, ahead=True)
+
+    def _opened(self, number: int, may_rewrite: bool) -> ShownFile:
+        shown = self.plan.show(number, may_rewrite=may_rewrite)
+        self._budget.hold(self, number, shown)
+        return shown
+
+    def forget(self, number: int) -> None:
+        """Let go of a file's footer; whoever reads the file reads on."""
+        with self._lock:
+            self._shown.pop(number, None)
+
+    def read(self, number: int, offset: int) -> Iterator[memoryview | Unsure]:
+        """The file's bytes from ``offset`` to its end; the reader takes what it wants of them.
+
+        Raises:
+            DeltaSharingError: The bytes cannot be had; NullInRequiredError for a chunk with a NULL in a NOT NULL column.
+        """
+        shown = self.shown(number)
+        layout = shown.layout
+        if offset < 4:
+            yield memoryview(b"PAR1")[offset:]
+            yield UNSURE
+            offset = 4
+        if shown.whole is not None:
+            yield from self._whole(number, shown, offset)
+            offset = max(offset, layout.data_end)
+        while offset < layout.data_end:
+            index = layout.chunk_from(offset)
+            chunk = layout.chunks[index] if index < len(layout.chunks) else None
+            if chunk is not None and chunk.range.start == offset and chunk.range.length:
+                yield from self._chunk(number, shown, chunk)
+                offset = chunk.range.end
+                if not self._is_at_hand(number, layout, index + 1, offset):
+                    yield UNSURE
+            else:
+                end = layout.data_end if chunk is None else min(layout.data_end, chunk.range.start)
+                end = min(end, offset + _SENT) if end > offset else min(layout.data_end, offset + _SENT)
+                yield shown.read(offset, end)
+                yield UNSURE
+                offset = end
+        yield memoryview(layout.tail)[offset - layout.data_end :]
+
+    def _whole(self, number: int, shown: ShownFile, offset: int) -> Iterator[memoryview]:
+        """The rest of a file that is held, up to its first chunk with a NULL where none may be."""
+        assert shown.whole is not None
+        chunks = shown.layout.chunks
+        bad = next((c for c in chunks[shown.layout.chunk_from(offset) :] if c.null_in is not None), None)
+        end = shown.layout.data_end if bad is None else bad.range.start
+        if offset < end:
+            yield shown.whole[offset:end]
+        if bad is not None:
+            raise self._null_in(number, bad)
+
+    def _is_at_hand(self, number: int, layout: Layout, index: int, offset: int) -> bool:
+        """Whether the next chunk follows at once, and costs no request."""
+        if index >= len(layout.chunks) or layout.chunks[index].range.start != offset:
+            return False
+        chunk = layout.chunks[index]
+        with self._lock:
+            group = self._groups.get((number, chunk.row_group))
+            return group is not None and chunk.null_in is None and group.find(chunk.range) is not None
+
+    def _null_in(self, number: int, chunk: Chunk) -> NullInRequiredError:
+        file = self.plan.files[number].task.id
+        return NullInRequiredError(
+            f"file {file} of {self.plan.table} has a NULL in column {chunk.null_in!r}, which the table declares NOT NULL; "
+            f"ask the provider to repair the file, or leave the column out with the option 'columns'",
+            file=file,
+            column=chunk.null_in,
+        )
+
+    def _chunk(self, number: int, shown: ShownFile, chunk: Chunk) -> Iterator[memoryview | Unsure]:
+        if chunk.null_in is not None:
+            raise self._null_in(number, chunk)
+        buffer = self._expect(number, shown, chunk)
+        if buffer is None:
+            yield from self._windowed(shown, chunk.range)
+            return
+        for piece in cut(chunk.range, _SENT):
+            yield buffer.read(piece.start, piece.length)
+        self._done(number, chunk)
+
+    def _expect(self, number: int, shown: ShownFile, chunk: Chunk) -> BufferedRanges | None:
+        """The buffer that a chunk comes in, with the others that the query is likely to read; None if it is too large."""
+        key = (number, chunk.row_group)
+        with self._lock:
+            columns = self._read.get(key)
+            confirmed: set[bytes] = set()
+            if columns is None:
+                confirmed = next((c for c in reversed(self._read.values()) if chunk.column in c), set())
+                columns = self._read[key] = set()
+                while len(self._read) > 64:
+                    self._read.popitem(last=False)
+            columns.add(chunk.column)
+            group = self._groups.get(key)
+            buffer = None if group is None else group.find(chunk.range)
+            if buffer is None:
+                buffer = self._fetch(key, shown, confirmed | {chunk.column}, chunk)
+            if confirmed:
+                self._fetch((number, chunk.row_group + 1), shown, confirmed, None)
+            return buffer
+
+    def _fetch(
+        self, key: tuple[int, int], shown: ShownFile, columns: set[bytes], needed: Chunk | None
+    ) -> BufferedRanges | None:
+        chunks = [c for c in shown.layout.chunks if c.row_group == key[1] and c.column in columns and c.range.length]
+        size = sum(chunk.range.length for chunk in chunks)
+        if needed is not None and size > _GROUP_BYTES:
+            chunks, size = [needed], needed.range.length
+        if needed is not None and chunks == [needed]:
+            chunks += _neighbours(shown.layout, needed)
+            size = sum(chunk.range.length for chunk in chunks)
+        if not chunks or size > _GROUP_BYTES or (needed is None and (key in self._groups or self._budget.is_full)):
+            return None
+        if needed is not None and needed.range.length > _PIECE * _PIECES:
+            return None
+        buffer = BufferedRanges(shown.source, [chunk.range for chunk in chunks], self._budget.fetchers)
+        group = self._groups.setdefault(key, _Group())
+        for chunk in chunks:
+            group.buffers.append(buffer)
+            group.covered.append(chunk.range)
+            group.unread.add(chunk.column)
+        group.size += buffer.size
+        self._groups.move_to_end(key)
+        self._budget.add(self, key, buffer.size)
+        return buffer
+
+    def _done(self, number: int, chunk: Chunk) -> None:
+        key = (number, chunk.row_group)
+        with self._lock:
+            group = self._groups.get(key)
+            if group is not None:
+                group.unread.discard(chunk.column)
+                if not group.unread:
+                    self._drop(key)
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        group = self._groups.pop(key, None)
+        if group is not None:
+            self._budget.remove(self, key, group.size)
+
+    def drop(self, key: tuple[int, int]) -> None:
+        """Let go of what is held of a row group; whoever reads it reads on."""
+        with self._lock:
+            self._drop(key)
+
+    def _windowed(self, shown: ShownFile, wanted: Range) -> Iterator[memoryview]:
+        """A chunk piece by piece, a few on their way."""
+        waiting = deque(cut(wanted, _PIECE))
+        coming: deque[Future[memoryview]] = deque()
+        try:
+            while waiting or coming:
+                while waiting and len(coming) < _PIECES:
+                    piece = waiting.popleft()
+                    coming.append(self._budget.fetchers.submit(shown.read, piece.start, piece.end))
+                yield coming.popleft().result()
+        finally:
+            for future in coming:
+                future.cancel()
+
+    def close(self) -> None:
+        """Let go of everything; reads under way are broken off."""
+        with self._lock:
+            for key in list(self._groups):
+                self._drop(key)
+            shown, self._shown = list(self._shown.values()), {}
+        for future in shown:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                future.result().source.close()
+        self._budget.forget(self)
+
+
+def _neighbours(layout: Layout, chunk: Chunk) -> list[Chunk]:
+    """The small chunks that follow one directly: read with it, they cost no request of their own."""
+    found: list[Chunk] = []
+    end = chunk.range.end
+    for other in layout.chunks[layout.chunk_from(chunk.range.start) + 1 :]:
+        if other.range.start != end or other.row_group != chunk.row_group or other.range.end - chunk.range.end > _NEAR:
+            break
+        found.append(other)
+        end = other.range.end
+    return found
+
+
+class Budget:
+    """What all plans of a gateway hold together, and the threads that fetch for them."""
+
+    def __init__(self) -> None:
+        self.fetchers = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-native-fetch")
+        self.openers = ThreadPoolExecutor(CONNECTIONS // 2, thread_name_prefix="delta-sharing-native-open")
+        self._lock = threading.Lock()
+        self._shown: OrderedDict[tuple[PlanReader, int], tuple[int, int]] = OrderedDict()
+        self._chunks: OrderedDict[tuple[PlanReader, tuple[int, int]], int] = OrderedDict()
+        self._memory = self._disk = self._fetched = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be fetched ahead."""
+        return self._fetched >= AHEAD_BYTES
+
+    def use(self, reader: PlanReader, number: int) -> None:
+        """A file was asked for: it is let go of last."""
+        with self._lock, suppress(KeyError):
+            self._shown.move_to_end((reader, number))
+
+    def hold(self, reader: PlanReader, number: int, shown: ShownFile) -> None:
+        """A file's footer is held; the longest unused are let go of if there are too many."""
+        disk = shown.source.size if shown.reason is not None else 0
+        gone = []
+        with self._lock:
+            self._shown[reader, number] = (shown.held, disk)
+            self._memory += shown.held
+            self._disk += disk
+            while len(self._shown) > 1 and (self._memory > _SHOWN_BYTES or self._disk > _REWRITTEN_BYTES):
+                key, (memory, used) = self._shown.popitem(last=False)
+                self._memory -= memory
+                self._disk -= used
+                gone.append(key)
+        for other, file in gone:
+            other.forget(file)
+
+    def add(self, reader: PlanReader, key: tuple[int, int], size: int) -> None:
+        """Chunks are being fetched; those that nobody came for are let go of if there are too many."""
+        gone = []
+        with self._lock:
+            self._chunks[reader, key] = self._chunks.pop((reader, key), 0) + size
+            self._fetched += size
+            while self._fetched > AHEAD_BYTES and len(self._chunks) > 1:
+                oldest = next(iter(self._chunks))
+                gone.append(oldest)
+                self._fetched -= self._chunks.pop(oldest)
+        for other, group in gone:
+            self.fetchers.submit(other.drop, group)  # not here: the caller holds its own lock
+
+    def remove(self, reader: PlanReader, key: tuple[int, int], size: int) -> None:
+        """Chunks were read."""
+        with self._lock:
+            if self._chunks.pop((reader, key), None) is not None:
+                self._fetched -= size
+
+    def forget(self, reader: PlanReader) -> None:
+        """A plan was let go."""
+        with self._lock:
+            for key in [k for k in self._shown if k[0] is reader]:
+                memory, disk = self._shown.pop(key)
+                self._memory -= memory
+                self._disk -= disk
+
+    def close(self) -> None:
+        """End the threads."""
+        for pool in (self.fetchers, self.openers):
+            pool.shutdown(wait=False, cancel_futures=True)

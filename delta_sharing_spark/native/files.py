@@ -1,0 +1,225 @@
+"""The files of a plan as Spark is to see them, over the byte sources of the plan's access.
+
+What follows the access contract (splits, tasks, sources) stands here and in ``plan.py`` only.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+from dataclasses import dataclass, field, replace
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from delta_sharing_spark.errors import CorruptFileError
+from delta_sharing_spark.native.layout import Layout, lay_out
+from delta_sharing_spark.native.schema_match import NotNativeError
+from delta_sharing_spark.scan.deleted import RowSelection, read_row_selection
+from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.schema.mapping import without_mapping
+from delta_sharing_spark.storage.ranges import ByteSource
+
+_log = logging.getLogger(__name__)
+
+#: Files of at most this many bytes are fetched whole with their footer.
+WHOLE_FILE = 1 << 20
+#: Bytes of decoded rows in a row group of a rewritten file.
+_ROW_GROUP_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFile:
+    """A file as it is served: its layout, and where its bytes come from.
+
+    ``whole`` holds them where they are few; ``reason`` says why the Python source had to rewrite the file, if it did.
+    """
+
+    source: ByteSource
+    layout: Layout
+    whole: memoryview | None = field(default=None, repr=False)
+    reason: str | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory, about."""
+        whole = 0 if self.whole is None else len(self.whole)
+        return 1000 + len(self.layout.tail) + 300 * len(self.layout.chunks) + whole
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Bytes ``[start, end)`` of the file's own data.
+
+        Raises:
+            DeltaSharingError: As ``ByteSource.read``.
+        """
+        if self.whole is not None:
+            return self.whole[start:end]
+        return self.source.read(start, end - start)
+
+
+@dataclass(frozen=True, slots=True)
+class FileShape:
+    """What the files of a plan have in common: how they are read, and what Spark's columns are called."""
+
+    spec: ReadSpec
+    deletion_column: str
+    hidden: frozenset[str]
+
+
+def show_file(task: FileTask, access: FileAccess, shape: FileShape, *, may_rewrite: bool = True) -> ShownFile:
+    """Fetch a file's footer and deletion vector, and lay it out for Spark's reader, or rewrite it where that is needed.
+
+    Raises:
+        DeltaSharingError: As ``read_split``.
+        NotNativeError: It would have to be rewritten, and may not be.
+    """
+    spec = shape.spec
+    source = _TailKept(access.open(task))
+    footer = read_footer(source, spec.table, WHOLE_FILE)
+    kept = read_row_selection(task, footer.metadata.num_rows, _vectors(access))
+    try:
+        layout = lay_out(
+            source.footer,
+            source.size,
+            spec.schema,
+            spec.mapping,
+            deleted=None if kept is None else _deleted(kept),
+            deletion_column=shape.deletion_column,
+            hidden=shape.hidden,
+        )
+    except NotNativeError as reason:
+        source.close()
+        if not may_rewrite:
+            raise
+        return _rewrite(task, access, shape, str(reason))
+    _check_chunks(layout, footer, task, spec)
+    return ShownFile(source.inner, layout, footer.file_bytes)
+
+
+def _check_chunks(layout: Layout, footer: Footer, task: FileTask, spec: ReadSpec) -> None:
+    for chunk in layout.chunks:
+        if not 4 <= chunk.range.start <= chunk.range.end <= layout.data_end:
+            raise CorruptFileError(
+                f"file {task.id} of {spec.table} has a column chunk at bytes {chunk.range.start} to {chunk.range.end}, "
+                f"and its data end at {layout.data_end}; ask the provider to check it",
+                file=task.id,
+            )
+
+
+def _vectors(access: FileAccess) -> Any:
+    def fetch(task: FileTask, vector: DeletionVector) -> memoryview:
+        source = access.open_vector(task, vector)
+        try:
+            return source.read(0, source.size)
+        finally:
+            source.close()
+
+    return fetch
+
+
+def _deleted(kept: RowSelection) -> Any:
+    def rows(first: int, count: int) -> npt.NDArray[np.bool_]:
+        mask: npt.NDArray[np.bool_] = ~kept.mask(first, count).to_numpy(zero_copy_only=False)
+        return mask
+
+    return rows
+
+
+def _rewrite(task: FileTask, access: FileAccess, shape: FileShape, reason: str) -> ShownFile:
+    """The file's exact rows, by the Python source, as a Parquet file on local disk that has no name."""
+    import pyarrow.parquet as pq
+
+    from delta_sharing_spark.scan.read import read_split
+    from delta_sharing_spark.schema.arrow import arrow_schema
+
+    spec = shape.spec
+    _log.info("file %s of %s is rewritten for Spark's reader: %s", task.id, spec.table, reason)
+    out = tempfile.TemporaryFile(prefix="delta-sharing-")  # noqa: SIM115 - lives as long as the file is shown
+    schema = arrow_schema(spec.schema)
+    batches = read_split(Split(0, spec, (FileSlice(task),), access))
+    try:
+        with pq.ParquetWriter(out, schema, compression="snappy", store_schema=False, version="2.6") as writer:
+            waiting: list[Any] = []
+            size = 0
+            for batch in batches:
+                waiting.append(batch)
+                size += batch.nbytes
+                if size >= _ROW_GROUP_BYTES:
+                    _write(writer, waiting, schema)
+                    waiting, size = [], 0
+            _write(writer, waiting, schema)
+    finally:
+        batches.close()
+    source = _TailKept(LocalSource(out, task.id))
+    read_footer(source, spec.table, 0)
+    layout = lay_out(
+        source.footer,
+        source.size,
+        without_mapping(spec.schema),
+        "none",
+        deletion_column=shape.deletion_column,
+        hidden=shape.hidden,
+        length_planned=task.size,
+    )
+    return ShownFile(source.inner, layout, None, reason)
+
+
+def _write(writer: Any, batches: list[Any], schema: Any) -> None:
+    import pyarrow as pa
+
+    if batches:
+        writer.write_table(pa.Table.from_batches(batches, schema), row_group_size=1 << 30)
+
+
+class LocalSource:
+    """A ``ByteSource`` over an open local file."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self.name = name
+        self._file = file
+        self._lock = threading.Lock()
+        self.size = file.seek(0, os.SEEK_END)
+
+    def read(self, start: int, length: int) -> memoryview:
+        """See ``ByteSource.read``."""
+        with self._lock:
+            self._file.seek(start)
+            return memoryview(self._file.read(length))
+
+    def close(self) -> None:
+        """The file ends with its last reader."""
+
+
+class _TailKept:
+    """A source that keeps the last bytes read from its end: the footer as it stands in the file."""
+
+    def __init__(self, inner: ByteSource) -> None:
+        self.inner = inner
+        self.name, self.size = inner.name, inner.size
+        self._tail = b""
+
+    def read(self, start: int, length: int) -> memoryview:
+        data = self.inner.read(start, length)
+        if start + length == self.size:
+            self._tail = bytes(data)
+        return data
+
+    def close(self) -> None:
+        self.inner.close()
+
+    @property
+    def footer(self) -> bytes:
+        """The footer without its length and magic."""
+        length = int.from_bytes(self._tail[-8:-4], "little")
+        return self._tail[-8 - length : -8]
+
+
+def rewriting_spec(spec: ReadSpec, wanted: Any) -> ReadSpec:
+    """How the columns of files alone are read: nothing filtered but what deletion vectors mark."""
+    return replace(
+        spec, schema=wanted, full_schema=wanted, partition_columns=(), predicate=None, prune=None, limit=None
+    )

@@ -1,0 +1,283 @@
+"""A read-only WebHDFS server on loopback, in threads of this process: planned snapshots for Spark's own Parquet reader.
+
+It serves nothing but the files of its plans, each under a path of 128 random bits, to processes of this user alone. It
+ends with the last session that loaded something.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from delta_sharing_spark.errors import DeltaSharingError
+from delta_sharing_spark.native import webhdfs
+from delta_sharing_spark.native.fetching import Budget, PlanReader, Unsure
+from delta_sharing_spark.native.peers import is_own_process
+from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.native.webhdfs import Request
+
+_log = logging.getLogger(__name__)
+
+#: Plans and files of plans that a gateway keeps: the longest unused plan is let go of beyond.
+MAX_PLANS, MAX_PLANNED_FILES = 2_000, 500_000
+_CONNECTIONS = 512
+#: Seconds: a kept connection may idle; between two looks at whether the sessions still live; a send may take.
+_IDLE, _WATCH, _STALLED = 60.0, 1.0, 600.0
+#: Seconds to wait for a reader that may have read enough, before more is fetched for it.
+_DOUBT = 0.05
+_MAX_HEAD = 64 << 10
+
+_LET_GO = "delta-sharing-spark: the plan of this DataFrame was let go, with its session or for newer ones; load the table again"
+
+#: Whether a session has ended.
+HasEnded = Callable[[], bool]
+
+
+class Gateway:
+    """The server of one address.
+
+    Args:
+        host: The address to bind; loopback, unless executors on other machines have to reach it.
+        admits: Whether a connection may ask; by default those of this user's processes.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", admits: Callable[[socket.socket], bool] = is_own_process) -> None:
+        self.host = host
+        self._admits = admits
+        self._budget = Budget()
+        self._lock = threading.Lock()
+        self._plans: OrderedDict[str, tuple[PlanReader, HasEnded]] = OrderedDict()
+        self._connections: set[socket.socket] = set()
+        self._closed = False
+        self._started = int(time.time() * 1000)
+        self._listener = socket.create_server((host, 0), backlog=256)
+        self._listener.settimeout(_WATCH)
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, name="delta-sharing-native", daemon=True)
+        self._thread.start()
+
+    def add(self, plan: NativePlan, has_ended: HasEnded) -> str:
+        """Serve a plan until its session has ended; returns its address for Spark."""
+        reader = PlanReader(plan, self._budget)
+        gone = []
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the gateway is closed")
+            self._plans[plan.token] = (reader, has_ended)
+            files = sum(len(r.plan.files) for r, _ in self._plans.values())
+            while len(self._plans) > 1 and (len(self._plans) > MAX_PLANS or files > MAX_PLANNED_FILES):
+                _, (oldest, _) = self._plans.popitem(last=False)
+                files -= len(oldest.plan.files)
+                gone.append(oldest)
+        for oldest in gone:
+            oldest.close()
+        return self.address_of(plan)
+
+    def address_of(self, plan: NativePlan) -> str:
+        """A plan's address for Spark."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"webhdfs://{host}:{self.port}/{plan.token}"
+
+    def serves(self, plan: NativePlan) -> bool:
+        """Whether a plan has not been let go."""
+        return plan.token in self._plans
+
+    def release(self, plan: NativePlan) -> None:
+        """Let a plan go: nothing of it is served from now on."""
+        with self._lock:
+            found = self._plans.pop(plan.token, None)
+        if found is not None:
+            found[0].close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Let all plans go, end the threads, close the sockets."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            plans, self._plans = self._plans, OrderedDict()
+            connections = list(self._connections)
+        self._listener.close()
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for reader, _ in plans.values():
+            reader.close()
+        self._budget.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5)
+
+    def _serve(self) -> None:
+        watched = time.monotonic()
+        while not self._closed:
+            connection = None
+            with suppress(OSError):  # the time-out, or the listener is closed
+                connection, _ = self._listener.accept()
+            if time.monotonic() - watched >= _WATCH:
+                watched = time.monotonic()
+                if self._sessions_ended():
+                    self.close()
+            if connection is not None:
+                self._take(connection)
+
+    def _sessions_ended(self) -> bool:
+        """Let go of the plans whose session has ended; whether that were the last ones."""
+        with self._lock:
+            ended = [token for token, (_, has_ended) in self._plans.items() if has_ended()]
+            gone = [self._plans.pop(token)[0] for token in ended]
+            last = bool(gone) and not self._plans
+        for reader in gone:
+            reader.close()
+        return last
+
+    def _take(self, connection: socket.socket) -> None:
+        with self._lock:
+            full = self._closed or len(self._connections) >= _CONNECTIONS
+            if not full:
+                self._connections.add(connection)
+        if full:
+            connection.close()
+            return
+        threading.Thread(
+            target=self._converse, args=(connection,), name="delta-sharing-native-connection", daemon=True
+        ).start()
+
+    def _converse(self, connection: socket.socket) -> None:
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not self._admits(connection):
+                _log.warning("a process of another user asked the native lane's gateway for a file, and was refused")
+                return
+            waiting = b""
+            while not self._closed:
+                connection.settimeout(_IDLE)
+                request, waiting = _read_request(connection, waiting)
+                if request is None:
+                    return
+                connection.settimeout(_STALLED)
+                if not self._answer(connection, request):
+                    return
+        except (OSError, ValueError) as error:
+            _log.debug("a connection of the gateway ended: %s", type(error).__name__)
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+            connection.close()
+
+    def _answer(self, connection: socket.socket, request: Request) -> bool:
+        """Answer a request; whether the connection can be used for another."""
+        if request.method != "GET" or request.path is None:
+            connection.sendall(webhdfs.failure("the native lane's gateway is read-only"))
+            return request.method == "GET"
+        token, _, path = request.path.partition("/")
+        with self._lock:
+            found = self._plans.get(token)
+            if found is not None:
+                self._plans.move_to_end(token)
+        if found is None:
+            connection.sendall(webhdfs.failure(_LET_GO))
+            return True
+        reader = found[0]
+        try:
+            if request.operation == "OPEN":
+                return self._send_file(connection, reader, path, request.offset)
+            connection.sendall(self._described(reader, path, request.operation))
+        except DeltaSharingError as error:
+            connection.sendall(webhdfs.failure(_cause(error)))
+        except OSError:
+            raise
+        except Exception as error:
+            if not self.serves(reader.plan):
+                connection.sendall(webhdfs.failure(_LET_GO))
+                return True
+            _log.exception("the native lane's gateway failed on a file of %s", reader.plan.table)
+            connection.sendall(
+                webhdfs.failure(
+                    f"delta-sharing-spark: a file of {reader.plan.table} could not be served ({type(error).__name__}); "
+                    f"load the table with engine='python', and report it"
+                )
+            )
+        return True
+
+    def _described(self, reader: PlanReader, path: str, operation: str) -> bytes:
+        plan = reader.plan
+        directory = plan.directories.get(path)
+        number = plan.number_of(path)
+        if directory is None and number is None:
+            return webhdfs.not_found(path)
+        if operation == "GETFILESTATUS":
+            length = None if number is None else reader.shown(number).layout.length
+            return webhdfs.json_answer({"FileStatus": webhdfs.status("", length, self._started)})
+        if operation == "LISTSTATUS":
+            listed = [webhdfs.status(n, length, self._started) for n, length in plan.listed(path)]
+            return webhdfs.json_answer({"FileStatuses": {"FileStatus": listed}})
+        if operation in ("GETFILEBLOCKLOCATIONS", "GET_BLOCK_LOCATIONS"):
+            return webhdfs.json_answer(webhdfs.locations(0 if number is None else plan.files[number].task.size))
+        return webhdfs.failure(f"the native lane's gateway is read-only, and knows no {operation or 'such request'}")
+
+    def _send_file(self, connection: socket.socket, reader: PlanReader, path: str, offset: int) -> bool:
+        number = reader.plan.number_of(path)
+        if number is None:
+            connection.sendall(webhdfs.not_found(path))
+            return True
+        length = reader.shown(number).layout.length
+        if offset >= length:
+            connection.sendall(webhdfs.answer(200, b""))
+            return True
+        pieces = reader.read(number, offset)
+        first = next(pieces)  # an error has to come before the head
+        assert isinstance(first, memoryview)
+        start = webhdfs.head(200, length - offset)
+        connection.sendall(b"".join((start, first)) if len(first) < 65536 else start)
+        if len(first) >= 65536:
+            connection.sendall(first)
+        try:
+            return _send_rest(connection, pieces)
+        except DeltaSharingError as error:
+            # The client reads on from where the bytes ended, and is told the cause then.
+            _log.warning("a file of %s broke off: %s", reader.plan.table, error)
+            return False
+
+
+def _send_rest(connection: socket.socket, pieces: Iterator[memoryview | Unsure]) -> bool:
+    try:
+        for piece in pieces:
+            if isinstance(piece, Unsure):
+                if select.select([connection], [], [], _DOUBT)[0]:
+                    return False  # closed, or another request before the end of this answer
+            else:
+                connection.sendall(piece)
+        return True
+    finally:
+        close = getattr(pieces, "close", None)
+        if close is not None:
+            close()
+
+
+def _cause(error: DeltaSharingError) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _read_request(connection: socket.socket, waiting: bytes) -> tuple[Request | None, bytes]:
+    """The next request, and what was received after it; None at the connection's end."""
+    while (end := waiting.find(b"\r\n\r\n")) < 0:
+        if len(waiting) > _MAX_HEAD:
+            return None, b""
+        received = connection.recv(65536)
+        if not received:
+            return None, b""
+        waiting += received
+    line = waiting[: waiting.find(b"\r\n")].decode("latin-1").split(" ")
+    if len(line) != 3:
+        return None, b""
+    return Request(line[0], line[1]), waiting[end + 4 :]

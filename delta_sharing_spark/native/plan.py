@@ -1,0 +1,206 @@
+"""A planned snapshot as a directory of Parquet files: names, sizes and partition numbers, and the files behind them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from delta_sharing_spark.access.plan import ScanPlan, plan
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.native.files import FileShape, ShownFile, rewriting_spec, show_file
+from delta_sharing_spark.scan.plan import FileAccess, FileTask
+from delta_sharing_spark.scan.read import constants_of
+from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct
+
+#: Beyond these Spark takes longer to list a directory than the Python source takes to plan (docs/native.md).
+MAX_FILES, MAX_PARTITIONS = 20_000, 2_000
+_VOID = Primitive("void")
+_FILE = re.compile(r"part-(\d{6,})\.parquet")
+
+
+class StepAsideError(Exception):
+    """The native lane does not fit this load; the text says why, for the log and for ``explain``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file of the plan: its task, the access that reads it, and its partition's number."""
+
+    task: FileTask
+    access: FileAccess
+    partition: int
+
+
+class NativePlan:
+    """What one load serves; free of Spark. Safe to call from several threads.
+
+    Args:
+        load: The resolved load.
+        planned: Its files.
+
+    Attributes:
+        token: Names the plan in paths; not a secret.
+        columns: What is read from files, by the table's names.
+        partitions: The values of the partition columns, by a partition's number.
+        partition_column, deletion_column: Names of the columns that are no one's, for the partition's number and for
+            deleted rows.
+    """
+
+    def __init__(self, load: ResolvedScan, planned: ScanPlan) -> None:
+        spec = planned.spec
+        self.table = spec.table
+        self.spec = spec
+        self.output = load.output
+        self.predicate = load.predicate
+        self.report = planned.report
+        self.token = secrets.token_hex(16)
+        self.partition_columns = tuple(f for f in spec.full_schema.fields if f.name in spec.partition_columns)
+        self.columns = Struct(
+            tuple(f for f in spec.full_schema.fields if f.name not in spec.partition_columns and f.type != _VOID)
+        )
+        self.partition_column = _free_name("partition_number", spec.full_schema)
+        self.deletion_column = _free_name("deleted_row", spec.full_schema)
+        self.shape = FileShape(
+            rewriting_spec(spec, self.columns),
+            self.deletion_column,
+            frozenset({self.partition_column, self.deletion_column}),
+        )
+        self.partitions: list[tuple[pa.Scalar, ...]] = []
+        self.files = self._numbered(planned)
+        self.has_vectors = any(f.task.deletion_vector is not None for f in self.files)
+        #: Directory to the numbers of its files.
+        self.directories: dict[str, list[int]] = {"": []}
+        for number, file in enumerate(self.files):
+            self.directories.setdefault(self._directory_of(file), []).append(number)
+        for numbers in self.directories.values():
+            numbers.sort(key=lambda n: -self.files[n].task.size)
+        self._place = {number: place for numbers in self.directories.values() for place, number in enumerate(numbers)}
+
+    def _numbered(self, planned: ScanPlan) -> list[PlannedFile]:
+        files: list[PlannedFile] = []
+        by_text: dict[tuple[tuple[str, str | None], ...] | None, int] = {}
+        spec = replace(self.spec, full_schema=Struct(self.partition_columns))
+        for split in planned.splits:
+            access = split.access
+            if not isinstance(access, FileAccess):
+                raise StepAsideError(f"access mode {self.report.mode} gives rows, and this lane reads files")
+            for piece in split.slices:
+                if piece.start:
+                    continue  # the file came with its first slice
+                task = piece.task
+                values = task.partition_values if self.partition_columns else {}
+                text = None if values is None else tuple(sorted(values.items()))
+                number = by_text.get(text)
+                if number is None:
+                    constants = constants_of(task, spec)
+                    number = by_text[text] = len(self.partitions)
+                    self.partitions.append(tuple(constants[f.name] for f in self.partition_columns))
+                files.append(PlannedFile(task, access, number))
+        return files
+
+    def _directory_of(self, file: PlannedFile) -> str:
+        return f"{self.partition_column}={file.partition}" if self.partition_columns else ""
+
+    def path_of(self, number: int) -> str:
+        """A file's path below the plan's root."""
+        directory = self._directory_of(self.files[number])
+        return f"{directory}/{file_name(number)}" if directory else file_name(number)
+
+    def number_of(self, path: str) -> int | None:
+        """The file at a path; None if there is none."""
+        match = _FILE.fullmatch(path.rpartition("/")[2])
+        number = int(match[1]) if match else -1
+        return number if 0 <= number < len(self.files) and self.path_of(number) == path else None
+
+    def listed(self, path: str) -> Iterator[tuple[str, int | None]]:
+        """What lies in a directory: names, and bytes of files; a file lists itself."""
+        if self.number_of(path) is not None:
+            yield "", self.files[int(self.number_of(path) or 0)].task.size
+            return
+        if path == "":
+            yield from ((name, None) for name in self.directories if name)
+        yield from ((file_name(number), self.files[number].task.size) for number in self.directories.get(path, ()))
+
+    def show(self, number: int, *, may_rewrite: bool = True) -> ShownFile:
+        """Fetch what it takes to serve a file; raises as ``show_file``."""
+        file = self.files[number]
+        return show_file(file.task, file.access, self.shape, may_rewrite=may_rewrite)
+
+    def after(self, number: int) -> Iterator[int]:
+        """The files that Spark opens after this one, likely: it takes the largest first.
+
+        Only those of the same partition: others may have been pruned.
+        """
+        yield from self.directories[self._directory_of(self.files[number])][self._place[number] + 1 :]
+
+
+def file_name(number: int) -> str:
+    """What the file ``number`` of a plan is called."""
+    return f"part-{number:06}.parquet"
+
+
+def _free_name(name: str, schema: Struct) -> str:
+    known = {field.name.lower() for field in schema.fields}
+    while name in known:
+        name += "_"
+    return name
+
+
+def plan_native(load: ResolvedScan) -> NativePlan:
+    """Plan a load for Spark's own reader.
+
+    Raises:
+        StepAsideError: The lane does not fit it.
+        DeltaSharingError: As ``plan``.
+    """
+    why = why_not(load)
+    if why is not None:
+        raise StepAsideError(why)
+    # The sharing token stays in this process, which renews what it serves, whatever executors may carry.
+    load = replace(load, options=replace(load.options, carry_profile=True))
+    planned = plan(load)
+    if planned.report.files > MAX_FILES:
+        raise StepAsideError(
+            f"it has {planned.report.files} files to read, more than {MAX_FILES}, and Spark lists each"
+        )
+    native = NativePlan(load, planned)
+    if len(native.partitions) > MAX_PARTITIONS and native.partition_columns:
+        raise StepAsideError(
+            f"it has {len(native.partitions)} partitions to read, more than {MAX_PARTITIONS}, and Spark lists each"
+        )
+    return native
+
+
+def why_not(load: ResolvedScan) -> str | None:
+    """Why the lane does not fit a load, as far as that is known before planning; None where it does."""
+    options = load.options
+    if options.read_change_feed:
+        return "a change data feed is read by the Python source"
+    if options.limit is not None:
+        return "a load with a limit is read by the Python source, in order"
+    for column in load.columns.fields:
+        if column.type != _VOID and (inside := _unreadable(column.type)):
+            return f"column {column.name!r} holds {inside}, which Spark's reader does not read"
+    if any(f.name.lower() == "_metadata" for f in load.columns.fields):
+        return "it has a column _metadata, which Spark's reader has too"
+    return None
+
+
+def _unreadable(kind: DataType) -> str | None:
+    match kind:
+        case Primitive("void"):
+            return "a nested void"
+        case Struct(fields):
+            if not fields:
+                return "a struct without fields"
+            return next((why for f in fields if (why := _unreadable(f.type))), None)
+        case Array(element, _):
+            return _unreadable(element)
+        case Map(key, value, _):
+            return _unreadable(key) or _unreadable(value)
+        case _:
+            return None

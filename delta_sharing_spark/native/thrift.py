@@ -1,0 +1,174 @@
+"""Thrift's compact protocol, without a schema: what a Parquet footer is written in, read and written again.
+
+A struct is a dict of field id to ``(type, value)``, in the order of the bytes; a list is a :class:`ThriftList`. Fields
+that nobody here knows survive.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+BOOL_TRUE, BOOL_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+
+Struct = dict[int, tuple[int, Any]]
+
+
+@dataclass(slots=True)
+class ThriftList:
+    """A list or set: the type of its elements, and the elements."""
+
+    kind: int
+    items: list[Any]
+
+
+def read_struct(data: bytes, start: int = 0, last_field: int | None = None) -> tuple[Struct, int]:
+    """Read a struct; returns it and where it ends, or where its field ``last_field`` ends and reading stopped.
+
+    Raises:
+        ValueError: The bytes are no such struct.
+    """
+    try:
+        return _struct(data, start, last_field)
+    except (IndexError, struct.error) as error:
+        raise ValueError(f"the bytes end within a Thrift struct ({error})") from None
+
+
+def _struct(data: bytes, at: int, last_field: int | None = None) -> tuple[Struct, int]:
+    found: Struct = {}
+    last = 0
+    while True:
+        head = data[at]
+        at += 1
+        if head == 0:
+            return found, at
+        kind = head & 15
+        if head >> 4:
+            last += head >> 4
+        else:
+            last, at = _signed(data, at)
+        value, at = _value(data, at, kind)
+        found[last] = (kind, value)
+        if last == last_field:
+            return found, at
+
+
+def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
+    if kind in (I32, I64, I16):
+        return _signed(data, at)
+    if kind == BINARY:
+        length, at = _varint(data, at)
+        if at + length > len(data):
+            raise IndexError("text beyond the end")
+        return data[at : at + length], at + length
+    if kind == STRUCT:
+        return _struct(data, at)
+    if kind in (BOOL_TRUE, BOOL_FALSE):
+        return kind == BOOL_TRUE, at
+    if kind in (LIST, SET):
+        return _list(data, at)
+    if kind == BYTE:
+        return data[at], at + 1
+    if kind == DOUBLE:
+        return struct.unpack_from("<d", data, at)[0], at + 8
+    raise ValueError(f"a Thrift type {kind} has no place in a Parquet footer")
+
+
+def _list(data: bytes, at: int) -> tuple[ThriftList, int]:
+    head = data[at]
+    at += 1
+    kind, size = head & 15, head >> 4
+    if size == 15:
+        size, at = _varint(data, at)
+    if size > len(data):
+        raise ValueError(f"a Thrift list claims {size} elements")
+    items = []
+    for _ in range(size):
+        if kind in (BOOL_TRUE, BOOL_FALSE):
+            item, at = data[at] == BOOL_TRUE, at + 1
+        else:
+            item, at = _value(data, at, kind)
+        items.append(item)
+    return ThriftList(kind, items), at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    at += 1
+    if byte < 0x80:
+        return byte, at
+    number, shift = byte & 0x7F, 7
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+
+
+def _signed(data: bytes, at: int) -> tuple[int, int]:
+    number, at = _varint(data, at)
+    return (number >> 1) ^ -(number & 1), at
+
+
+def write_struct(value: Struct) -> bytes:
+    """The bytes of a struct."""
+    out = bytearray()
+    _put_struct(out, value)
+    return bytes(out)
+
+
+def _put_struct(out: bytearray, value: Struct) -> None:
+    last = 0
+    for number, (kind, item) in sorted(value.items()):
+        if kind in (BOOL_TRUE, BOOL_FALSE):
+            kind = BOOL_TRUE if item else BOOL_FALSE
+        step = number - last
+        if 0 < step < 16:
+            out.append(step << 4 | kind)
+        else:
+            out.append(kind)
+            _put_signed(out, number)
+        last = number
+        _put_value(out, kind, item)
+    out.append(0)
+
+
+def _put_value(out: bytearray, kind: int, item: Any) -> None:
+    if kind in (I32, I64, I16):
+        _put_signed(out, item)
+    elif kind == BINARY:
+        put_varint(out, len(item))
+        out += item
+    elif kind == STRUCT:
+        _put_struct(out, item)
+    elif kind in (LIST, SET):
+        size = len(item.items)
+        if size < 15:
+            out.append(size << 4 | item.kind)
+        else:
+            out.append(0xF0 | item.kind)
+            put_varint(out, size)
+        for element in item.items:
+            if item.kind in (BOOL_TRUE, BOOL_FALSE):
+                out.append(BOOL_TRUE if element else BOOL_FALSE)
+            else:
+                _put_value(out, item.kind, element)
+    elif kind == BYTE:
+        out.append(item)
+    elif kind == DOUBLE:
+        out += struct.pack("<d", item)
+
+
+def put_varint(out: bytearray, number: int) -> None:
+    """Append an unsigned number, seven bits a byte (Parquet's run headers are such numbers too)."""
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+
+
+def _put_signed(out: bytearray, number: int) -> None:
+    put_varint(out, number << 1 if number >= 0 else (-number << 1) - 1)

@@ -1,0 +1,93 @@
+"""Answers of Hadoop's WebHDFS protocol for the directories and files of a plan.
+
+No answer names a Content-Type: with one, the client asks for a JSON parser that Spark's jars lack.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+PREFIX = "/webhdfs/v1/"
+_REASONS = {200: "OK", 403: "Forbidden", 404: "Not Found", 400: "Bad Request", 500: "Internal Server Error"}
+
+
+class Request:
+    """A request line.
+
+    Attributes:
+        operation: In capitals; empty where it names none.
+        path: Below the prefix, decoded, without slashes at its ends; None for another prefix.
+        offset: Where an OPEN begins.
+    """
+
+    def __init__(self, method: str, target: str) -> None:
+        parts = urlsplit(target)
+        query = {name.lower(): values[-1] for name, values in parse_qs(parts.query).items()}
+        self.method = method
+        self.operation = query.get("op", "").upper()
+        self.path = unquote(parts.path[len(PREFIX) :]).strip("/") if parts.path.startswith(PREFIX) else None
+        offset = query.get("offset", "0")
+        self.offset = int(offset) if offset.isdigit() else 0
+
+
+def answer(status: int, body: bytes) -> bytes:
+    """A whole answer, to be sent at once."""
+    return head(status, len(body)) + body
+
+
+def head(status: int, length: int) -> bytes:
+    """The head of an answer of ``length`` bytes."""
+    return f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+def json_answer(tree: dict[str, Any]) -> bytes:
+    """An answer of JSON."""
+    return answer(200, json.dumps(tree).encode())
+
+
+def failure(message: str, status: int = 403, kind: str = "IOException") -> bytes:
+    """An error, whose message reaches the user of the query."""
+    exception = {"exception": kind, "javaClassName": f"java.io.{kind}", "message": message}
+    return answer(status, json.dumps({"RemoteException": exception}).encode())
+
+
+def not_found(path: str) -> bytes:
+    """The error of a path that does not exist."""
+    return failure(f"File does not exist: /{path}", 404, "FileNotFoundException")
+
+
+def status(name: str, length: int | None, moment: int) -> dict[str, Any]:
+    """The status of a file of ``length`` bytes, or of a directory (None); ``moment`` in milliseconds since the epoch."""
+    is_file = length is not None
+    return {
+        "type": "FILE" if is_file else "DIRECTORY",
+        "length": length or 0,
+        "modificationTime": moment,
+        "accessTime": moment,
+        "blockSize": 128 << 20 if is_file else 0,
+        "replication": 1 if is_file else 0,
+        "permission": "400" if is_file else "500",
+        "owner": "delta-sharing",
+        "group": "delta-sharing",
+        "pathSuffix": name,
+        "childrenNum": 0,
+        "fileId": 0,
+        "storagePolicy": 0,
+    }
+
+
+def locations(length: int) -> dict[str, Any]:
+    """One block on this machine."""
+    block = {
+        "offset": 0,
+        "length": length,
+        "hosts": ["localhost"],
+        "names": ["localhost"],
+        "topologyPaths": ["/default-rack/localhost"],
+        "storageTypes": ["DISK"],
+        "cachedHosts": [],
+        "corrupt": False,
+    }
+    return {"BlockLocations": {"BlockLocation": [block]}}

@@ -1,0 +1,1 @@
+"""How requests are made, whoever is asked: settings, connections, sessions, retries, redirects, bounds."""

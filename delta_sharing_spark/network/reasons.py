@@ -1,0 +1,51 @@
+"""Why a connection failed, in a person's words: what lies beneath the wrappers of requests, urllib3 and ssl."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from delta_sharing_spark.redaction import redact
+
+
+def beneath(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception and what it wraps, in arguments, ``reason``, cause or context; the innermost comes last."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        inner = [a for a in (*error.args, getattr(error, "reason", None)) if isinstance(a, BaseException)]
+        error = inner[0] if inner else error.__cause__ or error.__context__
+
+
+def is_certificate(error: BaseException) -> bool:
+    """Whether a certificate was refused; other TLS failures may be a connection that broke."""
+    return any(isinstance(e, ssl.SSLCertVerificationError | ssl.CertificateError) for e in beneath(error))
+
+
+def tls_reason(error: BaseException) -> str:
+    """What TLS found wrong, such as ``certificate verify failed: self-signed certificate``."""
+    for inner in beneath(error):
+        if isinstance(inner, ssl.SSLCertVerificationError):
+            return f"certificate verify failed: {inner.verify_message}"
+        if isinstance(inner, ssl.SSLError) and inner.reason:
+            return inner.reason.replace("_", " ").lower()
+    return redact(str(error))
+
+
+def connection_reason(error: BaseException, url: str) -> str | None:
+    """Which of the usual failures it is: an unknown host, nothing that listens on the port, no route; else None."""
+    parts = urlsplit(url)
+    host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    for inner in beneath(error):
+        if isinstance(inner, socket.gaierror):
+            return f"there is no host of the name {host}"
+        if isinstance(inner, ConnectionRefusedError):
+            return f"{host} refused the connection: nothing listens on port {port}"
+        if isinstance(inner, ConnectionResetError | BrokenPipeError):
+            return f"{host} closed the connection"
+        if isinstance(inner, OSError) and inner.errno is not None and "unreachable" in (inner.strerror or "").lower():
+            return f"there is no route to {host}"
+    return None

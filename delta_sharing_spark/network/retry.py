@@ -1,0 +1,179 @@
+"""When a request is made again and when it is given up: one policy for the sharing server, data URLs and storage."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import tenacity
+
+from delta_sharing_spark.errors import DeltaSharingError, ServerError
+from delta_sharing_spark.network.settings import NetworkSettings
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+#: Without a state: a fork does not repeat its parent's draws, and nobody's seeded generator is moved on.
+JITTER = random.SystemRandom()
+#: Retry-After is honoured up to this many seconds.
+LONGEST_RETRY_AFTER = 300.0
+#: So often in a row an answer may hold other bytes than asked for.
+_MAX_WRONG_RANGES = 3
+#: So many 500s in the same words are the server's last word on a request; they come within five seconds.
+_MAX_SAME_500 = 3
+_WAITS_AFTER_500 = (1.0, 3.0)
+
+
+class RetryableError(Exception):
+    """A failure that another try may mend. Never reaches a user.
+
+    Args:
+        reason: Why; the error to raise once the tries are used up, or a text that the caller makes one of.
+
+    Attributes:
+        error: That error, where there is one.
+        wait: What Retry-After asked for, in seconds.
+        unreached: Whether the host has never answered this process, so that patience is short.
+        busy: Whether the other side answered: that it is not ready.
+        permanent: Whether it came so often in the same words that no other try is worth while.
+    """
+
+    permanent = False
+
+    def __init__(
+        self,
+        reason: str | DeltaSharingError,
+        wait: float | None = None,
+        *,
+        unreached: bool = False,
+        busy: bool = False,
+    ) -> None:
+        super().__init__(str(reason))
+        self.error = reason if isinstance(reason, DeltaSharingError) else None
+        self.wait, self.unreached, self.busy = wait, unreached, busy
+
+
+class WrongRangeError(RetryableError):
+    """An answer with other bytes than asked for."""
+
+
+def retry(
+    call: Callable[[], _T],
+    settings: NetworkSettings,
+    *,
+    reached: Callable[[], int] = lambda: 0,
+    sleep: Callable[[float], None] | None = None,
+    what: str = "",
+) -> _T:
+    """Call until it raises no ``RetryableError``, with growing, jittered waits or those that were asked for.
+
+    Args:
+        call: Makes one request, from where the last one got to.
+        settings: How long, and with what waits.
+        reached: Bytes that have arrived, over all tries. Progress starts the count of tries anew; the time stays.
+        sleep: Instead of the settings'; may raise to end the tries.
+        what: Who waits, for the log.
+
+    Raises:
+        RetryableError: The last one, once the tries or the time are used up.
+    """
+    tries = _Tries(settings, reached)
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(RetryableError),
+        wait=tries.wait,
+        stop=tries.stop,
+        sleep=sleep or settings.sleep,
+        before_sleep=lambda state: _log.info(
+            "%s: trying again in %.1f s: %s", what, tries.wait(state), _failure(state)
+        ),
+        reraise=True,
+    )
+    return retrying(call)
+
+
+class _Tries:
+    """The tries of one call: what tenacity asks before each other one."""
+
+    def __init__(self, settings: NetworkSettings, reached: Callable[[], int]) -> None:
+        self._settings, self._reached = settings, reached
+        self._start = settings.clock()
+        self._progress = self._failures = self._wrong_ranges = self._same = self._seen = 0
+        self._words: tuple[object, object] | None = None
+        self._pause = 0.0
+
+    def wait(self, state: tenacity.RetryCallState) -> float:
+        """Seconds before the next try."""
+        if state.attempt_number != self._seen:
+            self._seen = state.attempt_number
+            failure = _failure(state)
+            self._count(failure)
+            settings = self._settings
+            grown = backoff(self._failures, settings.first_wait, settings.longest_wait)
+            if failure.wait is not None:
+                # A little more than what was asked for, so that clients part.
+                self._pause = max(failure.wait * JITTER.uniform(1.0, 1.1), min(grown, 1.0))
+            elif _status(failure) == 500 and self._failures <= len(_WAITS_AFTER_500):
+                # A server that stumbles has time to recover before it is held to have failed for good.
+                self._pause = _WAITS_AFTER_500[self._failures - 1] * JITTER.uniform(0.5, 1.0)
+            else:
+                self._pause = grown
+        return self._pause
+
+    def stop(self, state: tenacity.RetryCallState) -> bool:
+        """Whether there is no other try."""
+        settings, failure, pause = self._settings, _failure(state), self.wait(state)
+        bound = settings.retry_seconds
+        if failure.unreached or _status(failure) == 500:
+            # A host never reached may not exist, and a 500 is a fault of the server more often than a busy one.
+            bound = min(bound, settings.first_contact_seconds)
+        failure.permanent = self._same >= _MAX_SAME_500
+        late = settings.clock() + pause > self._start + bound
+        return late or failure.permanent or self._wrong_ranges > _MAX_WRONG_RANGES
+
+    def _count(self, failure: RetryableError) -> None:
+        reached = self._reached()
+        if reached > self._progress:
+            self._progress, self._failures, self._wrong_ranges = reached, 0, 0
+        self._failures += 1
+        self._wrong_ranges += isinstance(failure, WrongRangeError)
+        error = failure.error
+        words = (error.error_code, error.said) if isinstance(error, ServerError) and error.status == 500 else None
+        self._same = (self._same + 1 if words == self._words else 1) if words is not None else 0
+        self._words = words
+
+
+def _failure(state: tenacity.RetryCallState) -> RetryableError:
+    failure = state.outcome.exception() if state.outcome else None
+    assert isinstance(failure, RetryableError)
+    return failure
+
+
+def _status(failure: RetryableError) -> int | None:
+    return getattr(failure.error, "status", None)
+
+
+def backoff(failures: int, first: float, longest: float) -> float:
+    """Seconds before the try after ``failures`` ones in a row: doubling, with jitter, at most ``longest``."""
+    return min(longest, first * 2.0 ** min(failures - 1, 30)) * JITTER.uniform(0.5, 1.0)
+
+
+def retry_after(text: str | None, now: Callable[[], float] = time.time) -> float | None:
+    """Seconds that a ``Retry-After`` header asks for, as a number or a date; None if it says nothing sensible.
+
+    >>> retry_after("7"), retry_after("soon"), retry_after("Thu, 01 Jan 1970 00:01:00 GMT", now=lambda: 50.0)
+    (7.0, None, 10.0)
+    """
+    text = (text or "").strip()
+    if not text:
+        return None
+    if text.isascii() and text.isdigit():
+        return min(float(text[:9]), LONGEST_RETRY_AFTER)
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return max(0.0, min(parsedate_to_datetime(text).timestamp() - now(), LONGEST_RETRY_AFTER))
+    except (TypeError, ValueError, OverflowError, IndexError):
+        return None

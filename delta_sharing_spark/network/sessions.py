@@ -1,0 +1,103 @@
+"""Connections: how requests are sent, and the pooled sessions of a process that send them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any
+
+import requests
+from requests.utils import get_environ_proxies
+
+from delta_sharing_spark.errors import OptionError
+from delta_sharing_spark.network.connections import BreakableAdapter
+from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.process_cache import ProcessCache
+
+_SESSIONS = 16
+_POOL = 32
+_CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+
+
+class _Session(requests.Session):
+    """A session whose proxies and certificates are the settings', else the environment's, and that keeps nothing of
+    one recipient for another: no cookies, no passwords from ``~/.netrc``."""
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__()
+        # With trust_env requests would put the environment before our options, and send ~/.netrc after redirects.
+        self.trust_env = False
+        self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+        adapter = BreakableAdapter(pool_connections=_POOL, pool_maxsize=_POOL, max_retries=0)
+        self.mount("https://", adapter)
+        self.mount("http://", adapter)
+        self.headers["User-Agent"] = settings.user_agent
+        self.verify = _certificates(settings.ca_bundle)
+        self._proxy = settings.proxy
+
+    def resolve_redirects(self, *_: Any, **__: Any) -> Iterator[Any]:
+        """Nothing: who sends a request follows its redirects. requests would read their bodies whole before that."""
+        return iter(())
+
+    def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
+        if self._proxy:
+            found = {"http": self._proxy, "https": self._proxy}
+        else:
+            found = get_environ_proxies(url, no_proxy=None)
+        return {"proxies": found, "stream": bool(stream), "verify": self.verify, "cert": cert}
+
+
+_sessions: ProcessCache[tuple[str, str | None, str | None, str], requests.Session] = ProcessCache(_SESSIONS)
+
+
+def rest_session(settings: NetworkSettings) -> requests.Session:
+    """The process's pooled session for the sharing server; each request adds its own authentication.
+
+    Raises:
+        OptionError: The certificates' file does not exist.
+    """
+    return _session("rest", settings)
+
+
+def data_session(settings: NetworkSettings) -> requests.Session:
+    """The process's pooled session for data URLs. It never carries a token.
+
+    Raises:
+        OptionError: The certificates' file does not exist.
+    """
+    return _session("data", settings)
+
+
+def _session(purpose: str, settings: NetworkSettings) -> requests.Session:
+    # One that goes is not closed: a request of another thread may still be using it.
+    key = (purpose, settings.proxy, settings.ca_bundle, settings.user_agent)
+    return _sessions.get_or_make(key, lambda: _Session(settings))
+
+
+def _certificates(option: str | None) -> str | bool:
+    path = option or next((os.environ[v] for v in _CA_VARIABLES if os.environ.get(v)), None)
+    if path is None:
+        return True
+    if not os.path.exists(path):
+        origin = (
+            "the option caBundle" if option else "the environment (REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE)"
+        )
+        raise OptionError(f"{origin} names the certificates {path}, which do not exist here; correct the path")
+    return path
+
+
+_QUERY = re.compile(r"\?.*", re.DOTALL)
+
+
+def _without_queries(record: logging.LogRecord) -> bool:
+    """urllib3 logs every request's path at DEBUG; the query of a presigned URL is a secret."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(_QUERY.sub("?[redacted]", a) if isinstance(a, str) else a for a in record.args)
+    return True
+
+
+for _name in ("urllib3.connectionpool", "urllib3.poolmanager", "urllib3.util.retry"):
+    logging.getLogger(_name).addFilter(_without_queries)

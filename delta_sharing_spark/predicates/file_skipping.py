@@ -1,0 +1,251 @@
+"""Which files cannot hold a row that passes, by partition values and by the log's statistics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from delta_sharing_spark.predicates.bounds import bounded, lower, upper
+from delta_sharing_spark.predicates.keys import key
+from delta_sharing_spark.predicates.range_exclusion import exclusions
+from delta_sharing_spark.predicates.scalar_types import BINARY, BOOLEAN, DOUBLE, FLOAT
+from delta_sharing_spark.predicates.three_valued import (
+    ALL_NULL,
+    TRUE,
+    UNBOUNDED,
+    ColumnBounds,
+    compile_possible_values,
+    constant_bounds,
+    may_exclude,
+)
+from delta_sharing_spark.predicates.tree import Column, Compare, Expression, columns, conjuncts
+from delta_sharing_spark.schema.partition_values import partition_value
+from delta_sharing_spark.schema.types import DataType, Decimal, Field, Struct
+
+#: Why a file is not read: 0 keeps it.
+KEEP, BY_PARTITION, BY_STATISTICS = 0, 1, 2
+_CACHED = 65_536
+#: Stands for a partition value that the plan lacks: the reader says what is wrong with such a file.
+_MISSING = "\0missing"
+_EPOCH_DAYS = date(1970, 1, 1).toordinal()
+_decode = json.JSONDecoder().raw_decode
+
+
+class FileSkipping:
+    """A predicate compiled once against a table's schema, asked of many files.
+
+    Args:
+        expression: A bound tree from ``parse_where``.
+        schema: The table's whole schema with its column mapping (statistics and partition values go by physical names).
+        partition_columns: Logical names of the partition columns.
+        time_zone: The zone of partition timestamps that name none, as in ``ReadSpec``.
+    """
+
+    def __init__(
+        self, expression: Expression, schema: Struct, partition_columns: Sequence[str], *, time_zone: str = "UTC"
+    ) -> None:
+        self._zone = time_zone
+        partitions = {name.lower() for name in partition_columns}
+        paths: dict[tuple[str, ...], Column] = {c.path: c for c in columns(expression)}
+        self._partition: list[tuple[int, tuple[str, str], DataType]] = []
+        self._data: list[tuple[int, tuple[str, ...], DataType, bool]] = []
+        for slot, (path, column) in enumerate(paths.items()):
+            fields = _fields(path, schema)
+            if len(path) == 1 and path[0].lower() in partitions:
+                self._partition.append((slot, (fields[0].physical_name, fields[0].name), column.type))
+            else:
+                physical = tuple(f.physical_name for f in fields)
+                readable = bounded(column.type) and not (
+                    column.type == DOUBLE and "delta.typeChanges" in fields[-1].metadata
+                )
+                self._data.append((slot, physical, column.type, readable))
+        self._slots = len(paths)
+        self._possible_values = compile_possible_values(expression, {path: slot for slot, path in enumerate(paths)})
+        self._expression = expression
+        self._partition_names = frozenset(path for path in paths if len(path) == 1 and path[0].lower() in partitions)
+        names = list(paths)
+        self._exclusions = exclusions(
+            expression, {names[slot]: p[0] for slot, p, _, readable in self._data if readable and len(p) == 1}
+        )
+        self._verdicts: dict[tuple[str | None, ...], tuple[int, list[ColumnBounds]]] = {}
+        self._undecided = bool(self._data)
+
+    @property
+    def stats_columns(self) -> frozenset[str]:
+        """Physical names of the top-level columns whose statistics are looked at."""
+        return frozenset(physical[0] for _, physical, _, _ in self._data)
+
+    @property
+    def decided(self) -> bool:
+        """Whether partition values alone decided every file asked about so far: all rows of those kept pass."""
+        return not self._undecided
+
+    def non_pruning_conjuncts(self) -> tuple[Expression, ...]:
+        """The conjuncts by which no file can be skipped: they only filter rows."""
+
+        def prunable(column: Column) -> bool:
+            return column.path in self._partition_names or column.type not in (BOOLEAN, BINARY)
+
+        return tuple(c for c in conjuncts(self._expression) if not may_exclude(c, prunable) or self._open_above(c))
+
+    def reason(self, partition_values: Mapping[str, str | None], stats: str | None) -> int:
+        """``KEEP``, or what shows that no row of the file can pass: ``BY_PARTITION`` or ``BY_STATISTICS``.
+
+        Args:
+            partition_values: By physical or logical names, as the log serializes them; one that is missing may be anything.
+            stats: The JSON of the file's statistics, or None.
+        """
+        bits, bounds = self._by_partition(tuple(_value(partition_values, names) for _, names, _ in self._partition))
+        if not bits & TRUE:
+            return BY_PARTITION
+        return KEEP if bits == TRUE or not stats or self._by_statistics(stats, bounds) else BY_STATISTICS
+
+    def reasons(
+        self,
+        count: int,
+        partition_values: Mapping[str, pa.StringArray],
+        stats: Callable[[list[int]], Sequence[str | None]] | None = None,
+        parsed: pa.StructArray | None = None,
+    ) -> npt.NDArray[np.uint8]:
+        """:meth:`reason` for ``count`` files in columns.
+
+        Args:
+            count: The number of files.
+            partition_values: Physical or logical name of each partition column to one serialized value a file.
+            stats: The JSON of the statistics of the files at some places; asked for once, of those not skipped before.
+            parsed: The same statistics in columns, where the log keeps them so.
+        """
+        result = np.zeros(count, np.uint8)
+        columns_of_text = [_column(partition_values, names, count) for _, names, _ in self._partition]
+        keys: Sequence[tuple[str | None, ...]] = (
+            list(zip(*columns_of_text, strict=True)) if columns_of_text else [()] * count
+        )
+        verdicts = {k: self._by_partition(k) for k in set(keys)}
+        excluded = {k for k, (bits, _) in verdicts.items() if not bits & TRUE}
+        if excluded:
+            result[[k in excluded for k in keys]] = BY_PARTITION
+        if stats is None or not self._data:
+            return result
+        if parsed is not None:
+            for exclusion in self._exclusions:
+                mask = exclusion.among(parsed)
+                if mask is not None:
+                    outside = mask.fill_null(False).to_numpy(zero_copy_only=False)
+                    result[outside & (result == KEEP)] = BY_STATISTICS
+        places = [i for i in np.flatnonzero(result == KEEP).tolist() if verdicts[keys[i]][0] != TRUE]
+        for place, text in zip(places, stats(places), strict=True):
+            if text and not self._by_statistics(text, verdicts[keys[place]][1]):
+                result[place] = BY_STATISTICS
+        return result
+
+    def _by_partition(self, texts: tuple[str | None, ...]) -> tuple[int, list[ColumnBounds]]:
+        verdict = self._verdicts.get(texts)
+        if verdict is None:
+            bounds = [UNBOUNDED] * self._slots
+            for (slot, _, kind), text in zip(self._partition, texts, strict=True):
+                bounds[slot] = self._partition_bounds(text, kind)
+            verdict = self._possible_values(bounds), bounds
+            self._undecided |= bool(verdict[0] & TRUE) and verdict[0] != TRUE
+            if len(self._verdicts) >= _CACHED:
+                self._verdicts.clear()
+            self._verdicts[texts] = verdict
+        return verdict
+
+    def _partition_bounds(self, text: str | None, kind: DataType) -> ColumnBounds:
+        try:
+            if text == _MISSING:
+                return UNBOUNDED
+            value = partition_value(text, kind, time_zone=self._zone)
+            if value is None:
+                return ALL_NULL
+            if isinstance(value, date):
+                return constant_bounds(value.toordinal() - _EPOCH_DAYS)
+            if isinstance(kind, Decimal):
+                exact = Fraction(value) * 10**kind.scale
+                return constant_bounds(exact.numerator) if exact.denominator == 1 else UNBOUNDED
+            return constant_bounds(key(value, kind))
+        except (ValueError, OverflowError, ArithmeticError):
+            return UNBOUNDED  # the reader reports the value, should the file be read
+
+    def _by_statistics(self, text: str, known: list[ColumnBounds]) -> bool:
+        """Whether a row may pass, by the JSON of the file's statistics and what its partition values tell."""
+        stats = _object(text) if self._data else None
+        if stats is None:
+            return True
+        for exclusion in self._exclusions:
+            if exclusion.of(stats):
+                return False
+        rows = stats.get("numRecords")
+        nulls, low, high = stats.get("nullCount"), stats.get("minValues"), stats.get("maxValues")
+        bounds = list(known)
+        for slot, path, kind, readable in self._data:
+            count = _value_along(nulls, path)
+            counted = type(count) is int
+            has_values = not (counted and type(rows) is int and rows > 0 and count == rows)
+            has_nulls = not counted or count != 0
+            if readable and has_values:
+                bounds[slot] = ColumnBounds(
+                    has_nulls, True, lower(_value_along(low, path), kind), *upper(_value_along(high, path), kind)
+                )
+            else:
+                bounds[slot] = ColumnBounds(has_nulls, has_values)
+        return bool(self._possible_values(bounds) & TRUE)
+
+    def _open_above(self, expression: Expression) -> bool:
+        """``float > x`` on statistics, in which NaN, the greatest, does not show."""
+        match expression:
+            case Compare(op, column, _):
+                return op in (">", ">=") and column.type in (FLOAT, DOUBLE) and column.path not in self._partition_names
+        return False
+
+
+def _fields(path: tuple[str, ...], schema: Struct) -> list[Field]:
+    fields: list[Field] = []
+    kind: DataType = schema
+    for name in path:
+        assert isinstance(kind, Struct)
+        field = kind.find(name)
+        assert field is not None, f"{path} was bound to another schema"
+        fields.append(field)
+        kind = field.type
+    return fields
+
+
+def _value_along(tree: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        if not isinstance(tree, dict):
+            return None
+        tree = tree.get(name)
+    return tree
+
+
+def _value(values: Mapping[str, str | None], names: tuple[str, str]) -> str | None:
+    for name in names:
+        if name in values:
+            return values[name]
+    return _MISSING
+
+
+def _column(values: Mapping[str, pa.StringArray], names: tuple[str, str], count: int) -> list[str | None]:
+    for name in names:
+        if name in values:
+            column: list[str | None] = values[name].to_pylist()
+            return column
+    return [_MISSING] * count
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """The JSON object of a text; None if it is none."""
+    text = text.strip()
+    try:
+        tree, end = _decode(text)  # half of the time of json.loads, on a short text
+    except (ValueError, RecursionError):
+        return None  # unreadable statistics leave nothing out
+    return tree if isinstance(tree, dict) and end == len(text) else None

@@ -1,0 +1,236 @@
+"""The functions of the language of ``where``, each as a literal, as a condition, or as a function of a column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.predicates import arithmetic, coercion, monotone
+from delta_sharing_spark.predicates.coercion import Scalar
+from delta_sharing_spark.predicates.common_types import CastLiteral
+from delta_sharing_spark.predicates.literals import cast
+from delta_sharing_spark.predicates.monotone import Monotone
+from delta_sharing_spark.predicates.scalar_types import (
+    BITS,
+    BOOLEAN,
+    DATE,
+    INTEGER,
+    LONG,
+    SQL_TYPES,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VOID,
+    spark_name,
+)
+from delta_sharing_spark.predicates.times import DAY, Zone, civil_from_days, days_from_civil, plus_months
+from delta_sharing_spark.predicates.tree import (
+    UNKNOWN,
+    Column,
+    Constant,
+    Expression,
+    IsNull,
+    Like,
+    Literal,
+    disjunction,
+    negation,
+)  # fmt: skip
+from delta_sharing_spark.schema.types import DataType
+
+Operand = Scalar | Expression
+
+#: Functions of the moment of the load, with the type of their value; the first need no parentheses.
+CURRENT: dict[str, DataType] = {
+    "CURRENT_DATE": DATE,
+    "CURRENT_TIMESTAMP": TIMESTAMP,
+    "LOCALTIMESTAMP": TIMESTAMP_NTZ,
+}
+_MOMENTS = {**CURRENT, "NOW": TIMESTAMP, "CURDATE": DATE}
+_TEXTS = {"STARTSWITH": ("", "%"), "ENDSWITH": ("%", ""), "CONTAINS": ("%", "%")}
+_CASTS = {**SQL_TYPES, "TO_DATE": DATE, "TO_TIMESTAMP": TIMESTAMP}
+_NO_CASTS = {"BYTE", "SHORT", "INTEGER", "LONG", "REAL", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"}  # types, but no functions
+
+
+def call(name: str, arguments: Sequence[Operand], zone: Zone, now: int | None) -> Operand | None:
+    """What a call means; None for a function that is not in the language.
+
+    Args:
+        name: The function's name, in upper case.
+        arguments: What its arguments mean.
+        zone: The session's time zone.
+        now: The moment of the load, in microseconds since 1970; None where it may not be used.
+
+    Raises:
+        PredicateError: Arguments of a number, kind or type that the function does not take here.
+    """
+    if name in _MOMENTS:
+        _count(name, arguments, 0)
+        return _moment(name, zone, now)
+    if name in ("ISNULL", "ISNOTNULL"):
+        _count(name, arguments, 1)
+        result = null_test(arguments[0])
+        return negation(result) if name == "ISNOTNULL" else result
+    if name in ("COALESCE", "IFNULL", "NVL"):
+        return _coalesce(arguments, zone)
+    scalars = [a for a in arguments if isinstance(a, Scalar)]
+    handler = _HANDLERS.get(name)
+    known = handler is not None or name in _TEXTS or (name in _CASTS and name not in _NO_CASTS)
+    if not known:
+        return None
+    if len(scalars) < len(arguments):
+        raise PredicateError(f"{name.lower()}() takes columns and literals, not conditions")
+    if name in _TEXTS:
+        _count(name, arguments, 2)
+        return _text_test(name, scalars[0], scalars[1])
+    if handler is None:
+        _count(name, arguments, 1)
+        if isinstance(scalars[0], coercion.Coalesce):
+            raise PredicateError(f"{name.lower()}() of coalesce() is not part of the language of where")
+        return cast_operand(scalars[0], _CASTS[name], zone)
+    count, function = handler
+    _count(name, arguments, count)
+    return function(scalars, zone)
+
+
+def cast_operand(operand: Column | Monotone | Literal, target: DataType, zone: Zone) -> Scalar:
+    """``CAST(operand AS target)``; raises PredicateError where Spark does, or where a column's values might not fit."""
+    if isinstance(operand, Literal):
+        value = cast(operand, target, zone)
+        return CastLiteral(value.value, value.type)
+    return operand if operand.type == target else monotone.upcast(operand, target, zone)
+
+
+def null_test(operand: Operand) -> Expression:
+    """``operand IS NULL``."""
+    if isinstance(operand, Scalar):
+        return coercion.is_null(operand)
+    return Constant(operand.value is None) if isinstance(operand, Constant) else IsNull(operand)
+
+
+def _count(name: str, arguments: Sequence[Operand], count: int) -> None:
+    if len(arguments) != count:
+        raise PredicateError(f"{name.lower()}() takes {count} argument{'s' * (count != 1)} here, not {len(arguments)}")
+
+
+def _moment(name: str, zone: Zone, now: int | None) -> Literal:
+    if now is None:
+        raise PredicateError(
+            f"{name.lower()}() means another moment in each batch of a stream; write the date or timestamp itself"
+        )
+    kind = _MOMENTS[name]
+    if kind == TIMESTAMP:
+        return CastLiteral(now, TIMESTAMP)
+    local = zone.to_local(now)
+    return CastLiteral(local // DAY if kind == DATE else local, kind)
+
+
+def _coalesce(arguments: Sequence[Operand], zone: Zone) -> Operand:
+    if not arguments:
+        raise PredicateError("coalesce() takes a column, and then literals")
+    scalars = [a for a in arguments if isinstance(a, Scalar)]
+    if len(scalars) == len(arguments):
+        return coercion.coalesce(scalars, zone)
+    condition, default = (
+        arguments[0],
+        next((d for d in scalars if isinstance(d, Literal) and d.value is not None), None),
+    )
+    if (
+        isinstance(condition, Scalar)
+        or len(scalars) < len(arguments) - 1
+        or any(d.type not in (BOOLEAN, VOID) for d in scalars)
+    ):
+        raise PredicateError("coalesce of conditions takes one condition, and then TRUE or FALSE")
+    if default is None:
+        return condition
+    return disjunction([condition, IsNull(condition)]) if default.value else coercion.is_true(condition)
+
+
+def _text_test(name: str, operand: Scalar, part: Scalar) -> Expression:
+    """``startswith``, ``endswith`` and ``contains``, as the LIKE that means the same."""
+    if not isinstance(operand, Column) or operand.type != STRING:
+        raise PredicateError(f"{name.lower()}() is evaluated on STRING columns only")
+    if not isinstance(part, Literal) or part.type not in (STRING, VOID):
+        raise PredicateError(f"the second argument of {name.lower()}() must be a string literal")
+    if not isinstance(part.value, str):
+        return UNKNOWN
+    before, after = _TEXTS[name]
+    pattern = "".join("\\" + c if c in "%_\\" else c for c in part.value)
+    return Like(operand, before + pattern + after)
+
+
+def _year(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
+    (operand,) = arguments
+    if isinstance(operand, Literal):
+        value = _date(operand, zone).value
+        return CastLiteral(None if value is None else civil_from_days(int(value))[0], INTEGER)
+    return monotone.year(_of_column("year", operand), zone)
+
+
+def _date_trunc(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
+    unit, operand = arguments
+    return monotone.truncated_timestamp(_unit(unit), _of_column("date_trunc", operand), zone)
+
+
+def _trunc(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
+    operand, unit = arguments
+    return monotone.truncated_date(_of_column("trunc", operand), _unit(unit), zone)
+
+
+def _unit(unit: Scalar) -> str:
+    if not isinstance(unit, Literal) or not isinstance(unit.value, str):
+        raise PredicateError("the unit must be a string literal, as in 'MONTH'")
+    return unit.value
+
+
+def _of_column(name: str, operand: Scalar) -> Column | Monotone:
+    if isinstance(operand, Column | Monotone):
+        return operand
+    raise PredicateError(f"{name}() takes a column here")
+
+
+def _date(operand: Scalar, zone: Zone) -> Literal:
+    if isinstance(operand, Literal) and operand.type in (DATE, STRING, VOID):
+        return cast(operand, DATE, zone)
+    raise PredicateError(f"a date literal is needed here, not {spark_name(operand.type)}")
+
+
+def _whole(operand: Scalar) -> int | None:
+    if not isinstance(operand, Literal) or operand.type not in (*BITS, VOID) or operand.type == LONG:
+        raise PredicateError("an INT literal is needed here")
+    return None if operand.value is None else int(operand.value)
+
+
+def _make_date(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
+    numbers = [_whole(a) for a in arguments]
+    if None in numbers:
+        return CastLiteral(None, DATE)
+    year, month, day = (n for n in numbers if n is not None)
+    days = days_from_civil(year, month, day) if 0 < month < 13 and 0 < day < 32 and abs(year) < 1_000_000 else None
+    if days is None or civil_from_days(days) != (year, month, day):
+        raise PredicateError(f"make_date({year}, {month}, {day}) is no date")
+    return CastLiteral(days, DATE)
+
+
+def _moved_date(months: bool, sign: int) -> Callable[[Sequence[Scalar], Zone], Scalar]:
+    def moved(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
+        date, amount = _date(arguments[0], zone), _whole(arguments[1])
+        if date.value is None or amount is None:
+            return CastLiteral(None, DATE)
+        assert isinstance(date.value, int)
+        days = plus_months(date.value, sign * amount) if months else date.value + sign * amount
+        moved_to = arithmetic.later(Literal(days, DATE), 0, INTEGER, zone)
+        return CastLiteral(moved_to.value, DATE)
+
+    return moved
+
+
+_HANDLERS: dict[str, tuple[int, Callable[[Sequence[Scalar], Zone], Scalar]]] = {
+    "YEAR": (1, _year),
+    "DATE_TRUNC": (2, _date_trunc),
+    "TRUNC": (2, _trunc),
+    "MAKE_DATE": (3, _make_date),
+    "DATE_ADD": (2, _moved_date(False, 1)),
+    "DATEADD": (2, _moved_date(False, 1)),
+    "DATE_SUB": (2, _moved_date(False, -1)),
+    "ADD_MONTHS": (2, _moved_date(True, 1)),
+}

@@ -1,0 +1,258 @@
+"""The truth values that a predicate may take over rows of which only bounds are known: NULLs, values, ends.
+
+Each part of the tree has the set of truth values it may take, three bits: true, false, unknown. The sets are
+never too small, whatever stands around a part, so NOT, ``IS NULL`` of conditions and wide bounds need no special
+care: rows may be skipped exactly when *true* is not in the set of the whole.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from delta_sharing_spark.predicates.keys import key
+from delta_sharing_spark.predicates.like import ANY, like_matcher, like_parts, like_prefix
+from delta_sharing_spark.predicates.tree import (
+    And,
+    Column,
+    Compare,
+    CompareColumns,
+    Constant,
+    Expression,
+    In,
+    IsNull,
+    IsTrue,
+    Like,
+    Not,
+    Or,
+)  # fmt: skip
+from delta_sharing_spark.schema.types import Decimal, Primitive
+
+#: The truth values that a condition may take over some rows, as bits of a set.
+TRUE, FALSE, UNKNOWN = 1, 2, 4
+
+
+class ColumnBounds(NamedTuple):
+    """What is known of a column's values in some rows; bounds are keys (``coercion.key``), None is unbounded.
+
+    Attributes:
+        nulls: Whether a NULL may be among them.
+        values: Whether anything but NULL may be among them.
+        low, high: No value is below or above; they need not occur.
+        high_number: The same as ``high`` for values other than NaN, which statistics often leave out.
+    """
+
+    nulls: bool = True
+    values: bool = True
+    low: Any = None
+    high: Any = None
+    high_number: Any = None
+
+
+UNBOUNDED = ColumnBounds()
+ALL_NULL = ColumnBounds(True, False)
+
+PossibleValues = Callable[[Sequence[ColumnBounds]], int]
+
+
+def constant_bounds(key: Any) -> ColumnBounds:
+    """One known value in every row."""
+    return ColumnBounds(False, True, key, key, key)
+
+
+def _join(a: int, b: int, conjunction: bool) -> int:
+    absorbing, neutral = (FALSE, TRUE) if conjunction else (TRUE, FALSE)
+    result = (a | b) & absorbing if a and b else 0
+    if a & b & neutral:
+        result |= neutral
+    if (a & UNKNOWN and b & (UNKNOWN | neutral)) or (b & UNKNOWN and a & neutral):
+        result |= UNKNOWN
+    return result
+
+
+_AND = [[_join(a, b, True) for b in range(8)] for a in range(8)]
+_OR = [[_join(a, b, False) for b in range(8)] for a in range(8)]
+_NOT = [(b & UNKNOWN) | (FALSE if b & TRUE else 0) | (TRUE if b & FALSE else 0) for b in range(8)]
+
+
+def compile_possible_values(expression: Expression, slots: Mapping[tuple[str, ...], int]) -> PossibleValues:
+    """A function from the bounds of each column (by slot) to the truth values that rows may give.
+
+    Args:
+        expression: A bound tree.
+        slots: The place in the list of bounds of every column path.
+    """
+    match expression:
+        case Constant(value):
+            bits = UNKNOWN if value is None else TRUE if value else FALSE
+            return lambda bounds: bits
+        case Compare(op, column, literal):
+            return _compare(slots[column.path], op, key(literal.value, literal.type))
+        case In(column, literals):
+            return _membership(slots[column.path], [key(v.value, v.type) for v in literals], column)
+        case Like(column, pattern, escape):
+            return _like(slots[column.path], pattern, escape)
+        case CompareColumns(op, left, right):
+            return _columns(op, slots[left.path], slots[right.path], *_scales(left, right))
+        case IsNull(Column(path)):
+            slot = slots[path]
+            return lambda bounds: (TRUE if bounds[slot].nulls else 0) | (FALSE if bounds[slot].values else 0)
+        case IsNull(operand):
+            assert not isinstance(operand, Column)
+            inner = compile_possible_values(operand, slots)
+            table = [(TRUE if b & UNKNOWN else 0) | (FALSE if b & (TRUE | FALSE) else 0) for b in range(8)]
+            return lambda bounds: table[inner(bounds)]
+        case IsTrue(operand):
+            inner = compile_possible_values(operand, slots)
+            table = [(b & TRUE) | (FALSE if b & (FALSE | UNKNOWN) else 0) for b in range(8)]
+            return lambda bounds: table[inner(bounds)]
+        case Not(operand):
+            inner = compile_possible_values(operand, slots)
+            return lambda bounds: _NOT[inner(bounds)]
+        case And(operands) | Or(operands):
+            parts = [compile_possible_values(o, slots) for o in operands]
+            return _joined(parts, _AND, FALSE) if isinstance(expression, And) else _joined(parts, _OR, TRUE)
+    raise TypeError(f"not a node of a where: {expression!r}")
+
+
+def _joined(parts: list[PossibleValues], table: list[list[int]], absorbing: int) -> PossibleValues:
+    first, rest = parts[0], parts[1:]
+
+    def joined(bounds: Sequence[ColumnBounds]) -> int:
+        bits = first(bounds)
+        for part in rest:
+            if bits == absorbing:
+                break
+            bits = table[bits][part(bounds)]
+        return bits
+
+    return joined
+
+
+def _compare(slot: int, op: str, split: Any) -> PossibleValues:
+    def equal(bounds: Sequence[ColumnBounds]) -> int:
+        nulls, values, low, high, number = bounds[slot]
+        bits = UNKNOWN if nulls else 0
+        if values:
+            if (low is None or low <= split) and (
+                number is None or number >= split or (high is not None and high == split)
+            ):
+                bits |= TRUE
+            if low is None or high is None or low != split or high != split:
+                bits |= FALSE
+        return bits
+
+    def ordered(bounds: Sequence[ColumnBounds]) -> int:
+        nulls, values, low, high, _ = bounds[slot]
+        bits = UNKNOWN if nulls else 0
+        if values:
+            below = low is None or (
+                low < split if strictly_below else low <= split
+            )  # some value may lie below the split
+            above = high is None or (high >= split if strictly_below else high > split)  # or above it
+            bits |= ((TRUE if less else FALSE) if below else 0) | ((FALSE if less else TRUE) if above else 0)
+        return bits
+
+    less = op in ("<", "<=")
+    strictly_below = op in ("<", ">=")
+    return equal if op == "=" else ordered
+
+
+def _membership(slot: int, keys: list[Any], column: Column) -> PossibleValues:
+    ordered = sorted(set(keys))
+    members = set(ordered)
+
+    def member(bounds: Sequence[ColumnBounds]) -> int:
+        nulls, values, low, high, number = bounds[slot]
+        bits = UNKNOWN if nulls else 0
+        if values:
+            first = 0 if low is None else bisect_left(ordered, low)
+            if first < len(ordered) and (
+                number is None or ordered[first] <= number or (high is not None and ordered[-1] == high)
+            ):
+                bits |= TRUE
+            if low is None or low != high or low not in members:
+                bits |= FALSE
+        return bits
+
+    return member
+
+
+def _like(slot: int, pattern: str, escape: str) -> PossibleValues:
+    prefix = like_prefix(pattern, escape)[0].encode()
+    beyond = prefix + b"\xff"  # above every string that begins so: UTF-8 has no such byte
+    matches = like_matcher(pattern, escape)
+    everything = like_parts(pattern, escape) == [ANY]
+
+    def like(bounds: Sequence[ColumnBounds]) -> int:
+        nulls, values, low, high, _ = bounds[slot]
+        bits = UNKNOWN if nulls else 0
+        if not values:
+            return bits
+        if everything:
+            return bits | TRUE
+        if low is not None and low == high:
+            return bits | (TRUE if matches(low.decode("utf-8", "replace")) else FALSE)
+        possible = (low is None or low < beyond) and (high is None or high >= prefix)
+        return bits | FALSE | (TRUE if possible else 0)
+
+    return like
+
+
+def _scales(left: Column, right: Column) -> tuple[int, int]:
+    """Factors that bring the keys of two decimals to one scale."""
+    if isinstance(left.type, Decimal) and isinstance(right.type, Decimal):
+        scale = max(left.type.scale, right.type.scale)
+        return int(10 ** (scale - left.type.scale)), int(10 ** (scale - right.type.scale))
+    return 1, 1
+
+
+def _columns(op: str, left: int, right: int, left_factor: int, right_factor: int) -> PossibleValues:
+    if op in (">", ">="):
+        left, right, left_factor, right_factor = right, left, right_factor, left_factor
+        op = "<" if op == ">" else "<="
+    scaled = left_factor != 1 or right_factor != 1
+
+    def compare(bounds: Sequence[ColumnBounds]) -> int:
+        a, b = bounds[left], bounds[right]
+        bits = UNKNOWN if a.nulls or b.nulls else 0
+        if not (a.values and b.values):
+            return bits
+        a_low, a_high, b_low, b_high = a.low, a.high, b.low, b.high
+        if scaled:
+            a_low, a_high = (None if v is None else v * left_factor for v in (a_low, a_high))
+            b_low, b_high = (None if v is None else v * right_factor for v in (b_low, b_high))
+        if op == "=":
+            apart = (a_high is not None and b_low is not None and a_high < b_low) or (
+                b_high is not None and a_low is not None and b_high < a_low
+            )
+            same = a_low is not None and a_low == a_high and b_low == a_low and b_high == a_low
+            return bits | (0 if apart else TRUE) | (0 if same else FALSE)
+        true = a_low is None or b_high is None or (a_low < b_high if op == "<" else a_low <= b_high)
+        false = a_high is None or b_low is None or (a_high >= b_low if op == "<" else a_high > b_low)
+        return bits | (TRUE if true else 0) | (FALSE if false else 0)
+
+    return compare
+
+
+def may_exclude(expression: Expression, prunable: Callable[[Column], bool], negated: bool = False) -> bool:
+    """Whether bounds could ever show that no row passes; ``prunable`` tells for which columns bounds are kept."""
+    match expression:
+        case And(operands) | Or(operands):
+            parts = [may_exclude(o, prunable, negated) for o in operands]
+            return any(parts) if isinstance(expression, And) != negated else all(parts)
+        case Not(operand):
+            return may_exclude(operand, prunable, not negated)
+        case IsTrue(operand):
+            return may_exclude(operand, prunable, negated)
+        case IsNull(operand):
+            return isinstance(operand, Column) and prunable(Column(operand.path, Primitive("long")))
+        case Like(column, pattern, escape):
+            return prunable(column) and like_prefix(pattern, escape)[0] != ""
+        case Compare(_, column, _) | In(column, _):
+            return prunable(column)
+        case CompareColumns(_, left, right):
+            return prunable(left) and prunable(right)
+        case Constant(value):
+            return value is None or value == negated

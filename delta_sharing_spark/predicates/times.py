@@ -1,0 +1,200 @@
+"""Dates and timestamps as Spark 4 computes them: time zones, texts, calendar arithmetic.
+
+A form that is rare and easily misread (a year of five digits, ``'today'``, a zone on a timestamp without zone) is
+refused, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone, tzinfo
+
+from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.predicates.scalar_types import DATE, TIMESTAMP, TIMESTAMP_NTZ, spark_name
+from delta_sharing_spark.schema.types import DataType, Primitive
+
+#: Microseconds of a day.
+DAY = 86_400_000_000
+
+_EPOCH = date(1970, 1, 1).toordinal()
+_DATE = re.compile(r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
+_TIMESTAMP = re.compile(
+    r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T](?:([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]+))?)?"
+    r" ?(Z|UTC|GMT|[+-][0-9]{1,2}:[0-9]{2}|[+-][0-9]{2}(?:[0-9]{2})?|[A-Z][A-Za-z_]+/[A-Za-z_/+-]+)?)?)?)?)?"
+)
+_SPECIAL_DATES = {"epoch", "now", "today", "tomorrow", "yesterday"}
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """The session time zone, in which timestamps without a zone are read."""
+
+    name: str = "UTC"
+
+    @property
+    def is_utc(self) -> bool:
+        return self.name.upper() in ("UTC", "Z", "GMT", "ETC/UTC", "+00:00")
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether its clock is never set; raises PredicateError for an offset that is none."""
+        return self._ahead() is not None
+
+    def to_utc(self, local: int) -> int:
+        """Microseconds since 1970 of a local wall clock, given as if it were UTC; as ``java.time`` resolves it."""
+        ahead = self._ahead()
+        if ahead is None:
+            days, rest = divmod(local, DAY)
+            if days < 0 or days > 2_900_000:
+                raise PredicateError(f"a time in the zone {self.name} outside 1970 to 9900; write it in UTC")
+            wall = datetime.fromordinal(days + _EPOCH) + timedelta(microseconds=rest)
+            ahead = _micros(self._region().utcoffset(wall))
+        return local - ahead
+
+    def to_local(self, micros: int) -> int:
+        """The local wall clock at an instant, as if it were UTC."""
+        ahead = self._ahead()
+        if ahead is None:
+            if not 0 <= micros <= 2_900_000 * DAY:
+                raise PredicateError(f"a time in the zone {self.name} outside 1970 to 9900; write it in UTC")
+            instant = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=micros)
+            ahead = _micros(instant.astimezone(self._region()).utcoffset())
+        return micros + ahead
+
+    def start_of_day(self, days: int) -> int:
+        """The first instant of a local day, in microseconds since 1970; a clock that is set forward over midnight skips to it."""
+        wall = days * DAY
+        first = self.to_utc(wall)
+        if self.is_fixed or self.to_local(first) == wall:
+            return first
+        low, high = first - DAY, first  # midnight is skipped: the day begins where the clock is set forward
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.to_local(middle) >= wall else (middle + 1, high)
+        return low
+
+    def passes_once(self, wall: int) -> bool:
+        """Whether a local wall clock (microseconds since 1970 as if it were UTC) shows a time no more than once."""
+        if self.is_fixed:
+            return True
+        first = self.to_utc(wall)
+        days, rest = divmod(wall, DAY)
+        local = (datetime.fromordinal(days + _EPOCH) + timedelta(microseconds=rest)).replace(fold=1)
+        second = wall - _micros(self._region().utcoffset(local))
+        return second == first or self.to_local(second) != wall
+
+    def plus(self, micros: int, days: int, rest: int) -> int:
+        """An instant some local days and then microseconds later; of a time that the clock shows twice, as ``java.time`` chooses."""
+        if days:
+            wall = self.to_local(micros) + days * DAY
+            before = self.to_local(micros) - micros
+            later = self.to_utc(wall)
+            kept = wall - before  # the offset stays as it is where the wall clock allows
+            micros = kept if self.to_local(kept) == wall else later
+        return micros + rest
+
+    def _ahead(self) -> int | None:
+        """Microseconds that the zone is always ahead of UTC; None if that depends on the time."""
+        if self.is_utc:
+            return 0
+        match = re.fullmatch(r"([+-])([0-9]{1,2}):?([0-9]{2})?", self.name)
+        if match is None:
+            return None
+        minutes = int(match[2]) * 60 + int(match[3] or 0)
+        if minutes > 18 * 60 or int(match[3] or 0) > 59:
+            raise PredicateError(f"{self.name} is not a zone offset")
+        return (-minutes if match[1] == "-" else minutes) * 60_000_000
+
+    def _region(self) -> tzinfo:
+        import zoneinfo
+
+        try:
+            return zoneinfo.ZoneInfo(self.name)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise PredicateError(f"the time zone {self.name!r} is not known here; write the time in UTC") from error
+
+
+def _micros(offset: timedelta | None) -> int:
+    assert offset is not None
+    return offset // timedelta(microseconds=1)
+
+
+def days_from_civil(year: int, month: int, day: int) -> int:
+    """Days since 1970 of a date of the proleptic Gregorian calendar, of any year; the day may lie beyond the month."""
+    year -= month <= 2
+    era, of_era = divmod(year, 400)
+    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + day_of_year - 719_468
+
+
+def civil_from_days(days: int) -> tuple[int, int, int]:
+    """Year, month and day of days since 1970."""
+    era, day = divmod(days + 719_468, 146_097)
+    of_era = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * of_era + of_era // 4 - of_era // 100
+    month = (5 * day + 2) // 153
+    year = of_era + era * 400 + (month >= 10)
+    return year, month + 3 if month < 10 else month - 9, day - (153 * month + 2) // 5 + 1
+
+
+def plus_months(days: int, months: int) -> int:
+    """A date some months later, on the month's last day where it has no such day."""
+    year, month, day = civil_from_days(days)
+    later, month = divmod(year * 12 + month - 1 + months, 12)
+    length = days_from_civil(later, month + 2, 1) - days_from_civil(later, month + 1, 1) if month < 11 else 31
+    return days_from_civil(later, month + 1, min(day, length))
+
+
+def start_of_unit(days: int, unit: str, units_later: int = 0) -> int:
+    """The first day of the ``YEAR``, ``QUARTER``, ``MONTH``, ``WEEK`` or ``DAY`` that holds a day, or of a later one."""
+    if unit in ("DAY", "WEEK"):
+        length = 1 if unit == "DAY" else 7
+        return (days + 3) // length * length - 3 + units_later * length  # weeks begin on Mondays
+    months = {"YEAR": 12, "QUARTER": 3, "MONTH": 1}[unit]
+    year, month, _ = civil_from_days(days)
+    year, month = divmod(year * 12 + (month - 1) // months * months + units_later * months, 12)
+    return days_from_civil(year, month + 1, 1)
+
+
+def parse_date(text: str) -> int:
+    """Days since 1970 of a string that Spark casts to DATE (``yyyy[-m[m][-d[d][ ...]]]``)."""
+    match = _DATE.fullmatch(text.strip(" \t\r\n"))
+    if match is None:
+        raise malformed(text, DATE)
+    return _days(match[1], match[2], match[3], text, DATE)
+
+
+def parse_timestamp(text: str, zone: Zone, *, ntz: bool = False) -> int:
+    """Microseconds since 1970 of a string that Spark casts to TIMESTAMP, or with ``ntz`` to TIMESTAMP_NTZ."""
+    kind = TIMESTAMP_NTZ if ntz else TIMESTAMP
+    match = _TIMESTAMP.fullmatch(text.strip(" \t\r\n"))
+    if match is None:
+        raise malformed(text, kind)
+    year, month, day, hour, minute, second, fraction, zone_text = match.groups()
+    if int(hour or 0) > 23 or int(minute or 0) > 59 or int(second or 0) > 59:
+        raise malformed(text, kind)
+    micros = _days(year, month, day, text, kind) * DAY
+    micros += ((int(hour or 0) * 60 + int(minute or 0)) * 60 + int(second or 0)) * 1_000_000
+    micros += int((fraction or "0")[:6].ljust(6, "0"))
+    if ntz:
+        if zone_text:
+            raise PredicateError(f"{text!r} names a time zone, but TIMESTAMP_NTZ has none; leave the zone out")
+        return micros
+    return (Zone(zone_text) if zone_text else zone).to_utc(micros)
+
+
+def _days(year: str, month: str | None, day: str | None, text: str, kind: Primitive) -> int:
+    try:
+        return date(int(year), int(month or 1), int(day or 1)).toordinal() - _EPOCH
+    except ValueError as error:
+        raise malformed(text, kind) from error
+
+
+def malformed(text: str, kind: DataType) -> PredicateError:
+    """The error of a string that cannot be cast."""
+    if text.strip().lower() in _SPECIAL_DATES:
+        return PredicateError(f"the special value {text!r} changes with the time of the query; write the {kind} itself")
+    hints = {"date": " (yyyy-mm-dd)", "timestamp": " (yyyy-mm-dd hh:mm:ss[.ffffff][zone])"}
+    form = hints.get(str(kind).removesuffix("_ntz"), "")
+    return PredicateError(f"the string {text[:50]!r} cannot be cast to {spark_name(kind)}{form}")

@@ -1,0 +1,157 @@
+"""Statistics of a column chunk, read from the bytes of a Parquet footer.
+
+pyarrow decodes them where no error can be raised: bytes of a wrong length end the process. Here a chunk's metadata is
+found in the footer by the numbers that pyarrow tells of it (its count of values, sizes and page offset stand in a row),
+and the few fields after them are read one by one. What does not read as the format says tells nothing.
+
+Format: parquet.thrift, ``ColumnMetaData`` and ``Statistics``, in Thrift's compact protocol.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+#: Types of the compact protocol.
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 12
+#: Of ``ColumnMetaData``: the fields after ``data_page_offset`` up to the one that is wanted.
+_INDEX_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET, _STATISTICS = 10, 11, 12
+#: Of ``Statistics``; the first two are deprecated: their order is known for signed numbers only.
+_OLD_MAX, _OLD_MIN, _NULL_COUNT, _DISTINCT_COUNT, _MAX, _MIN = 1, 2, 3, 4, 5, 6
+_NUMBERS = {"INT32": struct.Struct("<i"), "INT64": struct.Struct("<q"), "FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d"), "BOOLEAN": struct.Struct("<?")}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkStatistics:
+    """Statistics of one column chunk, by the names that pyarrow gives them.
+
+    ``min_raw`` and ``max_raw`` are values of the physical type; they mean something where ``has_min_max`` is true.
+    """
+
+    has_null_count: bool
+    null_count: int | None
+    has_min_max: bool
+    min_raw: Any = None
+    max_raw: Any = None
+
+
+def find_statistics(
+    footer: bytes, chunk: Any, physical_type: str, start: int = 0
+) -> tuple[ChunkStatistics | None, int]:
+    """The statistics of a chunk, None if it has none that can be read; and where in the footer they stand.
+
+    Args:
+        footer: The file's footer.
+        chunk: ``pyarrow.parquet.ColumnChunkMetaData``, of which only numbers are asked.
+        physical_type: The column's.
+        start: Where to look first: chunks of one column follow each other in the order of row groups.
+    """
+    sizes = (chunk.num_values, chunk.total_uncompressed_size, chunk.total_compressed_size)
+    # Fields 5, 6 and 7, and right after them 9, as every writer leaves out 8 (key_value_metadata).
+    needle = b"".join(b"\x16" + _varint(size) for size in sizes) + b"\x26" + _varint(chunk.data_page_offset)
+    position = footer.find(needle, start)
+    if position < 0 and start:
+        position = footer.find(needle)
+    if position < 0:
+        return None, start
+    try:
+        found = _Reader(footer, position + len(needle)).statistics(physical_type)
+    except (IndexError, struct.error, _Unreadable):
+        found = None
+    return found, position + len(needle)
+
+
+def _varint(number: int) -> bytes:
+    """A signed number in zigzag and base 128."""
+    rest = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+class _Unreadable(Exception):
+    """A field of a type that does not stand here."""
+
+
+class _Reader:
+    """Fields of a compact Thrift struct, one after the other."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes, position: int) -> None:
+        self._data, self._position = data, position
+
+    def statistics(self, physical_type: str) -> ChunkStatistics | None:
+        """From behind ``data_page_offset``."""
+        field = 9
+        while True:
+            field, kind = self._header(field)
+            if field == _STATISTICS and kind == _STRUCT:
+                return _decoded(self._fields(), physical_type)
+            if field not in (_INDEX_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET) or kind != _I64:
+                return None
+            self._number()
+
+    def _fields(self) -> dict[int, Any]:
+        values: dict[int, Any] = {}
+        field = 0
+        while True:
+            field, kind = self._header(field)
+            if kind == 0:
+                return values
+            if kind == _BINARY:
+                values[field] = self._binary()
+            elif kind in (_I16, _I32, _I64):
+                values[field] = self._number()
+            elif kind not in (_TRUE, _FALSE):
+                raise _Unreadable
+
+    def _header(self, before: int) -> tuple[int, int]:
+        byte = self._data[self._position]
+        self._position += 1
+        kind, delta = byte & 0x0F, byte >> 4
+        if kind == 0:
+            return before, 0
+        return (before + delta if delta else self._number()), kind
+
+    def _number(self) -> int:
+        raw = self._unsigned()
+        return (raw >> 1) ^ -(raw & 1)
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._data[self._position]
+            self._position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 63:
+                raise _Unreadable
+
+    def _binary(self) -> bytes:
+        length = self._unsigned()
+        start = self._position
+        self._position += length
+        if self._position > len(self._data):
+            raise _Unreadable
+        return self._data[start : self._position]
+
+
+def _decoded(values: dict[int, Any], physical_type: str) -> ChunkStatistics:
+    nulls = values.get(_NULL_COUNT)
+    counted = isinstance(nulls, int) and nulls >= 0
+    number = _NUMBERS.get(physical_type)
+    low, high = values.get(_MIN), values.get(_MAX)
+    if low is None and high is None and number is not None:
+        low, high = values.get(_OLD_MIN), values.get(_OLD_MAX)
+    if physical_type == "INT96" or not isinstance(low, bytes) or not isinstance(high, bytes):
+        return ChunkStatistics(counted, nulls if counted else None, False)
+    if number is not None:
+        (low,), (high,) = number.unpack(low), number.unpack(high)
+    return ChunkStatistics(counted, nulls if counted else None, True, low, high)

@@ -1,0 +1,67 @@
+"""A wrong share, schema or table: which of its three names it is, and what it was probably meant to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from delta_sharing_spark.errors import DeltaSharingError, NotFoundError
+from delta_sharing_spark.option_values import nearest
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.sharing.rest import SharingRest
+
+#: Names looked at, which is one page of a listing, and names shown where none is near.
+_LOOKED_AT, _SHOWN = 500, 5
+#: Seconds for an answer, and for tries: the error is known already, and this only explains it.
+_TIMEOUT = 5.0
+#: What a 404 says to do, which the names that there are make needless.
+_ADVICE = "; check the names of share, schema and table, and the endpoint in the profile"
+
+
+def with_near_names(
+    error: NotFoundError, rest: SharingRest, share: str, schema: str = "", table: str = ""
+) -> NotFoundError:
+    """The same error, with what the share has instead: as far as one page of one listing tells, else unchanged.
+
+    Args:
+        error: The server's 404.
+        rest: The server.
+        share, schema, table: What was asked for; without a table, or a schema, what was listed.
+    """
+    settings = replace(rest.settings, read_timeout=min(_TIMEOUT, rest.settings.read_timeout), retry_seconds=0.0)
+    brief = replace(rest, settings=settings)
+    listings: tuple[tuple[str, str, Callable[[], Iterator[str]], str], ...] = (
+        ("table", table, lambda: (t.name for t in brief.list_tables(share, schema)), f"{share}.{schema}"),
+        ("schema", schema, lambda: (s.name for s in brief.list_schemas(share)), share),
+        ("share", share, lambda: (s.name for s in brief.list_shares()), "the profile"),
+    )
+    for kind, name, listing, holder in listings:
+        if not name:
+            continue
+        try:
+            names = list(islice(listing(), _LOOKED_AT))
+        except NotFoundError:
+            continue  # the name above it is wrong as well
+        except DeltaSharingError:
+            return error
+        hint = _hint(kind, name, names, holder)
+        if hint is None:
+            return error
+        return NotFoundError(f"{str(error).removesuffix(_ADVICE)}; {hint}", **error.__dict__)
+    return error
+
+
+def _hint(kind: str, name: str, names: Iterable[str], holder: str) -> str | None:
+    known = sorted(names)
+    if name.lower() in (k.lower() for k in known):
+        return None
+    if not known:
+        return f"{holder} has no {kind}s"
+    close = nearest(name, known)
+    if close is not None:
+        return f"{holder} has no {kind} {name!r}; did you mean {close!r}?"
+    shown = ", ".join(map(repr, known[:_SHOWN])) + (", ..." if len(known) > _SHOWN else "")
+    return f"{holder} has no {kind} {name!r}; it has {shown}"

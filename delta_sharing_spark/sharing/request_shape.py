@@ -1,0 +1,96 @@
+"""The two shapes of a query for a snapshot's files, for servers that answer only one of them.
+
+The reference server picks one of two engines by what stands in a query: Delta Kernel, which knows the reader features,
+or Delta Standalone, which does not, as soon as ``maxFiles``, ``predicateHints``, ``startingVersion`` or ``pageToken`` is
+there. So a query first carries only what its caller asked for. Where the server refuses it, or fails on it each time, the
+same query goes out once more in the other shape (with a page size and without hints, or the other way round), and the
+shape that was answered is remembered for the server and the table.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+
+from delta_sharing_spark.errors import RequestRefusedError, ServerError, UnavailableError
+from delta_sharing_spark.process_cache import ProcessCache
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.query import Query
+from delta_sharing_spark.sharing.refusals import is_about_versions
+
+#: The page size of the paged shape; the reference server's own bound.
+PAGE_SIZE = 10_000
+#: Statuses that can be about a query's shape: bad, too large an answer, unprocessable, not implemented.
+_ABOUT_SHAPE = (400, 413, 422, 501)
+_MOST_TABLES = 1024
+_QUOTED = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """The shape that a server answered after it had refused the other one.
+
+    Attributes:
+        paged: Whether it has a page size.
+        reason: What the server said to the other shape.
+    """
+
+    paged: bool
+    reason: str
+
+    def __str__(self) -> str:
+        shape = f"with pages of {PAGE_SIZE} files" if self.paged else "without a page size"
+        return f"{shape} and without hints, because the server refuses the usual query: {self.reason}"
+
+
+_fallbacks: ProcessCache[tuple[str, str], Fallback] = ProcessCache(_MOST_TABLES)
+
+
+def other_shape(query: Query) -> Query | None:
+    """The same snapshot asked for in the other shape; None where a query has only one.
+
+    A range of versions has one, and so has a query that renews by a token: its refusal is about the token.
+    """
+    if query.starting_version is not None or query.refresh_token is not None:
+        return None
+    paged = query.max_files is None and not query.predicate_hints
+    return replace(
+        query,
+        max_files=PAGE_SIZE if paged else None,
+        predicate_hints=(),
+        json_predicate_hints=None,
+        limit_hint=None,
+        idempotency_key=str(uuid.uuid4()) if query.idempotency_key else None,
+    )
+
+
+def may_answer_other_shape(refusal: ServerError) -> bool:
+    """Whether a refusal can be about a query's shape, also a 500 that came each time; one about versions is not."""
+    if is_about_versions(refusal):
+        return False
+    if isinstance(refusal, UnavailableError):
+        return refusal.permanent
+    return isinstance(refusal, RequestRefusedError) and refusal.status in _ABOUT_SHAPE
+
+
+def fallback_of(endpoint: str, table: TableName) -> Fallback | None:
+    """What is remembered of a table of a server."""
+    return _fallbacks.get(_key(endpoint, table))
+
+
+def remember(endpoint: str, table: TableName, fallback: Fallback | None) -> None:
+    """Keep the shape that was answered; None forgets the table. The oldest of a thousand tables is dropped."""
+    if fallback is None:
+        _fallbacks.forget(_key(endpoint, table))
+    else:
+        _fallbacks.put(_key(endpoint, table), fallback)
+
+
+def fallback_after(refusal: ServerError, answered: Query) -> Fallback:
+    """What to remember when ``answered`` got an answer after the refusal of the other shape."""
+    reason = refusal.said or f"HTTP {refusal.status}"
+    return Fallback(answered.max_files is not None, reason[:_QUOTED])
+
+
+def _key(endpoint: str, table: TableName) -> tuple[str, str]:
+    return endpoint, str(table).lower()

@@ -1,0 +1,280 @@
+"""The native lane: a load as a DataFrame of Spark's own Parquet reader, which reads from the gateway in this process."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, IntegerType, StructField, StructType
+
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.errors import DeltaSharingError
+from delta_sharing_spark.native.expressions import condition_sql, scalar_sql, type_sql
+from delta_sharing_spark.native.gateway import Gateway
+from delta_sharing_spark.native.peers import is_own_process
+from delta_sharing_spark.native.plan import NativePlan, StepAsideError, plan_native
+from delta_sharing_spark.schema.spark import spark_schema_json
+from delta_sharing_spark.schema.types import Field, Primitive, Struct
+
+_log = logging.getLogger(__name__)
+
+#: What would make Spark read the files otherwise than they are, whatever the session says.
+_READER_OPTIONS = {
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+    "mergeSchema": "false",
+    "recursiveFileLookup": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "parquet.page.verify-checksum.enabled": "true",
+    "dfs.webhdfs.socket.connect-timeout": "60s",
+    "dfs.webhdfs.socket.read-timeout": "900s",
+}
+#: Dictionaries and Bloom filters tell 0.0 from -0.0, which Spark's comparison does not: rows would be skipped.
+_WITH_FLOATS = {"parquet.filter.dictionary.enabled": "false", "parquet.filter.bloom.enabled": "false"}
+_FIELD_ID = "parquet.field.id"
+#: Only speed depends on these; they are set while Spark lists a plan's directory.
+_WHILE_LISTING = {
+    "spark.sql.sources.ignoreDataLocality": "true",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+}
+
+#: Seconds between two looks for new executors.
+_EXECUTORS_KNOWN_FOR = 2.0
+
+#: One gateway for each address; there is one address but for sessions on clusters.
+_gateways: dict[str, Gateway] = {}
+_gateways_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Whether a session's executors reach a gateway in this process.
+
+    Attributes:
+        host: The address to bind; None where there is none.
+        reason: Why, or why not.
+        is_local: Whether the executors are on this machine.
+    """
+
+    host: str | None
+    reason: str
+    is_local: bool = True
+
+
+def reach_of(spark: SparkSession) -> Reach:
+    """What a session's executors can reach."""
+    context = SparkContext._active_spark_context
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        if context is None or context._jsc is None or "SPARK_LOCAL_REMOTE" not in os.environ:
+            return Reach(None, "the Spark Connect server is another process, which does not reach this one's loopback")
+    else:
+        context = spark.sparkContext
+    master = str(context.master)
+    if master.startswith("local") and not master.startswith("local-cluster"):
+        return Reach("127.0.0.1", f"the executors run on this machine ({master})")
+    host = str(context.getConf().get("spark.driver.host", "") or "")
+    return Reach(host or None, f"the executors are not in the driver's process ({master})", is_local=False)
+
+
+def native_frame(spark: SparkSession, load: ResolvedScan, reach: Reach) -> tuple[DataFrame, NativePlan]:
+    """A resolved load as a DataFrame that Spark's own reader reads.
+
+    Raises:
+        StepAsideError: The lane does not fit the load, or the session.
+        DeltaSharingError: The load cannot be planned.
+    """
+    if reach.host is None:
+        raise StepAsideError(reach.reason)
+    plan = plan_native(load)
+    condition = None
+    if plan.predicate is not None:
+        condition = condition_sql(plan.predicate)
+        if condition is None:
+            raise StepAsideError("its where cannot be written so that every session reads it alike")
+    gateway = _gateway(reach)
+    address = gateway.add(plan, _end_of(spark))
+    try:
+        frame = _rows(_relation(spark, plan, address), plan)
+        if condition is not None:
+            frame = frame.where(F.expr(condition))
+        frame = frame.select(*(_narrowed(f, plan) for f in plan.output.fields))
+        frame.schema  # noqa: B018 - Spark Connect looks at the files now, and a session that may not fails now
+    except DeltaSharingError:
+        gateway.release(plan)
+        raise
+    except Exception as error:
+        gateway.release(plan)
+        text = str(error).strip().partition("\n")[0][:300]
+        raise StepAsideError(f"the session cannot read WebHDFS ({type(error).__name__}: {text})") from error
+    _log.info("table %s: native lane, %d files (%s)", plan.table, len(plan.files), reach.reason)
+    return frame, plan
+
+
+def release(plan: NativePlan) -> None:
+    """Let a plan go: DataFrames over it fail from now on, and say so."""
+    with _gateways_lock:
+        gateways = list(_gateways.values())
+    for gateway in gateways:
+        gateway.release(plan)
+
+
+def _relation(spark: SparkSession, plan: NativePlan, address: str) -> DataFrame:
+    schema = StructType.fromJson(spark_schema_json(_without_field_ids(plan.columns)))
+    schema = StructType([*schema.fields, StructField(plan.deletion_column, BooleanType())])
+    if plan.partition_columns:
+        schema = StructType([*schema.fields, StructField(plan.partition_column, IntegerType())])
+    known = {name: spark.conf.get(name, None) for name in _WHILE_LISTING}
+    reader = spark.read.format("parquet").schema(schema).options(**_READER_OPTIONS)
+    if any(name in str(plan.columns) for name in ("float", "double")):
+        reader = reader.options(**_WITH_FLOATS)
+    try:
+        for name, value in _WHILE_LISTING.items():
+            spark.conf.set(name, value)
+        frame = reader.load(address)
+        frame.schema  # noqa: B018 - lists the directory, over Connect too
+    finally:
+        for name, before in known.items():
+            spark.conf.unset(name) if before is None else spark.conf.set(name, before)
+    return frame
+
+
+def _rows(frame: DataFrame, plan: NativePlan) -> DataFrame:
+    """The table's rows: without the deleted, with partition values; all columns that the load needs."""
+    if plan.has_vectors:
+        frame = frame.where(F.col(f"`{plan.deletion_column}`").isNull())
+    partitioned = {f.name: place for place, f in enumerate(plan.partition_columns)}
+    columns = []
+    for field in plan.spec.full_schema.fields:
+        if field.name in partitioned:
+            columns.append(_partition_value(field, partitioned[field.name], plan))
+        elif field.type == Primitive("void"):
+            columns.append(F.expr("cast(null as void)").alias(field.name, metadata=_metadata(field)))
+        else:
+            columns.append(F.col(quoted(field.name)))
+    return frame.select(*columns)
+
+
+def _partition_value(field: Field, place: int, plan: NativePlan) -> Any:
+    """The value of a partition column, by the partition's number: Spark prunes partitions by it."""
+    values = [scalar_sql(partition[place], field.type) for partition in plan.partitions]
+    if not values:
+        return F.expr(f"cast(null as {type_sql(field.type)})").alias(field.name, metadata=_metadata(field))
+    value = F.expr(f"element_at(array({', '.join(values)}), `{plan.partition_column}` + 1)")
+    return value.alias(field.name, metadata=_metadata(field))
+
+
+def _narrowed(field: Field, plan: NativePlan) -> Any:
+    """A column of the output; a struct of which ``where`` needs more fields than the output has is built anew."""
+    have = plan.spec.full_schema.find(field.name)
+    assert have is not None
+    column = F.col(quoted(field.name))
+    if have.type == field.type:
+        if _FIELD_ID in field.metadata:
+            return column.alias(field.name, metadata=_metadata(field))
+        return column
+    return _struct(column, have.type, field.type).alias(field.name, metadata=_metadata(field))
+
+
+def _struct(column: Any, have: Any, want: Any) -> Any:
+    if not isinstance(want, Struct) or have == want:
+        return column
+    fields = []
+    for inner in want.fields:
+        known = have.find(inner.name)
+        part = _struct(column.getField(inner.name), known.type, inner.type)
+        fields.append(part.alias(inner.name, metadata=_metadata(inner)))
+    return F.when(column.isNotNull(), F.struct(*fields))
+
+
+def _metadata(field: Field) -> dict[str, Any]:
+    described = spark_schema_json(Struct((field,)))["fields"][0]["metadata"]
+    assert isinstance(described, dict)
+    return described
+
+
+def _without_field_ids(schema: Struct) -> Struct:
+    """Spark would find columns by these, in a session that says so."""
+    from delta_sharing_spark.schema.types import with_metadata
+
+    return with_metadata(schema, lambda key: key != _FIELD_ID)
+
+
+def quoted(name: str) -> str:
+    """A column's name in backquotes."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _end_of(spark: SparkSession) -> Callable[[], bool]:
+    """Whether a session has ended, without asking the JVM."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return lambda: bool(spark.is_stopped) or _is_stopped(SparkContext._active_spark_context)  # type: ignore[attr-defined]
+    context = spark.sparkContext
+    return lambda: _is_stopped(context)
+
+
+def _is_stopped(context: SparkContext | None) -> bool:
+    return context is None or context._jsc is None
+
+
+def _gateway(reach: Reach) -> Gateway:
+    assert reach.host is not None
+    with _gateways_lock:
+        gateway = _gateways.get(reach.host)
+        if gateway is None or gateway.is_closed:
+            admits = is_own_process if reach.is_local else ExecutorPeers()
+            gateway = _gateways[reach.host] = Gateway(reach.host, admits)
+        return gateway
+
+
+class ExecutorPeers:
+    """Admits the machines that this session's executors run on, and this user's processes on the driver's own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: frozenset[str] = frozenset()
+        self._asked = 0.0
+
+    def __call__(self, connection: socket.socket) -> bool:
+        """Whether a connection may ask; executors that came later are looked for, every few seconds at most."""
+        address = str(connection.getpeername()[0])
+        if address == connection.getsockname()[0]:
+            return is_own_process(connection)
+        with self._lock:
+            if address not in self._known and time.monotonic() - self._asked > _EXECUTORS_KNOWN_FOR:
+                self._known, self._asked = _executor_addresses(), time.monotonic()
+            return address in self._known
+
+
+def _executor_addresses() -> frozenset[str]:
+    context = SparkContext._active_spark_context
+    if context is None or context._jsc is None:
+        return frozenset()
+    addresses: set[str] = set()
+    for executor in context._jsc.sc().statusTracker().getExecutorInfos():
+        with suppress(OSError):
+            addresses.update(str(found[4][0]) for found in socket.getaddrinfo(executor.host(), None))
+    return frozenset(addresses)
+
+
+def close_gateways() -> None:
+    """End every gateway of this process, with its threads and sockets."""
+    with _gateways_lock:
+        gateways = list(_gateways.values())
+        _gateways.clear()
+    for gateway in gateways:
+        gateway.close()
+
+
+atexit.register(close_gateways)

@@ -1,0 +1,343 @@
+"""Filters of Spark's plans as conditions of ``where``.
+
+A filter is read from the tree of expressions that Spark planned, with the types it resolved, never from a text: a node
+that is not known here is left to Spark. Every condition that comes out is parsed by ``where`` before it is believed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from delta_sharing_spark.errors import DeltaSharingError
+from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.schema.types import Struct
+
+_COMPARISONS = {"EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">",
+                "GreaterThanOrEqual": ">="}  # fmt: skip
+_PATTERNS = {"StartsWith": "{}%", "EndsWith": "%{}", "Contains": "%{}%"}
+_TEMPORAL = ("date", "timestamp", "timestamp_ntz")
+_NUMBERS = {"byte": "{}Y", "short": "{}S", "integer": "{}", "long": "{}L", "float": "CAST('{}' AS FLOAT)",
+            "double": "CAST('{}' AS DOUBLE)"}  # fmt: skip
+_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+_EPOCH = datetime(1970, 1, 1)
+#: How far a bound that follows the clock may move back: a day, for changes of the zone's offset.
+_SLACK = timedelta(days=1)
+
+
+class _Unreadable(Exception):
+    """An expression that ``where`` has no words for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One expression of a plan.
+
+    Attributes:
+        kind: The class of Spark's expression, without its package.
+        fields: Its fields as Spark writes them to JSON.
+        children: The expressions below it.
+        java: The JVM's object of the node, for values that JSON does not carry exactly.
+    """
+
+    kind: str
+    fields: dict[str, Any]
+    children: tuple[Node, ...]
+    java: Callable[[], Any] = field(repr=False, compare=False)
+
+    def walk(self) -> Iterator[Node]:
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def node_of(java: Any) -> Node:
+    """An expression of the JVM, fetched as one JSON text."""
+    rows = iter(json.loads(java.toJSON()))
+
+    def build(own: Callable[[], Any]) -> Node:
+        row = next(rows)
+        children = tuple(build(_child(own, i)) for i in range(row["num-children"]))
+        return Node(row["class"].rpartition(".")[2], row, children, own)
+
+    return build(lambda: java)
+
+
+def _child(parent: Callable[[], Any], index: int) -> Callable[[], Any]:
+    return lambda: parent().children().apply(index)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What of a scan's filters ``where`` may carry.
+
+    Attributes:
+        conditions: Conditions that no needed row fails.
+        left: What is left to Spark alone, with the reason.
+    """
+
+    conditions: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def read_filters(filters: Sequence[Any], schema: Struct, time_zone: str, *, clock: bool) -> Reading:
+    """The conditions that a scan's filters (of the JVM) give.
+
+    Args:
+        filters: Conjuncts.
+        schema: The table's columns.
+        time_zone: The zone in which the load reads ``where``.
+        clock: Some bounds follow the clock: lower bounds in time are widened, what else speaks of times is left out.
+    """
+    conditions: list[str] = []
+    left: list[str] = []
+    for java in filters:
+        try:
+            text, exact = _Renderer(schema, time_zone, clock).positive(node_of(java))
+        except (_Unreadable, DeltaSharingError) as reason:
+            left.append(f"{java.sql()}: {reason}")
+            continue
+        if not exact:
+            left.append(f"{java.sql()}: in part only")
+        if text not in conditions:
+            conditions.append(text)
+    return Reading(tuple(_without_implied(conditions)), tuple(left))
+
+
+def _without_implied(conditions: Sequence[str]) -> Iterator[str]:
+    """Leave out ``c IS NOT NULL`` where a comparison of the column stands beside it, which no NULL passes."""
+    for condition in conditions:
+        column = condition.removesuffix(" IS NOT NULL")
+        implying = tuple(f"{column} {operator} " for operator in ("=", "<", "<=", ">", ">=", "IN", "LIKE"))
+        if column == condition or not any(other.startswith(implying) for other in conditions):
+            yield condition
+
+
+def either(scans: Sequence[Reading]) -> tuple[str | None, tuple[str, ...]]:
+    """The condition of rows that any of a table's scans needs (None if one needs all), and what is left to Spark."""
+    left = tuple(dict.fromkeys(text for scan in scans for text in scan.left))
+    if not scans or not all(scan.conditions for scan in scans):
+        return None, left
+    alternatives = list(dict.fromkeys(" AND ".join(scan.conditions) for scan in scans))
+    if len(alternatives) == 1:
+        return alternatives[0], left
+    return " OR ".join(f"({text})" for text in alternatives), left
+
+
+class _Renderer:
+    """One filter in the words of ``where``."""
+
+    def __init__(self, schema: Struct, time_zone: str, clock: bool) -> None:
+        self._schema, self._time_zone, self._clock = schema, time_zone, clock
+
+    def positive(self, node: Node) -> tuple[str, bool]:
+        """A condition that is true of every row of which the filter is, and whether it is the filter itself.
+
+        Raises:
+            _Unreadable, PredicateError: There is none.
+        """
+        if node.kind == "And":
+            parts = []
+            exact = True
+            refused: Exception = _Unreadable("")
+            for child in node.children:
+                try:
+                    text, whole = self.positive(child)
+                except (_Unreadable, DeltaSharingError) as reason:
+                    exact, refused = False, reason
+                    continue
+                parts.append(text)
+                exact = exact and whole
+            if not parts:
+                raise refused
+            return (f"({parts[0]} AND {parts[1]})" if len(parts) == 2 else parts[0]), exact
+        if node.kind == "Or":
+            (left, left_exact), (right, right_exact) = (self.positive(child) for child in node.children)
+            return f"({left} OR {right})", left_exact and right_exact
+        if self._clock and any(n.kind == "Literal" and _type(n) in _TEMPORAL for n in node.walk()):
+            node = _widened(node)
+        text = self._condition(node)
+        parse_where(text, self._schema, time_zone=self._time_zone)
+        return text, True
+
+    def _condition(self, node: Node) -> str:
+        kind, children = node.kind, node.children
+        if kind in _COMPARISONS:
+            left, right = self._operands(children)
+            return f"{left} {_COMPARISONS[kind]} {right}"
+        if kind in ("And", "Or"):
+            return f"({self._condition(children[0])} {kind.upper()} {self._condition(children[1])})"
+        if kind == "Not":
+            return f"(NOT ({self._condition(children[0])}))"
+        if kind in ("IsNull", "IsNotNull"):
+            return f"{self._operand(children[0])} {'IS NULL' if kind == 'IsNull' else 'IS NOT NULL'}"
+        if kind == "In":
+            first, *rest = self._operands(children)
+            return f"{first} IN ({', '.join(rest)})"
+        if kind == "InSet":
+            return self._in_set(node)
+        if kind == "IsNaN":
+            return f"{self._operand(children[0])} <=> CAST('NaN' AS {str(_type(children[0])).upper()})"
+        if kind in _PATTERNS:
+            text = _plain_string(children[1])
+            escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+            return f"{self._operand(children[0])} LIKE {_string(_PATTERNS[kind].format(escaped))}"
+        if kind == "Like":
+            escape = str(node.java().escapeChar())
+            clause = "" if escape == "\\" else f" ESCAPE {_string(escape)}"
+            return f"{self._operand(children[0])} LIKE {_string(_plain_string(children[1]))}{clause}"
+        return self._operand(node)
+
+    def _in_set(self, node: Node) -> str:
+        """A long IN: JSON leaves its values out, and Spark's SQL of times is in the session's zone."""
+        value = node.children[0]
+        if _type(value) in ("timestamp", "timestamp_ntz", "date") and self._clock:
+            raise _Unreadable("a list of times may follow the clock")
+        if _type(value) == "timestamp":
+            micros = str(node.java().hset().mkString(",")).split(",")
+            values = ["NULL" if m == "null" else _timestamp(int(m), "TIMESTAMP", "Z") for m in micros]
+            return f"{self._operand(value)} IN ({', '.join(values)})"
+        text, head = str(node.java().sql()), f"({node.java().child().sql()} IN "
+        if not text.startswith(head):
+            raise _Unreadable("a list of values in an unknown form")
+        return f"{self._operand(value)} IN {text[len(head) : -1]}"
+
+    def _operands(self, nodes: Sequence[Node]) -> list[str]:
+        """Operands that are compared with each other; a cast that loses nothing is left out beside literals."""
+        literals = all(n.kind == "Literal" for n in nodes[1:]) or all(n.kind == "Literal" for n in nodes[:-1])
+        return [self._operand(_uncast(n) if literals else n) for n in nodes]
+
+    def _operand(self, node: Node) -> str:
+        kind, children = node.kind, node.children
+        if kind in ("Literal", "EarlierLiteral"):
+            return _literal(node, _SLACK if kind == "EarlierLiteral" else timedelta())
+        if kind in ("AttributeReference", "GetStructField"):
+            return ".".join("`" + name.replace("`", "``") + "`" for name in _path(node))
+        if kind == "Coalesce":
+            return f"coalesce({', '.join(self._operand(c) for c in children)})"
+        if kind == "Year" and _type(children[0]) == "date":
+            return f"year({self._operand(children[0])})"
+        if kind == "Cast" and children[0].kind != "Literal" and _type(node) == "date":
+            if _type(children[0]) != "timestamp" or node.fields.get("timeZoneId") != self._time_zone:
+                raise _Unreadable("a day of a moment in another zone than the load's")
+            return f"CAST({self._operand(children[0])} AS DATE)"
+        if kind in (
+            *_COMPARISONS,
+            *_PATTERNS,
+            "And",
+            "Or",
+            "Not",
+            "IsNull",
+            "IsNotNull",
+            "In",
+            "InSet",
+            "IsNaN",
+            "Like",
+        ):
+            return f"({self._condition(node)})"
+        raise _Unreadable(f"{kind} is not part of the language of where")
+
+
+def _widened(node: Node) -> Node:
+    """A lower bound in time as it may be at any later moment.
+
+    Raises:
+        _Unreadable: It is no lower bound.
+    """
+    if node.kind in ("GreaterThan", "GreaterThanOrEqual") and node.children[1].kind == "Literal":
+        column, literal = node.children
+        if column.kind in ("AttributeReference", "GetStructField"):
+            return Node(
+                node.kind, node.fields, (column, Node("EarlierLiteral", literal.fields, (), literal.java)), node.java
+            )
+    raise _Unreadable("it may follow the clock, and is no lower bound of a column")
+
+
+def _type(node: Node) -> Any:
+    """The type of a literal, a column or a cast, as Spark's JSON names it; None for others."""
+    if node.kind == "GetStructField":
+        inner = _type(node.children[0])
+        return inner["fields"][node.fields["ordinal"]]["type"] if isinstance(inner, dict) else None
+    return node.fields.get("dataType")
+
+
+def _path(node: Node) -> list[str]:
+    if node.kind == "AttributeReference":
+        return [str(node.fields["name"])]
+    if node.kind != "GetStructField":
+        raise _Unreadable(f"a field of {node.kind}")
+    struct = _type(node.children[0])
+    if not isinstance(struct, dict) or struct.get("type") != "struct":
+        raise _Unreadable("a field of a value whose type is not known")
+    return [*_path(node.children[0]), str(struct["fields"][node.fields["ordinal"]]["name"])]
+
+
+def _uncast(node: Node) -> Node:
+    """What a cast to a wider number is made of: ``where`` compares numbers of different types exactly."""
+    if node.kind != "Cast":
+        return node
+    source, target = str(_type(node.children[0])), str(_type(node))
+    if source in _DIGITS:
+        wider = target in _DIGITS and _DIGITS[target] >= _DIGITS[source]
+        double = target == "double" and source != "long"
+        return node.children[0] if wider or double or _whole_digits(target) >= _DIGITS[source] else node
+    if source == "float" and target == "double":
+        return node.children[0]
+    if source.startswith("decimal(") and target.startswith("decimal("):
+        scales = [int(t.rstrip(")").partition(",")[2]) for t in (source, target)]
+        return node.children[0] if _whole_digits(target) >= _whole_digits(source) and scales[1] >= scales[0] else node
+    return node
+
+
+def _whole_digits(decimal: str) -> int:
+    """Digits before the point of ``decimal(p,s)``; -1 of another type."""
+    if not decimal.startswith("decimal("):
+        return -1
+    precision, _, scale = decimal[8:-1].partition(",")
+    return int(precision) - int(scale)
+
+
+def _plain_string(node: Node) -> str:
+    if node.kind != "Literal" or _type(node) != "string" or not isinstance(node.fields["value"], str):
+        raise _Unreadable("a pattern that is not a string literal")
+    return str(node.fields["value"])
+
+
+def _string(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _literal(node: Node, earlier: timedelta) -> str:
+    if "value" not in node.fields:
+        raise _Unreadable("a literal without a value")
+    kind, value = _type(node), node.fields["value"]
+    if value is None:
+        return "NULL"
+    if not isinstance(kind, str):
+        raise _Unreadable(f"a literal of type {kind.get('type')}")
+    if kind in ("timestamp", "timestamp_ntz"):
+        word, suffix = ("TIMESTAMP", "Z") if kind == "timestamp" else ("TIMESTAMP_NTZ", "")
+        return _timestamp(int(node.java().value()) - earlier // timedelta(microseconds=1), word, suffix)
+    if kind == "binary":
+        return f"X'{bytes(node.java().value()).hex()}'"
+    if kind == "boolean":
+        return str(value).upper()
+    if kind == "string":
+        return _string(str(value))
+    if kind == "date":
+        return f"DATE'{date.fromisoformat(value) - earlier if earlier else value}'"
+    if kind in _NUMBERS:
+        return _NUMBERS[kind].format(value)
+    if kind.startswith("decimal("):
+        return f"CAST('{value}' AS {kind.upper()})"
+    raise _Unreadable(f"a literal of type {kind}")
+
+
+def _timestamp(micros: int, word: str, suffix: str) -> str:
+    try:
+        return f"{word}'{(_EPOCH + timedelta(microseconds=micros)).isoformat(sep=' ')}{suffix}'"
+    except OverflowError:
+        raise _Unreadable("a moment outside the years 1 to 9999") from None

@@ -1,0 +1,212 @@
+"""The three-part table names in a SQL text. The rest of the text is Spark's business and is never read or regenerated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from delta_sharing_spark.errors import PredicateError
+
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|--(?:\\\n|[^\r\n])*)
+      | (?P<comment>/\*)
+      | (?P<string>[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+      | (?P<quoted>`(?:[^`]|``)*`)
+      | (?P<word>\w+)
+      | (?P<other>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_COMMENT_MARK = re.compile(r"/\*|\*/")
+#: What stands before a table in a query. A comma or a parenthesis may as well stand before a column.
+_BEFORE_TABLE = {"FROM", "JOIN", "TABLE", "LATERAL", ",", "("}
+#: What stands after a table that has no alias.
+_AFTER_TABLE = {"", ")", ",", ";", "|", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT",
+                "FULL", "NATURAL", "SEMI", "ANTI", "ON", "USING", "UNION", "EXCEPT", "INTERSECT", "MINUS"}  # fmt: skip
+_VERSION, _TIMESTAMP = ("VERSION", "SYSTEM_VERSION"), ("TIMESTAMP", "SYSTEM_TIME")
+
+Name = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token: ``kind`` is ``string``, ``quoted``, ``word``, ``other`` or ``end``; ``word`` is upper-cased, else the text."""
+
+    kind: str
+    text: str
+    start: int
+    word: str
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+    @property
+    def name(self) -> str | None:
+        """The name that the token stands for; None if it is no name."""
+        if self.kind == "quoted":
+            return self.text[1:-1].replace(self.text[0] * 2, self.text[0])
+        return self.text if self.kind == "word" else None
+
+
+@dataclass(frozen=True, slots=True)
+class TableReference:
+    """One mention of a three-part name where a table may stand.
+
+    Attributes:
+        name: Catalog (or share), schema and table as written, without quotes.
+        start, end: Its place in the text, time travel included.
+        bare: Only a name may stand here, nothing in parentheses (``TABLE a.b.c``).
+        unaliased: It certainly has no alias, so that columns may be qualified by its schema and catalog.
+        version, timestamp: The literals of VERSION AS OF and TIMESTAMP AS OF.
+    """
+
+    name: Name
+    start: int
+    end: int
+    bare: bool = False
+    unaliased: bool = False
+    version: str | None = None
+    timestamp: str | None = None
+
+
+def tokens_of(text: str, *, double_quoted_names: bool = False) -> list[Token]:
+    """The text's tokens as Spark cuts them, comments left out, one of kind ``end`` last. Nothing is refused."""
+    tokens, position = [], 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        assert match is not None
+        kind, found, start = str(match.lastgroup), match[0], position
+        position = match.end()
+        if kind == "comment":
+            position = _end_of_comment(text, position)
+        elif kind != "space":
+            if kind == "string" and found[0] == '"' and double_quoted_names:
+                kind = "quoted"
+            tokens.append(Token(kind, found, start, found.upper() if kind == "word" else found))
+    return [*tokens, Token("end", "", len(text), "")]
+
+
+def _end_of_comment(text: str, position: int) -> int:
+    """Where a bracketed comment ends that was opened before ``position``; they nest."""
+    depth = 1
+    while depth:
+        mark = _COMMENT_MARK.search(text, position)
+        if mark is None:
+            return len(text)
+        depth += 1 if mark[0] == "/*" else -1
+        position = mark.end()
+    return position
+
+
+def table_references(text: str, tokens: Sequence[Token]) -> list[TableReference]:
+    """Every three-part name that stands where a table may stand.
+
+    Raises:
+        PredicateError: Time travel by anything but a literal.
+    """
+    found = []
+    position = 0
+    while position < len(tokens) - 1:
+        before = tokens[position - 1].word if position else ""
+        chain, after = _name_at(tokens, position)
+        if len(chain) == 3 and before in _BEFORE_TABLE and tokens[after].text not in (".", "("):
+            found.append(_reference(text, tokens, position, after, (chain[0], chain[1], chain[2])))
+        position = after
+    return found
+
+
+def _name_at(tokens: Sequence[Token], position: int) -> tuple[list[str], int]:
+    """The dotted name that begins at a token, and the position of the token after it; no parts if there is none."""
+    if tokens[position].word == "IDENTIFIER" and [t.text for t in tokens[position + 1 : position + 4 : 2]] == [
+        "(",
+        ")",
+    ]:
+        inner = tokens_of(tokens[position + 2].text[1:-1])
+        chain, after = _name_at(inner, 0)
+        if tokens[position + 2].kind == "string" and inner[after].kind == "end":
+            return chain, position + 4
+    chain = []
+    while (name := tokens[position].name) is not None:
+        chain.append(name)
+        position += 1
+        if tokens[position].text != "." or tokens[position + 1].name is None:
+            return chain, position
+        position += 1
+    return chain, position + 1
+
+
+def _reference(text: str, tokens: Sequence[Token], start: int, after: int, name: Name) -> TableReference:
+    bare = "TABLE" in (
+        tokens[start - 1].word,
+        tokens[start - 2].word if tokens[start - 1].text == "(" and start > 1 else "",
+    )
+    end, version, timestamp = tokens[after - 1].end, None, None
+    at = after + 1 if tokens[after].word == "FOR" else after
+    if [t.word for t in tokens[at + 1 : at + 3]] == ["AS", "OF"] and tokens[at].word in _VERSION + _TIMESTAMP:
+        value = at + 3
+        if tokens[value].word in ("TIMESTAMP", "DATE") and tokens[at].word in _TIMESTAMP:
+            value += 1
+        literal = tokens[value]
+        plain = literal.text[1:-1] if literal.kind == "string" else literal.text
+        numeric = literal.kind == "word" and plain.isdecimal() and tokens[at].word in _VERSION
+        if not (literal.kind == "string" or numeric) or "\\" in plain or not _ends_operand(tokens[value + 1]):
+            raise PredicateError(
+                f"query, position {literal.start + 1}: time travel of {'.'.join(name)} takes a number or a string here; "
+                f"compute it first and write it as a literal",
+                position=literal.start,
+            )
+        version, timestamp = (plain, None) if tokens[at].word in _VERSION else (None, plain)
+        after, end = value + 1, literal.end
+    return TableReference(name, tokens[start].start, end, bare, tokens[after].word in _AFTER_TABLE, version, timestamp)
+
+
+def _ends_operand(token: Token) -> bool:
+    return token.kind in ("word", "quoted", "end") or token.text in (")", ",", ";", "|")
+
+
+def with_frames(text: str, tokens: Sequence[Token], references: Sequence[TableReference], frames: Sequence[str]) -> str:
+    """The text with each reference replaced by a data frame's name in braces, as ``spark.sql(text, **frames)`` takes it.
+
+    A frame stands in parentheses with the table's own name as alias, so that an alias that follows it, or none, means
+    what it meant. Columns that are qualified by schema or catalog are qualified by that alias.
+    """
+    edits: list[tuple[int, int, str]] = []
+    for reference, frame in zip(references, frames, strict=True):
+        alias = f"{{{frame}}}" if reference.bare else f"({{{frame}}} AS {_quoted(reference.name[2])})"
+        edits.append((reference.start, reference.end, alias))
+    unaliased = {tuple(p.lower() for p in r.name[at:]): r.name[2] for r in references if r.unaliased for at in (0, 1)}
+    edits += _qualifiers(tokens, unaliased, [(r.start, r.end) for r in references])
+    pieces, position = [], 0
+    for start, end, new in sorted(edits):
+        pieces += [_escaped(text[position:start]), new]
+        position = end
+    return "".join([*pieces, _escaped(text[position:])])
+
+
+def _qualifiers(
+    tokens: Sequence[Token], tables: dict[tuple[str, ...], str], taken: Sequence[tuple[int, int]]
+) -> list[tuple[int, int, str]]:
+    """Edits of ``schema.table.column`` and ``catalog.schema.table.column`` (or ``*``) to ``table.column``."""
+    edits = []
+    position = 0
+    while position < len(tokens) - 1:
+        chain, after = _name_at(tokens, position)
+        starred = tokens[after].text == "."
+        for length in (3, 2):
+            table = tables.get(tuple(part.lower() for part in chain[:length]))
+            inside = any(start <= tokens[position].start < end for start, end in taken)
+            qualifies = len(chain) > length or (len(chain) == length and starred)
+            if table is not None and qualifies and not inside:
+                edits.append((tokens[position].start, tokens[position + 2 * length - 2].end, _quoted(table)))
+                break
+        position = after
+    return edits
+
+
+def _quoted(name: str) -> str:
+    return _escaped("`" + name.replace("`", "``") + "`")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")

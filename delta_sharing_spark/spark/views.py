@@ -1,0 +1,142 @@
+"""Shared tables as temporary views, so that plain ``spark.sql`` reads them, pruned by Spark itself."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from delta_sharing_spark.display import Listing
+from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError
+from delta_sharing_spark.sharing.address import TableName, parse_table_name
+from delta_sharing_spark.spark.lanes import checked_engine, frame_of
+from delta_sharing_spark.table import Scan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from delta_sharing_spark.client import SharingClient
+
+_log = logging.getLogger(__name__)
+
+#: Tables that are described and planned at once.
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredView:
+    """A temporary view of a shared table; ``problem`` says why there is none, where a share's table cannot be loaded."""
+
+    view: str
+    table: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class _Registered:
+    """What a view was made of, to be made again."""
+
+    client: SharingClient
+    scan_options: Mapping[str, object]
+    table: TableName
+    engine: str
+
+
+#: The views of each session, by name: as many as were registered.
+_views: weakref.WeakKeyDictionary[Any, dict[str, _Registered]] = weakref.WeakKeyDictionary()
+_views_lock = threading.Lock()
+
+
+def register_views(
+    client: SharingClient,
+    spark: SparkSession,
+    tables: str | Sequence[str] | Mapping[str, str] | None = None,
+    engine: str | None = None,
+    **options: object,
+) -> Sequence[RegisteredView]:
+    """See ``SharingClient.register``."""
+    engine = checked_engine(engine or client.engine)
+    named = _named(client, tables)
+    known = {view: _Registered(client, options, table, engine) for view, table in named.items()}
+    strict = isinstance(tables, Mapping) or (tables is not None and not _is_share(tables))
+    return _create(spark, known, strict)
+
+
+def refresh_views(
+    client: SharingClient, spark: SparkSession, views: Sequence[str] | None = None
+) -> Sequence[RegisteredView]:
+    """See ``SharingClient.refresh``."""
+    with _views_lock:
+        ours = {v: r for v, r in _views.get(spark, {}).items() if r.client is client}
+    names = list(ours) if views is None else [views] if isinstance(views, str) else list(views)
+    unknown = [name for name in names if name not in ours]
+    if unknown:
+        raise OptionError(
+            f"{', '.join(map(repr, unknown))} was not registered by this client in this session; registered are: {', '.join(ours) or 'none'}"
+        )
+    return _create(spark, {name: ours[name] for name in names}, strict=True)
+
+
+def _create(spark: SparkSession, views: Mapping[str, _Registered], strict: bool) -> Sequence[RegisteredView]:
+    scans = {
+        view: known.client.table(str(known.table)).scan(**known.scan_options)  # type: ignore[arg-type]  # the user's
+        for view, known in views.items()
+    }
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="delta-sharing-register") as pool:
+        loads = {view: pool.submit(scan.resolved) for view, scan in scans.items()}
+    done = []
+    for view, scan in scans.items():
+        problem = ""
+        try:
+            loads[view].result()
+            _create_one(spark, view, scan, views[view].engine)
+        except DeltaSharingError as error:
+            if strict:
+                raise
+            problem = str(error)
+            _log.warning("no view %s: %s", view, error)
+        else:
+            with _views_lock:
+                _views.setdefault(spark, {})[view] = views[view]
+        done.append(RegisteredView(view, str(views[view].table), problem))
+    return Listing(done)
+
+
+def _create_one(spark: SparkSession, view: str, scan: Scan, engine: str) -> None:
+    frame_of(scan, spark, engine).createOrReplaceTempView(view)
+
+
+def _is_share(tables: object) -> bool:
+    return isinstance(tables, str) and tables.count(".") == 0
+
+
+def _named(client: SharingClient, tables: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, TableName]:
+    """View names to tables.
+
+    Raises:
+        AddressError: A name is no table's; two tables would have one view.
+    """
+    if isinstance(tables, Mapping):
+        return {view: parse_table_name(table) for view, table in tables.items()}
+    if tables is None or _is_share(tables):
+        listed = client.list_all_tables(tables if isinstance(tables, str) else None)
+        found = [TableName(t.share, t.schema, t.name) for t in listed]
+    else:
+        found = [parse_table_name(t) for t in ([tables] if isinstance(tables, str) else tables)]
+    named: dict[str, TableName] = {}
+    taken: dict[str, TableName] = {}
+    for table in found:
+        view = re.sub(r"\W", "_", f"{table.schema}_{table.table}")
+        other = taken.setdefault(view.lower(), table)
+        if other != table:
+            raise AddressError(
+                f"{other} and {table} would both be the view {view}; name the views yourself: "
+                f"register(spark, {{'a': '{other}', 'b': '{table}'}})"
+            )
+        named[view] = table
+    return named

@@ -1,0 +1,99 @@
+"""Spark's own reader over a share (the native lane) gives what the Python source gives: rows, types, column metadata.
+
+Every golden table, every version of every table that Delta Lake on Spark wrote, and random tables of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.schema.spark import spark_schema_json
+from delta_sharing_spark.spark.lanes import python_frame
+from delta_sharing_spark.spark.native import native_frame, reach_of
+from delta_sharing_spark.table import Scan
+from delta_sharing_spark.testing.server import SharingServer
+
+sys.path.insert(0, str(Path(__file__).parent))
+from canonical import row_texts
+from test_golden import ANSWERED, BROKEN, COUNTED, TABLES, shared_name
+
+HERE = Path(__file__).parents[1] / "data" / "delta_spark"
+WRITTEN = {path.parent.name: path.parent for path in sorted(HERE.glob("*/expected.json"))}
+#: Tables of which the lane says that it does not fit them.
+ASIDE = {"void_column": "a nested void"}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[SharingClient]:
+    with SharingServer() as running:
+        for name, path in TABLES.items():
+            running.add_table(f"golden.tables.{shared_name(name)}", path, access_modes=("url", "dir"))
+        for name, path in WRITTEN.items():
+            running.add_table(f"delta.spark.{name}", path, access_modes=("url", "dir"))
+        yield SharingClient(running.profile(), retryTimeout="1s")
+
+
+def check(spark: Any, scan: Scan) -> None:
+    frame, plan = native_frame(spark, scan.resolved(), reach_of(spark))
+    described = json.loads(frame.schema.json())
+    assert as_nullable(described) == as_nullable(spark_schema_json(scan.schema))
+    if "variant" in str(scan.schema):  # Spark's toArrow refuses a variant that is NULL
+        assert sorted(map(str, frame.collect())) == sorted(map(str, python_frame(scan, spark).collect()))
+    else:
+        assert unpadded(scan, row_texts(frame.toArrow())) == unpadded(scan, row_texts(scan.to_arrow()))
+    assert frame.count() == scan.count()
+    assert plan.token in frame.inputFiles()[0] if plan.files else not frame.inputFiles()
+
+
+def unpadded(scan: Scan, texts: list[str]) -> list[str]:
+    """CHAR columns are padded by Spark on reading, and in no file."""
+    padded = any("char(" in str(f.metadata.get("__CHAR_VARCHAR_TYPE_STRING", "")) for f in scan.schema.fields)
+    return sorted(t.replace(" ", "") for t in texts) if padded else texts
+
+
+def as_nullable(tree: Any) -> Any:
+    """A schema without its NOT NULLs: Parquet files read by Spark are always nullable."""
+    if isinstance(tree, dict):
+        return {
+            k: True if k in ("nullable", "containsNull", "valueContainsNull") else as_nullable(v)
+            for k, v in tree.items()
+        }
+    return [as_nullable(item) for item in tree] if isinstance(tree, list) else tree
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+@pytest.mark.parametrize("name", [*ANSWERED, *COUNTED])
+def test_golden(spark: Any, client: SharingClient, name: str, mode: str) -> None:
+    check(spark, client.table(f"golden.tables.{shared_name(name)}").scan(accessMode=mode))
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_golden(spark: Any, client: SharingClient, name: str) -> None:
+    error, words = BROKEN[name]
+    scan = client.table(f"golden.tables.{shared_name(name)}").scan(accessMode="dir")
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - ours at the load, Spark's own in a query
+        native_frame(spark, scan.resolved(), reach_of(spark))[0].collect()
+    text = f"{type(refused.value).__name__}: {refused.value}"
+    assert error in text
+    assert words in text
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_written_by_delta(spark: Any, client: SharingClient, name: str) -> None:
+    versions = json.loads((WRITTEN[name] / "expected.json").read_text(encoding="utf-8"))["versions"]
+    table = client.table(f"delta.spark.{name}")
+    for version in versions:
+        mode = "dir" if int(version) % 2 else "url"
+        scan = table.scan(version=int(version), accessMode=mode)
+        if name in ASIDE:
+            with pytest.raises(Exception, match=ASIDE[name]):
+                native_frame(spark, scan.resolved(), reach_of(spark))
+            continue
+        check(spark, scan)

@@ -1,0 +1,122 @@
+"""Faults of the storage under the native lane: rows that are exact, or an error with our cause; never fewer rows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+
+from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.testing.buckets import BucketServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "native"))
+from reading import rows_of, served
+from test_matrix import FAULTS, HASTE, IN_DIRECTORIES, SMALL, share
+
+MODES = ("url", "dir")
+COLUMNS = ["id", "text"]
+
+
+@pytest.fixture
+def server(table: DeltaTableBuilder) -> Iterator[BucketServer]:
+    with BucketServer() as running:
+        share(running, table.path)
+        yield running
+        assert not running.failures
+
+
+def scan_of(running: BucketServer, mode: str, **options: str) -> Any:
+    given = {**SMALL, "retryTimeout": "20s", "storageEndpoint": f"http://{running.address}", **options}
+    return SharingClient(running.profile(), **given).table(f"s.d.{mode}").scan(columns=COLUMNS)
+
+
+def outcome(plan: NativePlan, address: str, expected: pa.Table) -> str:
+    try:
+        rows = rows_of(plan, address)
+    except OSError as error:
+        return str(error)
+    assert rows.select(COLUMNS).sort_by("id").equals(expected), "other rows than the table has"
+    return "rows"
+
+
+def name_of(plan: NativePlan, number: int) -> str:
+    return urlsplit(plan.files[number].task.location).path.rpartition("/")[2]
+
+
+@pytest.fixture(autouse=True)
+def ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults(
+    fault: str,
+    mode: str,
+    server: BucketServer,
+    expected: pa.Table,
+    cell: Callable[..., None],
+) -> None:
+    what, wanted = FAULTS[fault]
+    if mode != "url":
+        wanted = IN_DIRECTORIES.get(fault, wanted)
+    with served(scan_of(server, mode, **HASTE.get(fault, {}))) as (_, plan, address):
+        rule = server.faults.add("data", name_of(plan, 1), skip=2, **what)
+        came = outcome(plan, address, expected)
+        assert rule.hits, "the fault was never met"
+    cell(fault, f"{mode} native", "during", "rows" if came == "rows" else wanted)
+    if fault == "corrupt byte":
+        # The page's checksum is the reader's to compare: Spark's does, see tests/spark/test_native.py.
+        assert came != "rows"
+    else:
+        assert came.startswith(wanted)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_plan_is_read_after_all_its_urls_and_credentials_ended(
+    mode: str,
+    server: BucketServer,
+    expected: pa.Table,
+) -> None:
+    with served(scan_of(server, mode, carryProfile="false")) as (_, plan, address):
+        for _ in range(3):
+            assert outcome(plan, address, expected) == "rows"
+            server.expire_urls() if mode == "url" else server.expire_credentials()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("change", ["shorter", "longer", "replaced by another", "gone"])
+def test_file_changes(
+    change: str,
+    mode: str,
+    server: BucketServer,
+    table: DeltaTableBuilder,
+    expected: pa.Table,
+    tmp_path: Path,
+) -> None:
+    copy = tmp_path / "t"
+    shutil.copytree(table.path, copy)
+    share(server, copy)
+    with served(scan_of(server, mode)) as (_, plan, address):
+        assert outcome(plan, address, expected) == "rows"
+        at = urlsplit(plan.files[1].task.location)
+        _, local = server.kind_of(at.path if mode == "url" else f"/{at.netloc}{at.path}")
+        victim = Path(local)
+        data = victim.read_bytes()
+        if change == "gone":
+            victim.unlink()
+        else:
+            other = {"shorter": data[:-100], "longer": data + bytes(100)}.get(change, data[::-1])
+            victim.with_suffix(".new").write_bytes(other)
+            os.replace(victim.with_suffix(".new"), victim)
+        assert outcome(plan, address, expected).startswith("FileGoneError" if change == "gone" else "CorruptFileError")

@@ -1,0 +1,87 @@
+"""``nox -s peers``: this client against the reference sharing server, beside the reference Python client, a line a case.
+
+Every golden table and every table of ``tests/data`` lies in an S3 emulator behind the server. What our client reads there
+must be what it reads of the same table from the embedded server in directory mode, which the conformance suite compares
+with Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "unit" / "streams"), str(HERE.parent / "emulators")]
+
+from cases import Peers, expiry, feeds, hints, listings, streams, tables, travel  # noqa: E402
+from processes import free_port  # noqa: E402
+from reference_server import find_or_build, server, storage  # noqa: E402
+from report import Report, reference_client  # noqa: E402
+from sources import ODD_SHARE, all_tables, own_tables  # noqa: E402
+
+from delta_sharing_spark.client import SharingClient  # noqa: E402
+from delta_sharing_spark.testing.server import SharingServer  # noqa: E402
+
+SECTIONS: dict[str, Callable[[Peers], None]] = {
+    "listings": listings,
+    "tables": tables,
+    "hints": hints,
+    "travel": travel,
+    "feeds": feeds,
+    "streams": streams,
+    "expiry": expiry,
+}
+
+
+def main() -> int:
+    """Run the sections that were asked for, all by default."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], help="all by default")
+    parser.add_argument("--reference-python", required=True, help="a Python that has delta-sharing installed")
+    given = parser.parse_args()
+    logging.disable(logging.WARNING)
+    try:
+        home = find_or_build()
+    except LookupError as missing:
+        print(missing)
+        return 0
+    report = Report()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peers-")))
+        store = stack.enter_context(storage(free_port(), free_port()))
+        own = own_tables(folder)
+        paths = {**all_tables(), **own.paths()}
+        slow = {"history"}  # its commits are told apart by the storage's times
+        located = [(name, store.upload(name, path, pause=1.5 if name in slow else 0)) for name, path in paths.items()]
+        shares = {"peers.all": located, f"{ODD_SHARE}.s": located[:1]}
+        running = stack.enter_context(server(home, free_port(), store, shares))
+        short = stack.enter_context(server(home, free_port(), store, shares, preSignedUrlTimeoutSeconds=4))
+        embedded = stack.enter_context(SharingServer())
+        for name, path in paths.items():
+            embedded.add_table(f"peers.all.{name}", path, access_modes=("url", "dir"))
+        peers = Peers(
+            report=report,
+            reference=stack.enter_context(reference_client(given.reference_python)),
+            store=store,
+            paths=paths,
+            own=own,
+            client=SharingClient(running.profile, retryTimeout="20s"),
+            short_lived=SharingClient(short.profile, retryTimeout="20s"),
+            oracle=SharingClient(embedded.profile(), accessMode="dir"),
+            folder=folder,
+            profile=running.profile,
+        )
+        for name, section in SECTIONS.items():
+            if not given.sections or name in given.sections:
+                report.heading(name)
+                section(peers)
+    return report.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

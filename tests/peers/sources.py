@@ -1,0 +1,62 @@
+"""The tables that lie behind the reference server: golden ones, those of ``tests/data``, and some written here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT.parent / "shared" / "golden"
+#: A share that no address can name without quotes.
+ODD_SHARE = "Ünïcode share"
+PARTITIONS = "abcdefghij"
+VECTORS = {"delta.enableDeletionVectors": "true"}
+FEED = {"delta.enableChangeDataFeed": "true"}
+_SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("x", pa.float64())])
+
+
+def all_tables() -> dict[str, Path]:
+    """Golden tables and those of ``tests/data/delta_spark``, by the names they are shared under."""
+    logs = {str(log.parent.relative_to(GOLDEN)): log.parent for log in sorted(GOLDEN.rglob("_delta_log"))}
+    found = {name.removesuffix("/delta").replace("/", "-"): path for name, path in logs.items()}
+    for path in sorted((ROOT / "tests" / "data" / "delta_spark").glob("*/_delta_log")):
+        found[f"spark_{path.parent.name}"] = path.parent
+    return found
+
+
+@dataclass(frozen=True)
+class Own:
+    """Tables written here, by name."""
+
+    plain: DeltaTableBuilder
+    vectors: DeltaTableBuilder
+    history: DeltaTableBuilder
+    feed_vectors: DeltaTableBuilder
+    changing: DeltaTableBuilder
+
+    def paths(self) -> dict[str, Path]:
+        return {name: getattr(self, name).path for name in self.__dataclass_fields__}
+
+
+def own_tables(folder: Path) -> Own:
+    """Ten partitions with a file each and an odd file; a history of five versions; the same with deletion vectors."""
+
+    def rows(start: int, end: int, p: str = "") -> list[dict[str, object]]:
+        return [{"id": i, "p": p or PARTITIONS[i // 100 % 10], "x": i / 2} for i in range(start, end)]
+
+    def partitioned(name: str, properties: dict[str, str]) -> DeltaTableBuilder:
+        return DeltaTableBuilder(folder / name, _SCHEMA, ("p",), properties).append(rows(0, 1000))
+
+    plain = partitioned("plain", {})
+    vectors = partitioned("vectors", VECTORS).delete(pc.field("id") == 5, deletion_vectors=True)
+    history = DeltaTableBuilder(folder / "history", _SCHEMA, (), FEED).append(rows(0, 30), files=3)
+    history.append(rows(30, 50)).delete(pc.less(pc.field("id"), 3)).append(rows(50, 60))
+    feed_vectors = DeltaTableBuilder(folder / "feed_vectors", _SCHEMA, (), {**FEED, **VECTORS}).append(rows(0, 30))
+    feed_vectors.delete(pc.field("id") == 7, deletion_vectors=True).append(rows(30, 40))
+    changing = DeltaTableBuilder(folder / "changing", _SCHEMA, (), VECTORS).append(rows(0, 40), files=4)
+    return Own(plain, vectors, history, feed_vectors, changing)

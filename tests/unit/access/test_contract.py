@@ -1,0 +1,173 @@
+"""A third way to reach a table, written against the contract alone: batches, feeds, streams and explain work over it."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from shared_tables import falling_back
+
+from delta_sharing_spark.access.contract import (
+    AsOf,
+    FileList,
+    FileListing,
+    OpenTable,
+    StreamIdentity,
+    TableState,
+    VersionFiles,
+    VersionListing,
+)
+from delta_sharing_spark.access.negotiate import Decision
+from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.plan import plan
+from delta_sharing_spark.access.pruning import FilePruner
+from delta_sharing_spark.access.resolve import resolve_opened
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.stream.planner import Limits, open_stream
+from delta_sharing_spark.access.table_schema import TableShape
+from delta_sharing_spark.display import explanation
+from delta_sharing_spark.errors import TableChangedError
+from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask, Split
+from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.storage.ranges import ByteSource
+
+SHAPE = TableShape("m", Struct((Field("id", Primitive("long")), Field("day", Primitive("string")))), ("day",), "none")
+
+
+class MemorySource:
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name, self.size, self._data = name, len(data), data
+
+    def read(self, start: int, length: int) -> memoryview:
+        return memoryview(self._data)[start : start + length]
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryTable(OpenTable, FileAccess):
+    """Version ``v`` adds one file, of the day ``v``. It is its own access."""
+
+    mode = "memory"
+
+    def __init__(self, *ids: list[int]) -> None:
+        self.data = {f"f{v}": _parquet(rows) for v, rows in enumerate(ids)}
+
+    def describe(self, as_of: AsOf) -> TableState:
+        return TableState(self.newest_version() if as_of.version is None else as_of.version, SHAPE)
+
+    def newest_version(self) -> int:
+        return len(self.data) - 1
+
+    def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
+        files = [self._file(version) for version in range((scan.version or 0) + 1)]
+        return FileListing(FileList(pruner.remaining(files)), self, scan.version, len(files))
+
+    def changes(self, scan: ResolvedScan) -> VersionListing:
+        return self.versions(scan, int(scan.options.starting_version or 0), scan.version or 0)
+
+    def versions(self, scan: ResolvedScan, first: int, last: int, identity: Any = None) -> VersionListing:
+        feed = "insert" if scan.options.read_change_feed else None
+        found = [VersionFiles(v, [replace(self._file(v), change_type=feed)]) for v in range(first, last + 1)]
+        return VersionListing(found, self, StreamIdentity("m", self.mode, "", None))
+
+    def all_files(self, scan: ResolvedScan, version: int, identity: Any = None) -> VersionListing:
+        files = [self._file(v) for v in range(version + 1)]
+        return VersionListing([VersionFiles(version, files)], self, StreamIdentity("m", self.mode, "", None))
+
+    def _file(self, v: int) -> FileTask:
+        times = {"commit_version": v, "commit_timestamp": v * 1000}
+        return FileTask(f"f{v}", "", len(self.data[f"f{v}"]), {"day": str(v)}, rows=2, **times)  # type: ignore[arg-type]
+
+    def restricted_to(self, tasks: Any) -> Any:
+        return self
+
+    def outlasts_planning(self, task: FileTask) -> bool:
+        return True
+
+    def open(self, task: FileTask) -> ByteSource:
+        return MemorySource(task.id, self.data[task.id])
+
+    def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
+        raise AssertionError("no file has one")
+
+
+def _parquet(rows: list[int]) -> bytes:
+    data = io.BytesIO()
+    pq.write_table(pa.table({"id": pa.array(rows, pa.int64())}), data)
+    return data.getvalue()
+
+
+def _opener(table: OpenTable, *, streaming: bool = False, **options: str) -> TableOpener:
+    negotiated = replace(
+        falling_back(lambda: None).negotiated,
+        options=parse_options({"path": "share.schema.table", **options}, streaming=streaming),
+        decision=Decision(table.mode, "it is at hand"),
+    )
+    return TableOpener(negotiated, {table.mode: lambda _: table})
+
+
+def _rows(splits: list[Split]) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for split in splits for batch in read_split(split) for row in batch.to_pylist())
+
+
+@pytest.fixture
+def table() -> MemoryTable:
+    return MemoryTable([1, 2], [3, 4], [5, 6])
+
+
+def test_a_snapshot(table: MemoryTable) -> None:
+    opener = _opener(table, where="day > '0' and id <> 4", columns="id")
+    scan = resolve_opened(opener)
+    planned = plan(scan, opener=opener)
+    assert _rows(planned.splits) == [(3,), (5,), (6,)]
+    assert (planned.report.mode, planned.report.listed, planned.report.skipped) == (
+        "memory",
+        3,
+        {"partition values": 1},
+    )
+    assert "memory: it is at hand" in explanation(planned, scan)
+
+
+def test_an_earlier_version_and_a_limit(table: MemoryTable) -> None:
+    opener = _opener(table, versionAsOf="1", limit="3")
+    planned = plan(resolve_opened(opener), opener=opener)
+    assert (len(planned.splits), planned.exact_rows, planned.report.version) == (1, 3, 1)
+    assert [piece.task.id for piece in planned.splits[0].slices] == ["f0", "f1"]
+
+
+def test_a_change_feed(table: MemoryTable) -> None:
+    opener = _opener(table, readChangeFeed="true", startingVersion="1", columns="id,_change_type,_commit_version")
+    planned = plan(resolve_opened(opener), opener=opener)
+    assert _rows(planned.splits) == [(id_, "insert", 1 + (id_ > 4)) for id_ in (3, 4, 5, 6)]
+
+
+def test_a_stream(table: MemoryTable) -> None:
+    opener = _opener(table, streaming=True, pollInterval="1s", where="id <> 2", maxFilesPerTrigger="2")
+    planner = open_stream(opener, resolve_opened(opener))
+    position = planner.first()
+    batches = []
+    for _ in range(4):
+        end = planner.advance(position, Limits(files=2))
+        batches.append([row[0] for row in _rows(planner.splits(position, end))])
+        position = end
+        table.data["f3"] = _parquet([7, 8])
+        planner._polled_at = float("-inf")
+    assert batches == [[1, 3, 4], [5, 6], [7, 8], []]
+
+
+def test_a_feed_of_another_table_is_refused(table: MemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replaced(scan: ResolvedScan) -> VersionListing:
+        listing = MemoryTable.versions(table, scan, 0, 0)
+        return replace(listing, versions=[VersionFiles(0, shape=replace(SHAPE, id="other"))])
+
+    monkeypatch.setattr(table, "changes", replaced)
+    opener = _opener(table, readChangeFeed="true", startingVersion="0")
+    with pytest.raises(TableChangedError, match="replaced by another table as of version 0"):
+        plan(resolve_opened(opener), opener=opener)

@@ -1,0 +1,130 @@
+"""The log is opened once per load: what is asked of the storage for a log with a checkpoint and 20 commits, one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+from object_server import ObjectServer, serving
+from shared_tables import upload
+
+from delta_sharing_spark.access.open import TableOpener, negotiated_table
+from delta_sharing_spark.access.resolve import resolve_opened
+from delta_sharing_spark.access.stream.planner import Limits, open_stream
+from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.table import Scan
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+SCHEMA = pa.schema([("id", pa.int64())])
+NEWEST, CHECKPOINT = 20, 10
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTableBuilder:
+    path = tmp_path_factory.mktemp("log") / "t"
+    built = DeltaTableBuilder(path, SCHEMA, properties={"delta.enableChangeDataFeed": "true"})
+    for version in range(1, NEWEST + 1):
+        built.append(pa.table({"id": [version]}, SCHEMA))
+        if version == CHECKPOINT:
+            built.checkpoint()
+    return built
+
+
+@pytest.fixture(params=[True, False], ids=["listing", "get-only"])
+def storage(request: pytest.FixtureRequest, table: DeltaTableBuilder) -> Iterator[ObjectServer]:
+    with serving(ObjectServer(upload(table.path, "bucket/t"), listing=request.param)) as running:
+        yield running
+
+
+@pytest.fixture
+def client(storage: ObjectServer, table: DeltaTableBuilder) -> Iterator[SharingClient]:
+    aws = {"accessKeyId": "A", "secretAccessKey": "s", "sessionToken": "t"}
+    with SharingServer() as server:
+        server.vendors["s3"] = lambda location, table: {"awsTempCredentials": aws, "expirationTime": 4_000_000_000_000}
+        server.add_table("s.d.t", table.path, access_modes=("url", "dir"), location="s3://bucket/t")
+        yield SharingClient(server.profile(), accessMode="dir", storageEndpoint=storage.url)
+
+
+def _log_requests(storage: ObjectServer) -> Counter[str]:
+    """Requests by file of the log; ``canary`` is the byte by which opening finds out whether the credential works."""
+    counts: Counter[str] = Counter()
+    for request in storage.seen:
+        parts = urlsplit(request.path)
+        if "list-type" in parts.query:
+            counts["list"] += 1
+        elif "_delta_log/" in parts.path:
+            name = parts.path.rpartition("/")[2]
+            number = name.partition(".")[0].lstrip("0") or "0" if name[0] == "0" else name
+            suffix = ".checkpoint" if "checkpoint.parquet" in name else ""
+            probe = (
+                "canary "
+                if request.headers.get("range") == "bytes=0-0"
+                else "head "
+                if request.method == "HEAD"
+                else ""
+            )
+            counts[f"{probe}{number}{suffix}"] += 1
+    return counts
+
+
+def _once(*commits: int) -> Counter[str]:
+    return Counter({f"canary {NEWEST}": 1, "list": 1, "_last_checkpoint": 1, f"{CHECKPOINT}.checkpoint": 1}) + Counter(
+        str(commit) for commit in commits
+    )
+
+
+def _repeated(counts: Counter[str]) -> set[str]:
+    """What was asked for more than once. A file's size and its time cost a HEAD each, where nothing can be listed."""
+    return {name for name, count in counts.items() if count > 1 + name.startswith("head ") and name != "list"}
+
+
+def _planned(scan: Scan) -> int:
+    assert scan.resolved().version == NEWEST
+    return sum(len(split.slices) for _ in range(2) for split in scan.plan().splits) // 2
+
+
+def test_a_snapshot_fetches_each_file_of_the_log_once(client: SharingClient, storage: ObjectServer) -> None:
+    assert _planned(client.table("s.d.t").scan()) == NEWEST
+    counts = _log_requests(storage)
+    if storage.listing:
+        assert counts == _once(*range(CHECKPOINT + 1, NEWEST + 1))
+    else:
+        assert not _repeated(counts)
+
+
+def test_a_feed_fetches_each_file_of_the_log_once(client: SharingClient, storage: ObjectServer) -> None:
+    assert _planned(client.table("s.d.t").changes(starting_version=5)) == NEWEST - 4
+    counts = _log_requests(storage)
+    if storage.listing:
+        assert counts == _once(*range(NEWEST + 1))
+    else:
+        assert not _repeated(counts)
+
+
+@pytest.mark.parametrize("feed", [False, True], ids=["rows", "changes"])
+def test_a_stream_lists_anew_for_each_poll_and_fetches_no_commit_twice(
+    client: SharingClient, storage: ObjectServer, feed: bool
+) -> None:
+    options: dict[str, Any] = {"startingVersion": "12", "readChangeFeed": str(feed).lower(), "pollInterval": "1ms"}
+    parsed = parse_options(client.load_options("s.d.t", options), streaming=True)  # type: ignore[arg-type]
+    opener = TableOpener(negotiated_table(parsed, client.profile))
+    planner = open_stream(opener, resolve_opened(opener))
+    planner.pin_newest()
+    position, files = planner.first(), 0
+    for _ in range(3):
+        end = planner.advance(position, Limits(files=2))
+        files += sum(len(split.slices) for split in planner.splits(position, end))
+        position = end
+    assert files == 6
+    counts = _log_requests(storage)
+    if storage.listing:
+        polls = {"list": 1, "_last_checkpoint": 1}
+        assert counts == _once(*range(CHECKPOINT + 1, NEWEST + 1)) + Counter(polls)
+    else:
+        assert not {name for name in _repeated(counts) if name.isdigit() and int(name) <= NEWEST}

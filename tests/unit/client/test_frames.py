@@ -1,0 +1,164 @@
+"""Rows as pandas, Polars and DuckDB take them: whatever reads Arrow's C stream reads a table or a scan."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from delta_sharing_spark import SharingClient, load_as_pandas, load_table_changes_as_pandas, scan_share
+from delta_sharing_spark.errors import ConfigError, OptionError
+from delta_sharing_spark.frames import to_pandas
+from delta_sharing_spark.table import SharedTable
+from delta_sharing_spark.testing.sample import share_sample
+from delta_sharing_spark.testing.server import SharingServer
+
+duckdb = pytest.importorskip("duckdb")
+pandas = pytest.importorskip("pandas")
+polars = pytest.importorskip("polars")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingServer]:
+    with SharingServer() as running:
+        share_sample(running, tmp_path_factory.mktemp("sample"), trips=4000)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def trips(server: SharingServer) -> SharedTable:
+    return SharingClient(server.profile()).table("demo.city.trips")
+
+
+def test_a_scan_speaks_arrows_c_stream(trips: SharedTable) -> None:
+    scan = trips.scan(columns=["trip", "city", "fare"], where="city = 'Lisbon'")
+    rows = scan.to_arrow()
+    assert 0 < rows.num_rows < 4000
+    assert pa.table(scan).equals(rows)
+    assert pa.schema(scan) == rows.schema
+    assert polars.DataFrame(scan).equals(polars.from_arrow(rows))
+    assert scan.to_polars().equals(polars.from_arrow(rows))
+    assert duckdb.sql("SELECT count(*), max(trip) FROM scan").fetchall() == [
+        (rows.num_rows, max(rows.column("trip").to_pylist()))
+    ]
+    assert duckdb.sql("SELECT count(*) FROM trips").fetchall() == [(4000,)]
+
+
+def test_duckdb_reads_a_registered_scan_again_for_each_query(trips: SharedTable) -> None:
+    with duckdb.connect() as connection:
+        relation = trips.scan(where="trip < 10").to_duckdb(connection, "few")
+        assert relation.aggregate("count(*)").fetchall() == [(10,)]
+        assert connection.sql("SELECT count(*) FROM few a JOIN few b USING (trip)").fetchall() == [(10,)]
+        assert trips.to_duckdb(connection).count("*").fetchall() == [(4000,)]
+        assert connection.sql("SELECT count(*) FROM trips").fetchall() == [(4000,)]
+
+
+def test_a_table_is_a_source_of_its_newest_rows(trips: SharedTable) -> None:
+    assert len(trips.head(3)) == 3
+    assert tuple(trips.head().columns) == trips.schema.names
+    assert len(trips.to_pandas()) == trips.to_arrow().num_rows == trips.to_polars().height == 4000
+
+
+def test_scans_are_refined(trips: SharedTable) -> None:
+    scan = trips.scan().filter("trip < 100 -- a comment").filter("trip >= 90 OR trip = 5").select("trip", "city")
+    assert scan.to_arrow().column_names == ["trip", "city"]
+    assert sorted(scan.to_arrow().column("trip").to_pylist()) == [5, *range(90, 100)]
+    assert scan.select("trip").limit(7).limit(9).to_arrow().shape == (7, 1)
+    assert trips.scan().select("fare", "trip").to_arrow().column_names == ["fare", "trip"]
+    with pytest.raises(OptionError, match="call filter\\(\\) first"):
+        scan.limit(3).filter("trip = 1")
+    with pytest.raises(OptionError, match="has no column 'fare', it was left out before: trip, city"):
+        scan.select("fare")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"colums": ["a"]}, "unknown option 'colums'; did you mean 'columns'"),
+        ({"limit": -1}, "Invalid value '-1' for option 'limit'"),
+        ({"version": 1, "timestamp": "2026-01-01"}, "Please either provide"),
+        ({"accessMode": "directory"}, "did you mean 'dir'"),
+    ],
+)
+def test_wrong_options_are_refused_by_scan_itself(trips: SharedTable, options: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        trips.scan(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("table", ["trips", "types", "customers"])
+def test_to_pandas_gives_what_pyarrow_gives(server: SharingServer, table: str) -> None:
+    source = SharingClient(server.profile()).table(f"demo.city.{table}")
+    pandas.testing.assert_frame_equal(source.to_pandas(), source.to_arrow().to_pandas())
+    by_arrow = source.to_pandas(dtype_backend="pyarrow")
+    assert {type(t) for t in by_arrow.dtypes} == {pandas.ArrowDtype}
+    pandas.testing.assert_frame_equal(by_arrow, source.to_pandas(types_mapper=pandas.ArrowDtype))
+
+
+@pytest.mark.parametrize("distinct", [1, 5, 25_000])
+@pytest.mark.parametrize("null", [False, True])
+def test_objects_are_shared_and_stay_the_same(distinct: int, null: bool) -> None:
+    """Decimals and dates: repeated or not, with nulls or not, in several chunks."""
+    numbers = np.arange(30_000) % distinct
+    mask = numbers % 3 == 0 if null else None
+    decimals = pa.array(numbers, mask=mask).cast(pa.decimal128(20, 0))
+    dates = pa.array((numbers % 20_000).astype(np.int32), mask=mask).cast(pa.date32())
+    table = pa.table({"d": decimals, "n": numbers, "t": dates, "e": pa.array(["x"] * 30_000)})
+    table = pa.concat_tables([table.slice(0, 12_000), table.slice(12_000)])
+    expected = table.to_pandas()
+    pandas.testing.assert_frame_equal(to_pandas(table), expected)
+    pandas.testing.assert_frame_equal(
+        to_pandas(expected_arrow := pa.table({"d": decimals[:0]})), expected_arrow.to_pandas()
+    )
+
+
+def test_nullable_integers_stay_exact(server: SharingServer) -> None:
+    types = SharingClient(server.profile()).table("demo.city.types").to_pandas(dtype_backend="numpy_nullable")
+    assert str(types["a_long"].dtype) == "Int64"
+    assert types["a_long"].tolist()[:2] == [7_000_000_000, 2**63 - 1]
+
+
+@pytest.mark.parametrize(
+    ("library", "method"),
+    [("pandas", "to_pandas"), ("polars", "to_polars"), ("duckdb", "to_duckdb"), ("polars", "lazy")],
+)
+def test_a_missing_library_names_its_extra(
+    trips: SharedTable, monkeypatch: pytest.MonkeyPatch, library: str, method: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ConfigError, match=rf"{method}\(\) needs {library}.*'delta-sharing-spark\[{library}\]'"):
+        getattr(trips, method)()
+
+
+@pytest.mark.parametrize("wrong", [{"nonsense": 1}, {"dtype_backend": "arrow"}])
+def test_wrong_arguments_of_to_pandas_are_named(trips: SharedTable, wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        trips.to_pandas(**wrong)  # type: ignore[arg-type]
+
+
+def test_keywords_of_the_reference_client(server: SharingServer, tmp_path: object) -> None:
+    profile = server.write_profile(f"{tmp_path}/p.share")
+    url = f"{profile}#demo.city.trips"
+    hints = (
+        '{"op": "and", "children": [{"op": "equal", "children": [{"op": "column", "name": "city", "valueType": "string"},'
+        ' {"op": "literal", "value": "Lisbon", "valueType": "string"}]}, {"op": "unheard of", "children": []}]}'
+    )
+    whole = load_as_pandas(url, None, None, None, None, True, True)
+    pruned = load_as_pandas(url, jsonPredicateHints=hints)
+    assert set(pruned["city"]) == {"Lisbon"}
+    assert len(pruned) == (whole["city"] == "Lisbon").sum()
+    by_trip = hints.replace('"city", "valueType": "string"', '"trip", "valueType": "long"')
+    some = load_as_pandas(
+        url, jsonPredicateHints=by_trip.replace('"Lisbon", "valueType": "string"', '"7", "valueType": "long"')
+    )
+    assert 7 in set(some["trip"])
+    assert 1 < len(some) < len(whole), "files are skipped, rows are not filtered"
+    with pytest.raises(OptionError, match="is not JSON"):
+        load_as_pandas(url, jsonPredicateHints="city = 'Lisbon'")
+    server.reset_metrics()
+    assert len(load_as_pandas(url, limit=3, use_delta_format=False)) == 3
+    assert "responseformat=parquet" in str(server.requests[0].headers).lower()
+    assert len(load_table_changes_as_pandas(f"{profile}#demo.city.bicycles", 1, use_delta_format=True)) == 20
+    assert scan_share(url, where="trip < 5").select("trip").collect().height == 5

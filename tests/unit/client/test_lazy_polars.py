@@ -1,0 +1,139 @@
+"""Lazy Polars over a share: what a query needs is pushed down, and its rows are those of the frame in memory."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.table import SharedTable
+from delta_sharing_spark.testing.sample import share_sample
+from delta_sharing_spark.testing.server import SharingServer
+
+pl = pytest.importorskip("polars")
+UTC = dt.timezone.utc
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingServer]:
+    with SharingServer() as running:
+        share_sample(running, tmp_path_factory.mktemp("sample"), trips=3000)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def trips(server: SharingServer) -> SharedTable:
+    return SharingClient(server.profile(), accessMode="dir").table("demo.city.trips")
+
+
+@pytest.fixture(scope="module")
+def types(server: SharingServer) -> SharedTable:
+    return SharingClient(server.profile()).table("demo.city.types")
+
+
+def test_columns_conditions_and_limits_are_pushed_down(trips: SharedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[dict[str, str]] = []
+    real = type(trips.scan()).to_record_batch_reader
+
+    def note(scan: object, workers: int | None = None) -> object:
+        read.append(dict(scan.options))  # type: ignore[attr-defined]
+        return real(scan, workers)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("delta_sharing_spark.table.Scan.to_record_batch_reader", note)
+    lazy = trips.lazy()
+    start = dt.datetime(2025, 3, 1, tzinfo=UTC)
+    found = lazy.filter((pl.col("city") == "Lisbon") & (pl.col("started") < start)).select("trip").collect()
+    assert found.width == 1
+    assert read[-1]["columns"].split(",") == ["`trip`", "`city`", "`started`"]
+    assert read[-1]["where"] == "(`city` = 'Lisbon') AND (`started` < TIMESTAMP '2025-03-01 00:00:00Z')"
+    assert trips.scan(where=read[-1]["where"]).plan().report.files == 1
+    lazy.head(7).collect()
+    assert read[-1] == {"limit": "7"}
+    # A part that `where` cannot say stays with Polars.
+    lazy.filter((pl.col("trip") < 50) & (pl.col("city").str.to_uppercase() == "LISBON")).collect()
+    assert read[-1]["where"] == "`trip` < 50L"
+    lazy.filter(pl.col("city").str.to_uppercase() == "LISBON").collect()
+    assert "where" not in read[-1]
+    trips.scan(limit=10).lazy().filter(pl.col("trip") > 5).collect()
+    assert read[-1] == {"limit": "10"}
+
+
+def _comparisons(column: str, values: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    operators = st.sampled_from(["__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "eq_missing"])
+    compared = st.builds(lambda op, value: getattr(pl.col(column), op)(value), operators, values)
+    among = st.lists(st.one_of(values, st.none()), max_size=4).map(lambda found: pl.col(column).is_in(found))
+    between = st.builds(
+        lambda low, high, closed: pl.col(column).is_between(low, high, closed=closed),
+        values, values, st.sampled_from(["both", "left", "right", "none"]),
+    )  # fmt: skip
+    return st.one_of(compared, among, between, st.just(pl.col(column).is_null()), st.just(pl.col(column).is_not_null()))
+
+
+_ATOMS = st.one_of(
+    _comparisons("trip", st.integers(-5, 3005)),
+    _comparisons("seconds", st.sampled_from([0, 60, 3600, 7199, 10_000, 2**40])),
+    _comparisons("kilometres", st.sampled_from([0.0, -0.0, 1.5, 10.25, float("nan"), float("inf")])),
+    _comparisons("city", st.sampled_from(["Lisbon", "東京", "", "Lis'bon", "Lis\\bon"])),
+    _comparisons("fare", st.sampled_from([Decimal("13.28"), Decimal("100.5"), Decimal("20")])),
+    _comparisons("rating", st.sampled_from([1.0, 3.0, 4.5])),
+    _comparisons("started", st.sampled_from([dt.datetime(2025, 3, 1, tzinfo=UTC), dt.datetime(2025, 9, 1, 5, 6, 7, 8, UTC)])),
+    st.sampled_from([pl.col("fare") > 20, pl.col("fare") <= 99.5, pl.col("member"), ~pl.col("member"), pl.col("member") == False]),  # noqa: E712
+)  # fmt: skip
+_PREDICATES = st.recursive(
+    _ATOMS,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map(lambda two: two[0] & two[1]),
+        st.tuples(inner, inner).map(lambda two: two[0] | two[1]),
+        inner.map(lambda one: ~one),
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=40)
+@given(predicate=_PREDICATES)
+def test_a_lazy_query_gives_the_rows_of_the_frame_in_memory(trips: SharedTable, predicate: object) -> None:
+    whole = _whole(trips)
+    try:
+        expected = whole.filter(predicate).sort("trip")
+    except pl.exceptions.PolarsError:
+        return  # types that Polars does not compare
+    assert _lazy(trips).filter(predicate).collect().sort("trip").equals(expected)
+
+
+def test_a_limit_counts_before_a_later_condition_and_after_an_earlier_one(trips: SharedTable) -> None:
+    lazy = trips.lazy()
+    assert lazy.filter(pl.col("trip") >= 100).head(5).collect()["trip"].min() >= 100
+    assert lazy.head(5).filter(pl.col("trip") < 0).collect().height == 0
+    assert lazy.head(5).collect().height == 5
+    assert lazy.slice(10, 5).collect().height == 5
+    assert lazy.tail(4).collect().height == 4
+    assert lazy.select(pl.len()).collect().item() == 3000
+
+
+def test_every_type_goes_over_and_conditions_on_it(types: SharedTable) -> None:
+    whole, lazy = types.to_polars(), types.lazy()
+    assert lazy.collect_schema() == whole.schema
+    for name in ("a_boolean", "a_byte", "a_short", "an_integer", "a_long", "a_float", "a_double", "a_decimal", "a_string",
+                 "a_binary", "a_date", "a_timestamp", "a_timestamp_ntz"):  # fmt: skip
+        for value in whole[name].drop_nulls():
+            for predicate in (pl.col(name) == value, pl.col(name) > value, pl.col(name) <= value):
+                assert lazy.filter(predicate).collect().equals(whole.filter(predicate)), (name, value)
+    assert lazy.filter(pl.col("a_struct").struct.field("name") == "Ginza").collect().height == 1
+    assert lazy.filter(pl.col("a_long") > 2**62).select("an_array").collect().height == 1
+
+
+_frames: dict[str, object] = {}
+
+
+def _whole(table: SharedTable) -> object:
+    return _frames.setdefault(f"whole {id(table)}", table.to_polars())
+
+
+def _lazy(table: SharedTable) -> object:
+    return _frames.setdefault(f"lazy {id(table)}", table.lazy())

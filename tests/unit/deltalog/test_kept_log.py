@@ -1,0 +1,90 @@
+"""A log that is fetched once says what the log says, and looks anew when it is told to."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
+
+from delta_sharing_spark.deltalog import kept_log
+from delta_sharing_spark.deltalog.changes import load_changes
+from delta_sharing_spark.deltalog.history import version_at_or_after
+from delta_sharing_spark.deltalog.kept_log import KeptLog
+from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
+from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
+from delta_sharing_spark.errors import LogError
+
+FEED = {"delta__enableChangeDataFeed": "true"}
+
+
+def _store(**options: bool) -> TimedStore:
+    first = [protocol(), metadata(**FEED), add("a")]
+    store = log(first, [add("b")], [remove("a", size=9, partitionValues={"p": "x"}), add("c")], [add("d")], **options)
+    write_checkpoint(store, 1, [protocol(), metadata(**FEED), add("a"), add("b")], "classic")
+    store.files[LAST_CHECKPOINT] = b'{"version":1,"size":4}'
+    store.times = {commit_name(version): (version + 1) * 100 for version in range(4)}
+    return store
+
+
+@pytest.mark.parametrize("options", [{}, {"listing": False}, {"listing": False, "refuses": True}], ids=str)
+@pytest.mark.parametrize("kept_bytes", [1 << 20, 400, 0])
+def test_it_says_what_the_log_says(options: dict[str, bool], kept_bytes: int) -> None:
+    store = _store(**options)
+    kept = KeptLog(store, kept_bytes=kept_bytes)
+    kept.list_from_version(2)
+    for version in (None, 3, 2, 1, None):
+        files = sorted(task.id for task in load_snapshot(store, version=version).tasks())
+        assert sorted(task.id for task in load_snapshot(kept, version=version).tasks()) == files
+        assert load_head(kept, version=version) == load_head(store, version=version)
+    expected = [(commit.version, commit.timestamp_ms, commit.tasks) for commit in load_changes(store, 1)]
+    assert [(commit.version, commit.timestamp_ms, commit.tasks) for commit in load_changes(kept, 1)] == expected
+    assert version_at_or_after(kept, 250) == version_at_or_after(store, 250) == 2
+
+
+@pytest.mark.parametrize("listing", [True, False])
+def test_a_new_version_shows_after_a_refresh_and_not_before(listing: bool) -> None:
+    store = _store(listing=listing)
+    kept = KeptLog(store)
+    assert load_head(kept).version == 3
+    store.files[in_log(commit_name(4))] = lines([add("e")])
+    store.reads.clear()
+    assert load_head(kept).version == 3, "one load sees one version"
+    assert store.reads == []
+    kept.refresh()
+    assert load_head(kept).version == 4
+    assert in_log(commit_name(3)) not in store.reads, "a commit never changes"
+
+
+def test_a_listed_file_that_went_is_looked_for_in_a_new_listing() -> None:
+    store = _store()
+    kept = KeptLog(store)
+    assert kept.list_from("_delta_log", "") is not None
+    del store.files[in_log(commit_name(3))]
+    assert load_snapshot(kept).version == 2
+    with pytest.raises(LogError):
+        load_snapshot(KeptLog(TimedStore({})))
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = _store()
+    size = len(store.files[in_log(commit_name(0))])
+    kept = KeptLog(store, kept_bytes=2 * size)
+    for version in (0, 1, 2, 3):
+        kept.read(in_log(commit_name(version)))
+    assert sum(map(len, kept._files.values())) == kept._bytes <= 2 * size
+    monkeypatch.setattr(kept_log, "_WHOLE_BYTES", 10)
+    store.reads.clear()
+    assert load_snapshot(kept).version == 3, "a large checkpoint is read by range"
+
+
+def test_threads() -> None:
+    store = _store()
+    kept = KeptLog(store)
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(load_snapshot(kept).version)) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [3] * 16

@@ -1,0 +1,289 @@
+"""The gateway by pyarrow's own client: rows, tickets, renewal, cancellation, errors, and who may call."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from calling import TOKEN, Caller
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.access.flight import messages, statuses
+from delta_sharing_spark.access.flight.access import FlightAccess
+from delta_sharing_spark.access.flight.connection import CANCEL, RENEW, GatewayAddress
+from delta_sharing_spark.errors import ConfigError, TicketError
+from delta_sharing_spark.flight.gateway import REUSE_CONNECTION, FlightGateway
+from delta_sharing_spark.flight.settings import GatewaySettings
+from delta_sharing_spark.flight.tickets import Seal, Ticket
+from delta_sharing_spark.scan.plan import ReadSpec, Split
+from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.testing.server import SharingServer
+
+TABLE = {"table": "sh.sc.t"}
+
+
+@pytest.mark.parametrize(
+    ("command", "scan"),
+    [
+        ({}, {}),
+        (
+            {"columns": ["note", "id"], "where": "id >= 20 AND day = 'a'"},
+            {"columns": ["note", "id"], "where": "id >= 20 AND day = 'a'"},
+        ),
+        ({"limit": 7}, {"limit": 7}),
+        ({"where": "id > 1000"}, {"where": "id > 1000"}),
+        ({"version": 1}, {"version": 1}),
+        ({"changes": {"startingVersion": 1}}, {"readChangeFeed": True, "startingVersion": 1}),
+        (
+            {"changes": {"startingVersion": 1, "endingVersion": 2}, "options": {"commitTimestampType": "long"}},
+            {"readChangeFeed": True, "startingVersion": 1, "endingVersion": 2, "commitTimestampType": "long"},
+        ),
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else None,
+)
+def test_rows_are_those_of_the_scan(
+    client: SharingClient, caller: Caller, command: dict[str, Any], scan: dict[str, Any]
+) -> None:
+    info = caller.info(json.dumps({**TABLE, **command}))
+    expected = client.table("sh.sc.t").scan(**scan).to_arrow()
+    assert info.schema == expected.schema
+    assert caller.rows(info).to_pylist() == expected.to_pylist()
+    assert info.total_records in (-1, expected.num_rows)
+    assert info.ordered == ("changes" in command)
+    for endpoint in info.endpoints:
+        assert [location.uri.decode() for location in endpoint.locations] == [REUSE_CONNECTION]
+
+
+def test_a_plan_tells_what_it_knows(gateway: FlightGateway, caller: Caller, client: SharingClient) -> None:
+    info = caller.connection.get_flight_info(flight.FlightDescriptor.for_path("sh", "sc", "t"), caller.options)
+    assert info.total_records == 90
+    assert len(info.endpoints) > 1
+    assert info.total_bytes > 0
+    about = json.loads(info.app_metadata)
+    assert (about["version"], about["table"], about["accessMode"]) == (3, "sh.sc.t", client.options["accessMode"])
+    schema = caller.connection.get_schema(flight.FlightDescriptor.for_path("sh", "sc", "t"), caller.options).schema
+    assert schema == info.schema
+    assert caller.act("TableVersion", json.dumps(TABLE).encode()) == b"3"
+    assert {action.type for action in caller.connection.list_actions(caller.options)} >= {RENEW, CANCEL}
+
+
+@pytest.mark.parametrize(
+    ("criteria", "expected"),
+    [
+        ("", ["sh.sc.other", "sh.sc.t", "sh2.sc.t"]),
+        ("sh.", ["sh.sc.other", "sh.sc.t"]),
+        ("*.t", ["sh.sc.t", "sh2.sc.t"]),
+        ("no", []),
+    ],
+)
+def test_listing(caller: Caller, criteria: str, expected: list[str]) -> None:
+    flights = caller.connection.list_flights(criteria.encode(), caller.options)
+    assert sorted(".".join(p.decode() for p in listed.descriptor.path) for listed in flights) == expected
+
+
+def test_a_ticket_hides_what_it_holds(caller: Caller, server: SharingServer, built: Path) -> None:
+    for endpoint in caller.info(json.dumps(TABLE)).endpoints:
+        for secret in (server.token, server.endpoint, str(built), "parquet", "sh.sc.t"):
+            assert secret.encode() not in endpoint.ticket.ticket
+
+
+def test_tickets_are_refused_that_are_not_the_callers(gateway: FlightGateway, caller: Caller) -> None:
+    ticket = caller.info(json.dumps(TABLE)).endpoints[0].ticket
+    other = Caller(caller.connection, "another")
+    for bad, reader in ((ticket, other), (flight.Ticket(ticket.ticket[:-1]), caller), (flight.Ticket(b""), caller)):
+        with pytest.raises(flight.FlightUnauthorizedError) as refused:
+            reader.read(bad)
+        assert json.loads(refused.value.extra_info)["error"] == "TicketError"
+    assert caller.read(ticket).num_rows
+    assert caller.read(ticket).num_rows, "repeatable"
+
+
+_SEAL = Seal(b"k" * 32)
+_SEALED = _SEAL.close(
+    Ticket(
+        "f",
+        "me",
+        "{}",
+        0,
+        Split(0, ReadSpec("t", Struct(()), Struct(())), (), FlightAccess(GatewayAddress("grpc+tcp://nowhere:1"))),
+        0.0,
+        1e12,
+    )
+)
+
+
+@given(st.integers(0, len(_SEALED) - 1), st.integers(1, 255))
+def test_a_ticket_that_was_touched_is_forged(position: int, bits: int) -> None:
+    touched = bytearray(_SEALED)
+    touched[position] ^= bits
+    with pytest.raises(TicketError, match="not one of this gateway"):
+        _SEAL.open(bytes(touched), "me")
+    assert _SEAL.open(_SEALED, "me").flight == "f"
+
+
+def test_expired_tickets_are_refused_and_renewed(client: SharingClient) -> None:
+    settings = GatewaySettings(tokens=(TOKEN,), ticket_seconds=0.0)
+    with FlightGateway(client, settings) as gateway, flight.connect(gateway.uri) as connection:
+        caller = Caller(connection, TOKEN)
+        info = caller.info(json.dumps(TABLE))
+        with pytest.raises(flight.FlightUnavailableError, match="renew its endpoint") as expired:
+            caller.read(info.endpoints[0].ticket)
+        assert json.loads(expired.value.extra_info) == {"error": "TicketError", "reason": "expired"}
+        gateway._planner._ticket_seconds = 60.0
+        rows = 0
+        for endpoint in info.endpoints:
+            renewed = flight.FlightEndpoint.deserialize(caller.act(RENEW, messages.wrap(endpoint.serialize())))
+            assert renewed.expiration_time.as_py() > endpoint.expiration_time.as_py()
+            rows += caller.read(renewed.ticket).num_rows
+        assert rows == 90
+
+
+def test_cancelling_ends_reads_and_refuses_tickets(server: SharingServer, tmp_path: Path) -> None:
+    client = SharingClient(server.profile())
+    with FlightGateway(client, GatewaySettings(tokens=(TOKEN,))) as gateway, flight.connect(gateway.uri) as connection:
+        caller = Caller(connection, TOKEN)
+        info = caller.info(json.dumps(TABLE))
+        assert caller.act(CANCEL, messages.wrap(info.serialize())) == b"\x08\x01"
+        for endpoint in info.endpoints:
+            with pytest.raises(flight.FlightUnauthorizedError, match="was cancelled"):
+                caller.read(endpoint.ticket)
+            with pytest.raises(flight.FlightUnauthorizedError, match="was cancelled"):
+                caller.act(RENEW, messages.wrap(endpoint.serialize()))
+        again = caller.info(json.dumps(TABLE))
+        assert caller.rows(again).num_rows == 90, "another flight of the same table is none of its business"
+        stranger = Caller(connection, "another")
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            stranger.act(CANCEL, messages.wrap(again.serialize()))
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "words"),
+    [
+        (b"{}", pa.ArrowInvalid, "names no table"),
+        (b"not json", pa.ArrowInvalid, "is not JSON"),
+        (b'{"table": "sh.sc.t", "colums": []}', pa.ArrowInvalid, "unknown field 'colums'"),
+        (b'{"table": "sh.sc.t", "options": {"bearerToken": "x"}}', pa.ArrowInvalid, "unknown field 'bearerToken'"),
+        (b'{"table": "sh.sc.t", "where": "nope = 1"}', pa.ArrowInvalid, "no column 'nope'"),
+        (b'{"table": "sh.sc.t", "columns": ["nope"]}', pa.ArrowInvalid, "nope"),
+        (b'{"table": "sh.sc.none"}', pa.ArrowKeyError, "none"),
+        (b'{"table": "sh.sc.t", "version": 77}', pa.ArrowKeyError, "the newest is 3"),
+    ],
+)
+def test_refusals_have_their_status_and_no_traceback(
+    caller: Caller, command: bytes, kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words) as refused:
+        caller.info(command)
+    text = str(refused.value)
+    assert "Traceback" not in text
+    assert "delta_sharing_spark" not in text
+    assert words in str(statuses.from_status(refused.value, "here"))
+
+
+def test_a_read_only_gateway_refuses_data(caller: Caller) -> None:
+    descriptor = flight.FlightDescriptor.for_path("sh", "sc", "t")
+    writer, _ = caller.connection.do_put(descriptor, pa.schema([("a", pa.int64())]), caller.options)
+    with pytest.raises(pa.ArrowNotImplementedError, match="read-only") as refused:
+        writer.close()
+    assert "Traceback" not in str(refused.value)
+    exchange, reader = caller.connection.do_exchange(descriptor, caller.options)
+    with pytest.raises(pa.ArrowNotImplementedError, match="read-only"):
+        reader.read_chunk()
+    with pytest.raises(pa.ArrowNotImplementedError, match="read-only"):
+        exchange.close()
+    with pytest.raises(pa.ArrowInvalid, match="no action 'Drop'"):
+        caller.act("Drop", b"")
+
+
+def test_tokens_handshakes_and_strangers(gateway: FlightGateway) -> None:
+    with flight.connect(gateway.uri) as connection:
+        header = connection.authenticate_basic_token("anyone", TOKEN)
+        assert list(connection.list_flights(b"", flight.FlightCallOptions(headers=[header])))
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            connection.authenticate_basic_token("anyone", "wrong")
+        for headers in ([], [(b"authorization", b"Bearer wrong")], [(b"authorization", TOKEN.encode())]):
+            with pytest.raises(flight.FlightUnauthenticatedError, match="authorization: Bearer"):
+                list(connection.list_actions(flight.FlightCallOptions(headers=headers)))
+
+
+def test_gateways_with_one_key_serve_each_others_tickets(server: SharingServer) -> None:
+    settings = GatewaySettings(tokens=(TOKEN,), key=b"k" * 32)
+    with FlightGateway(SharingClient(server.profile()), settings) as first:
+        advertised = replace(settings, advertised=(first.uri,))
+        with (
+            FlightGateway(SharingClient(server.profile()), advertised) as second,
+            flight.connect(second.uri) as connection,
+        ):
+            info = Caller(connection, TOKEN).info(json.dumps(TABLE))
+        assert {location.uri.decode() for e in info.endpoints for location in e.locations} == {first.uri}
+        with flight.connect(first.uri) as connection:
+            assert Caller(connection, TOKEN).rows(info).num_rows == 90
+
+
+def test_mutual_tls(server: SharingServer, certificate: Path) -> None:
+    settings = GatewaySettings(
+        "grpc+tls://127.0.0.1:0",
+        certificate=certificate,
+        private_key=certificate,
+        client_authority=certificate,
+    )
+    pem, key = certificate.read_bytes(), certificate.read_bytes()
+    with FlightGateway(SharingClient(server.profile()), settings) as gateway:
+        assert gateway.settings.tokens == ()
+        with flight.connect(gateway.uri, tls_root_certs=pem, cert_chain=pem, private_key=key) as connection:
+            info = connection.get_flight_info(flight.FlightDescriptor.for_path("sh", "sc", "t"))
+            assert sum(connection.do_get(e.ticket).read_all().num_rows for e in info.endpoints) == 90
+        with flight.connect(gateway.uri, tls_root_certs=pem) as stranger, pytest.raises(flight.FlightUnavailableError):
+            list(stranger.list_flights())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (GatewaySettings("grpc+tcp://0.0.0.0:0"), "grpc\\+tls://0.0.0.0:0 with --cert"),
+        (GatewaySettings("grpc+tls://0.0.0.0:0"), "--cert"),
+        (GatewaySettings("grpc+tls://0.0.0.0:0", (), Path("c"), Path("k")), "--token-file"),
+        (GatewaySettings("http://127.0.0.1:1"), "write grpc\\+tcp"),
+        (GatewaySettings("grpc+tcp://127.0.0.1"), "write grpc\\+tcp"),
+        (GatewaySettings("grpc+tls://127.0.0.1:0", None, Path("/nowhere/c"), Path("/nowhere/k")), "cannot be read"),
+        (GatewaySettings(key=b"short"), "32"),
+    ],
+)
+def test_settings_that_would_open_the_share_are_refused(
+    server: SharingServer, settings: GatewaySettings, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        FlightGateway(SharingClient(server.profile()), settings)
+
+
+def test_many_clients_and_a_slow_one(server: SharingServer) -> None:
+    with FlightGateway(SharingClient(server.profile()), GatewaySettings(tokens=(TOKEN,))) as gateway:
+        slow = flight.connect(gateway.uri)
+        ticket = Caller(slow, TOKEN).info(json.dumps(TABLE)).endpoints[0].ticket
+        stream = slow.do_get(ticket, Caller(slow, TOKEN).options)
+        counted: list[int] = []
+
+        def read() -> None:
+            with flight.connect(gateway.uri) as connection:
+                caller = Caller(connection, TOKEN)
+                counted.append(caller.rows(caller.info(json.dumps(TABLE))).num_rows)
+
+        threads = [threading.Thread(target=read) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert counted == [90] * 16
+        assert stream.read_all().num_rows
+        slow.close()
+    for thread in [t for t in threading.enumerate() if t.name.startswith("delta-sharing-fetch")]:
+        thread.join(30)
+        assert not thread.is_alive()

@@ -1,0 +1,134 @@
+"""Reading through a gateway: the rows, types and versions of the modes behind it, and what ends a gateway's tickets."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from calling import TOKEN
+
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.errors import (
+    DeltaSharingError,
+    NetworkError,
+    NotFoundError,
+    OptionError,
+    UnauthenticatedError,
+)
+from delta_sharing_spark.flight.gateway import FlightGateway
+from delta_sharing_spark.flight.settings import GatewaySettings
+from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.table import SharedTable
+from delta_sharing_spark.testing.server import SharingServer
+
+
+@pytest.fixture
+def behind(gateway: FlightGateway) -> SharingClient:
+    """A client that knows the gateway alone."""
+    return SharingClient.over(gateway.uri, TOKEN, retryTimeout="5s")
+
+
+@pytest.mark.parametrize(
+    "scan",
+    [
+        {},
+        {"columns": ["note", "id"], "where": "id >= 20 AND day = 'a'"},
+        {"limit": 7},
+        {"where": "id > 1000"},
+        {"version": 1},
+        {"readChangeFeed": True, "startingVersion": 1, "endingVersion": 2},
+        {"readChangeFeed": True, "startingVersion": 2, "commitTimestampType": "long", "where": "id < 5"},
+        {"readChangeFeed": True, "startingVersion": 9_000_000},
+        {"version": 77},
+        {"where": "nope = 1"},
+        {"columns": ["nope"]},
+    ],
+    ids=str,
+)
+def test_a_scan_is_that_of_the_mode_behind(client: SharingClient, behind: SharingClient, scan: dict[str, Any]) -> None:
+    expected, through = (outcome(c.table("sh.sc.t"), scan) for c in (client, behind))
+    if isinstance(expected, pa.Table):
+        assert isinstance(through, pa.Table), through
+        assert through.schema == expected.schema
+        assert through.to_pylist() == expected.to_pylist()
+        assert behind.table("sh.sc.t").scan(**scan).count() == expected.num_rows
+    else:
+        assert type(through) is type(expected), through
+
+
+def outcome(table: SharedTable, scan: dict[str, Any]) -> pa.Table | DeltaSharingError:
+    try:
+        return table.scan(**scan).to_arrow()
+    except DeltaSharingError as error:
+        return error
+
+
+def test_listings_and_descriptions(client: SharingClient, behind: SharingClient) -> None:
+    assert [share.name for share in behind.list_shares()] == [share.name for share in client.list_shares()]
+    assert [schema.name for schema in behind.list_schemas("sh")] == ["sc"]
+    assert {table.name for table in behind.list_tables("sh.sc")} == {"t", "other"}
+    assert {(t.share, t.name) for t in behind.list_all_tables()} == {("sh", "t"), ("sh", "other"), ("sh2", "t")}
+    table = behind.table("sh.sc.t")
+    assert (table.version(), table.schema) == (3, client.table("sh.sc.t").schema)
+    with pytest.raises(NotFoundError):
+        behind.table("sh.sc.none").scan().to_arrow()
+
+
+def test_expired_tickets_are_renewed_while_they_are_read(client: SharingClient) -> None:
+    settings = GatewaySettings(tokens=(TOKEN,), ticket_seconds=0.0)
+    with FlightGateway(client, settings) as gateway:
+        splits = SharingClient.over(gateway.uri, TOKEN).table("sh.sc.t").scan().plan().splits
+        gateway._planner._ticket_seconds = 60.0
+        assert sum(batch.num_rows for split in splits for batch in read_split(split)) == 90
+
+
+def test_a_gateway_that_was_restarted_is_one_retry(client: SharingClient) -> None:
+    settings = GatewaySettings(tokens=(TOKEN,), key=b"k" * 32)
+    with FlightGateway(client, settings) as gateway:
+        scan = SharingClient.over(gateway.uri, TOKEN, retryTimeout="20s").table("sh.sc.t").scan()
+        batches = [read_split(split) for split in scan.plan().splits]
+        rows = next(batches[0]).num_rows
+        listen = gateway.uri
+    with FlightGateway(client, replace(settings, listen=listen)):
+        assert rows + sum(batch.num_rows for each in batches for batch in each) == 90
+
+
+def test_a_gateway_that_is_gone_is_one_error(client: SharingClient) -> None:
+    with FlightGateway(client, GatewaySettings(tokens=(TOKEN,))) as gateway:
+        uri = gateway.uri
+        splits = SharingClient.over(uri, TOKEN, retryTimeout="1s").table("sh.sc.t").scan().plan().splits
+    began = time.monotonic()
+    with pytest.raises(NetworkError, match=uri.replace("+", "\\+")):
+        list(read_split(splits[0]))
+    assert time.monotonic() - began < 20
+    with pytest.raises(NetworkError):
+        SharingClient.over(uri, TOKEN).table("sh.sc.t").scan().to_arrow()
+
+
+def test_who_is_not_known_is_told_so(gateway: FlightGateway) -> None:
+    for token in (None, "wrong"):
+        with pytest.raises(UnauthenticatedError, match="token"):
+            SharingClient.over(gateway.uri, token).table("sh.sc.t").scan().to_arrow()
+
+
+def test_splits_of_a_gateway_hold_nothing_of_the_share(behind: SharingClient, server: SharingServer) -> None:
+    import pickle
+
+    for split in behind.table("sh.sc.t").scan().plan().splits:
+        assert TOKEN not in repr(split)
+        pickled = pickle.dumps(split)
+        for secret in (server.token, server.endpoint, "parquet?"):
+            assert secret.encode() not in pickled
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"accessMode": "dir"}, {"cacheDir": "/tmp/x"}, {"bearerToken": "x"}],
+    ids=str,
+)
+def test_options_that_do_not_go_with_a_gateway(options: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="does not go with 'gateway'"):
+        SharingClient.over("grpc+tcp://127.0.0.1:1", **options)

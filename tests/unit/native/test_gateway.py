@@ -1,0 +1,140 @@
+"""The gateway itself: who may ask, what it holds, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.native import fetching, gateway, peers
+from delta_sharing_spark.native.gateway import Gateway
+from delta_sharing_spark.native.plan import plan_native
+from delta_sharing_spark.testing.datafiles import FileStyle
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+sys.path.insert(0, str(Path(__file__).parent))
+from reading import RemoteError, ask, files_under, rows_of, served
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    noise = os.urandom(300_000).hex()
+    schema = pa.schema({"id": pa.int64(), **{f"c{i}": pa.string() for i in range(6)}})
+    style = FileStyle(row_group_size=5_000, parquet={"compression": "none", "use_dictionary": False})
+    built = DeltaTableBuilder(tmp_path_factory.mktemp("gateway") / "t", schema, style=style)
+    rows = [{"id": n, **{f"c{i}": noise[n * 20 + i : n * 20 + i + 40] for i in range(6)}} for n in range(20_000)]
+    return built.append(rows, files=2).path
+
+
+def wait_for(condition: object, seconds: float = 10.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():  # type: ignore[operator]
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def ours() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("delta-sharing-native")]
+
+
+def test_it_ends_with_the_last_session(path: Path) -> None:
+    ended: set[str] = set()
+    with SharingServer({"s.d.t": path}) as server:
+        scan = SharingClient(server.profile()).table("s.d.t").scan()
+        running = Gateway()
+        first, second = (plan_native(scan.resolved()) for _ in range(2))
+        addresses = [running.add(plan, lambda plan=plan: plan.token in ended) for plan in (first, second)]
+        ended.add(first.token)
+        assert wait_for(lambda: not running.serves(first))
+        with pytest.raises(RemoteError, match="let go"):
+            ask(addresses[0], "LISTSTATUS")
+        assert rows_of(second, addresses[1]).num_rows == 20_000
+        ended.add(second.token)
+        assert wait_for(lambda: running.is_closed and not ours()), ours()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", running.port), timeout=5)
+
+
+def test_a_stranger_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SharingServer({"s.d.t": path}) as server:
+        scan = SharingClient(server.profile()).table("s.d.t").scan()
+        with served(scan) as (_, _, address):
+            ask(address, "LISTSTATUS")
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)
+            with pytest.raises(OSError):  # noqa: PT011 - reset or closed without an answer
+                ask(address, "LISTSTATUS")
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="no /proc/net")
+def test_both_ways_to_the_owner_agree() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            ends = accepted.getpeername()[:2], accepted.getsockname()[:2]
+            assert peers._by_table(*ends) == os.geteuid()
+            assert peers._by_kernel(*ends) in (os.geteuid(), None)
+
+
+def test_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Footers are let go of, chunks fetched ahead too, and the rows are the same; nothing is held at the end."""
+    monkeypatch.setattr(fetching, "_SHOWN_BYTES", 3000)
+    monkeypatch.setattr(fetching, "AHEAD_BYTES", 1 << 20)
+    monkeypatch.setattr(fetching, "_PIECE", 64 << 10)
+    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
+    with SharingServer({"s.d.t": path}) as server:
+        scan = SharingClient(server.profile()).table("s.d.t").scan()
+        with served(scan) as (running, plan, address):
+            expected = scan.to_arrow().sort_by("id")
+            for _ in range(2):
+                assert rows_of(plan, address).sort_by("id").equals(expected)
+            assert running._budget._fetched <= 2 << 20
+            assert len(running._budget._shown) == 1
+            running.release(plan)
+            assert running._budget._memory == 0
+
+
+def test_old_plans_are_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "MAX_PLANS", 3)
+    with SharingServer({"s.d.t": path}) as server:
+        load = SharingClient(server.profile()).table("s.d.t").scan().resolved()
+        running = Gateway()
+        try:
+            plans = [plan_native(load) for _ in range(6)]
+            addresses = [running.add(plan, lambda: False) for plan in plans]
+            assert [running.serves(plan) for plan in plans] == [False] * 3 + [True] * 3
+            with pytest.raises(RemoteError, match="load the table again"):
+                ask(addresses[0], "LISTSTATUS")
+        finally:
+            running.close()
+
+
+def test_the_second_row_group_is_fetched_before_it_is_asked_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two columns of seven: their chunks come by requests of their own, the next row group's with the first's."""
+    import pyarrow.parquet as pq
+    from reading import RemoteFile
+
+    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
+    monkeypatch.setattr(fetching, "_NEAR", 0)
+    with SharingServer({"s.d.t": path}) as server:
+        scan = SharingClient(server.profile()).table("s.d.t").scan()
+        with served(scan) as (running, _, address):
+            (file, _), (other, _) = files_under(address)
+            pq.ParquetFile(RemoteFile(file), pre_buffer=False).read(["c0", "c4"])
+            server.reset_metrics()
+            opened = pq.ParquetFile(RemoteFile(other), pre_buffer=False)
+            opened.read_row_group(0, ["c0", "c4"])
+            reader = next(iter(running._plans.values()))[0]
+            assert wait_for(lambda: (1, 1) in reader._groups)
+            sent = server.bytes_sent("data")
+            opened.read_row_group(1, ["c0", "c4"])
+            assert wait_for(lambda: server.bytes_sent("data") <= sent + (100 << 10))

@@ -1,0 +1,180 @@
+"""What the gateway serves is what the Python source reads, file by file, whatever the table has."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.native.plan import StepAsideError, plan_native
+from delta_sharing_spark.native.thrift import read_struct, write_struct
+from delta_sharing_spark.testing.datafiles import FileStyle
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))
+from canonical import row_texts
+from reading import RemoteError, ask, files_under, rows_of, served
+
+SCHEMA = pa.schema(
+    {
+        "id": pa.int64(),
+        "part": pa.string(),
+        "x": pa.float64(),
+        "at": pa.timestamp("us", "UTC"),
+        "s": pa.struct({"x": pa.int32(), "l": pa.list_(pa.string())}),
+        "m": pa.map_(pa.string(), pa.struct({"k": pa.int64()})),
+    }
+)
+NAME, ID = ({"delta.columnMapping.mode": mode} for mode in ("name", "id"))
+VECTORS = {"delta.enableDeletionVectors": "true"}
+
+
+def data(count: int = 300) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": i,
+            "part": ("a", "b/ü ='", None)[i % 3],
+            "x": float("nan") if i % 7 == 0 else -0.0 if i % 5 == 0 else i / 3,
+            "s": None if i % 11 == 0 else {"x": i, "l": ["é", None][: i % 3]},
+            "m": {"k": {"k": i}},
+        }
+        for i in range(count)
+    ]
+
+
+def table(path: Path, properties: dict[str, str] | None = None, **more: Any) -> DeltaTableBuilder:
+    more = {"style": FileStyle(row_group_size=40), **more}
+    return DeltaTableBuilder(path, SCHEMA, properties=properties or {}, **more).append(data(), files=3)
+
+
+def every(n: int) -> Callable[[pa.Table], Any]:
+    return lambda rows: pa.array([value % n == 0 for value in rows["id"].to_pylist()])
+
+
+def many_deleted(path: Path) -> DeltaTableBuilder:
+    """Vectors over row groups of several pages, with runs and scattered rows."""
+    rows = 200_000
+    built = DeltaTableBuilder(path, pa.schema({"id": pa.int64()}), properties=VECTORS)
+    built.append(pa.table({"id": range(rows)}), files=1)
+    gone = random.Random(4)
+    marked = {gone.randrange(rows) for _ in range(3000)} | set(range(70_000, 140_000))
+    return built.delete(lambda t: pa.array([v in marked for v in t["id"].to_pylist()]), deletion_vectors=True)
+
+
+BUILT: dict[str, Callable[[Path], DeltaTableBuilder]] = {
+    "plain": table,
+    "partitioned": lambda p: table(p, partition_by=["part"]),
+    "materialized partitions": lambda p: table(p, partition_by=["part"], style=FileStyle(materialize_partitions=True)),
+    "mapped by name": lambda p: table(p, NAME, partition_by=["part"]),
+    "mapped by id": lambda p: table(p, ID),
+    "vectors": lambda p: table(p, VECTORS).delete(every(3), deletion_vectors=True),
+    "vectors, mapped, partitioned": lambda p: table(p, {**VECTORS, **NAME}, partition_by=["part"]).delete(
+        every(4), deletion_vectors=True
+    ),
+    "many deleted rows": many_deleted,
+    "empty": lambda p: DeltaTableBuilder(p, SCHEMA, partition_by=["part"]),
+}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingClient]:
+    root = tmp_path_factory.mktemp("native")
+    with SharingServer() as server:
+        for number, build in enumerate(BUILT.values()):
+            server.add_table(f"s.d.t{number}", build(root / str(number)).path, access_modes=("url", "dir"))
+        yield SharingClient(server.profile())
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+@pytest.mark.parametrize("number", range(len(BUILT)), ids=list(BUILT))
+def test_rows(client: SharingClient, number: int, mode: str) -> None:
+    scan = client.table(f"s.d.t{number}").scan(accessMode=mode)
+    with served(scan) as (_, plan, address):
+        assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow())
+        assert not [n for n in range(len(plan.files)) if plan.show(n).reason], "no file had to be rewritten"
+
+
+@pytest.mark.parametrize("name", ["type_widening", "timestamps_int96", "variant_shredded", "mapping_upgraded"])
+def test_files_that_spark_would_read_otherwise_are_rewritten(name: str) -> None:
+    path = Path(__file__).parents[2] / "data" / "delta_spark" / name
+    with SharingServer() as server:
+        server.add_table("s.d.t", path, access_modes=("dir",))
+        scan = SharingClient(server.profile()).table("s.d.t").scan()
+        if name == "timestamps_int96":
+            scan = SharingClient(server.profile()).table("s.d.t").scan(columns=["id"])
+        with served(scan) as (_, plan, address):
+            assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow())
+            rewritten = [plan.show(n).reason for n in range(len(plan.files))]
+            assert any(rewritten) == (name in ("type_widening", "variant_shredded"))
+
+
+def test_statistics_that_leave_nan_out_are_not_shown(client: SharingClient) -> None:
+    import pyarrow.parquet as pq
+    from reading import RemoteFile
+
+    with served(client.table("s.d.t0").scan()) as (_, _, address):
+        for file, _ in files_under(address):
+            metadata = pq.ParquetFile(RemoteFile(file)).metadata
+            columns = {metadata.row_group(0).column(i).path_in_schema: i for i in range(metadata.num_columns)}
+            assert metadata.row_group(0).column(columns["x"]).statistics is None
+            assert metadata.row_group(0).column(columns["id"]).statistics.has_min_max
+
+
+def test_a_null_in_a_not_null_column_fails_whoever_reads_it(tmp_path: Path) -> None:
+    nullable = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64(), "n": pa.int64()}))
+    nullable.append([{"id": 1, "n": None}, {"id": 2, "n": 2}])
+    log = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
+    text = log.read_text()
+    changed = text.replace(
+        '\\"name\\":\\"n\\",\\"type\\":\\"long\\",\\"nullable\\":true',
+        '\\"name\\":\\"n\\",\\"type\\":\\"long\\",\\"nullable\\":false',
+    )
+    assert changed != text
+    log.write_text(changed)
+    with SharingServer({"s.d.t": tmp_path / "t"}) as server:
+        scan = SharingClient(server.profile()).table("s.d.t").scan()
+        with served(scan) as (_, plan, address), pytest.raises(RemoteError, match="NULL in column 'n'"):
+            rows_of(plan, address)
+
+
+def test_loads_that_the_lane_does_not_fit(client: SharingClient) -> None:
+    table = client.table("s.d.t0")
+    for scan, why in ((table.scan(limit=3), "limit"), (table.changes(0), "change data feed")):
+        with pytest.raises(StepAsideError, match=why):
+            plan_native(scan.resolved())
+
+
+def test_unknown_paths(client: SharingClient) -> None:
+    with served(client.table("s.d.t1").scan()) as (_, plan, address):
+        (file, _), *_ = files_under(address)
+        for wrong in (f"{address}/_spark_metadata", f"{address}/part-000000.parquet", f"{file}x", f"{address}/../etc"):
+            with pytest.raises(RemoteError):
+                ask(wrong, "GETFILESTATUS")
+        with pytest.raises(RemoteError, match="let go"):
+            ask(address.replace(plan.token, "0" * 32), "LISTSTATUS")
+        for operation in ("CREATE", "DELETE", "GETCONTENTSUMMARY"):
+            with pytest.raises(RemoteError, match="read-only"):
+                ask(address, operation)
+
+
+def test_thrift_survives() -> None:
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({f"c{i}": [1.5, None] for i in range(40)}), sink)
+    raw = sink.getvalue().to_pybytes()
+    footer = raw[-8 - int.from_bytes(raw[-8:-4], "little") : -8]
+    parsed, end = read_struct(footer)
+    assert end == len(footer)
+    assert write_struct(parsed) == footer
+    for cut in range(0, len(footer) - 1, 97):
+        with pytest.raises(ValueError, match="Thrift"):
+            read_struct(footer[:cut])

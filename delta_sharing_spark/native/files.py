@@ -9,6 +9,7 @@ import logging
 import os
 import tempfile
 import threading
+import weakref
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
@@ -152,6 +153,9 @@ def _rewrite(task: FileTask, access: FileAccess, shape: FileShape, reason: str) 
                     _write(writer, waiting, schema)
                     waiting, size = [], 0
             _write(writer, waiting, schema)
+    except BaseException:
+        out.close()
+        raise
     finally:
         batches.close()
     source = _TailKept(LocalSource(out, task.id))
@@ -183,6 +187,8 @@ class LocalSource:
         self._file = file
         self._lock = threading.Lock()
         self.size = file.seek(0, os.SEEK_END)
+        # Readers of a plan outlive its place in the gateway: the file is closed when nobody has this source any more.
+        weakref.finalize(self, file.close)
 
     def read(self, start: int, length: int) -> memoryview:
         """See ``ByteSource.read``."""
@@ -191,7 +197,7 @@ class LocalSource:
             return memoryview(self._file.read(length))
 
     def close(self) -> None:
-        """The file ends with its last reader."""
+        """Do nothing: the file is closed with its last reader."""
 
 
 class _TailKept:

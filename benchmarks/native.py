@@ -30,9 +30,8 @@ from tpch_data import tables
 from tpch_queries import QUERIES
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.testing.datafiles import FileStyle
 from delta_sharing_spark.testing.interpreter import worker_python
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 LATENCY, BANDWIDTH = 0.04, 30e6
 JVM_FORMAT = "io.delta.sharing.spark.DeltaSharingDataSource"

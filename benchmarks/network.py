@@ -29,9 +29,8 @@ from delta_sharing_spark.access.url.access import UrlAccess
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.read import read_split
-from delta_sharing_spark.testing.datafiles import FileStyle
 from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 LATENCY, BANDWIDTH = 0.04, 30e6
 _REFERENCE = """

@@ -25,9 +25,8 @@ import pyarrow.parquet as pq
 import requests
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.testing.datafiles import FileStyle
 from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 ROWS = 1_000
 SCHEMA = pa.schema([("p", pa.int32()), ("id", pa.int64()), ("value", pa.float64()), ("text", pa.string())])

@@ -47,8 +47,7 @@ SCHEMA = "id long, customer int, price decimal(12,2), ratio double, city string,
 def write_table(path: Path, rows: int, files: int, row_group: int) -> None:
     """A Delta table of nine mixed columns, the same rows each time."""
     from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
-    from delta_sharing_spark.testing.datafiles import FileStyle
-    from delta_sharing_spark.testing.tables import DeltaTableBuilder
+    from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
     types = {
         "id": Primitive("long"),

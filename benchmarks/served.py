@@ -10,7 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from delta_sharing_spark.testing.buckets import BucketServer
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.buckets import BucketServer
 
 
 class Served:

@@ -43,9 +43,8 @@ def main() -> None:
 
     from delta_sharing_spark import SharingClient
     from delta_sharing_spark.spark.register import register
-    from delta_sharing_spark.testing.datafiles import FileStyle
     from delta_sharing_spark.testing.server import SharingServer
-    from delta_sharing_spark.testing.tables import DeltaTableBuilder
+    from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
     spark = (
         SparkSession.builder.master("local[*]")  # type: ignore[attr-defined]

@@ -26,8 +26,7 @@ def outside(directory: Path) -> int:
     from delta_sharing_spark.flight.gateway import FlightGateway
     from delta_sharing_spark.flight.settings import GatewaySettings
     from delta_sharing_spark.testing.interpreter import worker_python
-    from delta_sharing_spark.testing.server import SharingServer
-    from delta_sharing_spark.testing.settings import ServerSettings
+    from delta_sharing_spark.testing.server import ServerSettings, SharingServer
     from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
     properties = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"}

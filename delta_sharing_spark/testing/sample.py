@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
-from delta_sharing_spark.testing.datafiles import FileStyle
 from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 SHARE, SCHEMA = "demo", "city"
 #: Rows of ``demo.city.trips``.

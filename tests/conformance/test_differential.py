@@ -22,9 +22,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.testing.datafiles import FileStyle
 from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 sys.path.insert(0, str(Path(__file__).parent))
 from canonical import row_texts

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.settings import ServerSettings
+from delta_sharing_spark.testing.server import ServerSettings, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 NOW = dt.datetime.now(dt.timezone.utc)

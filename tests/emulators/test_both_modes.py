@@ -20,8 +20,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CredentialError, LogError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.read import read_split
-from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.settings import SharedTable
+from delta_sharing_spark.testing.server import SharedTable, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 pytestmark = pytest.mark.emulators

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from delta_sharing_spark.testing.buckets import BucketServer
-from delta_sharing_spark.testing.datafiles import FileStyle
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
+from support.buckets import BucketServer
 
 #: (fault, mode, moment) -> what came of it.
 _CELLS: dict[tuple[str, str, str], str] = {}

@@ -20,9 +20,9 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import FileError
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.read import read_split
-from delta_sharing_spark.testing.buckets import BucketServer
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.buckets import BucketServer
 
 MOMENTS = ("before", "during", "between")
 MODES = ("url", "dir")

@@ -15,8 +15,8 @@ import pytest
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native.plan import NativePlan
-from delta_sharing_spark.testing.buckets import BucketServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.buckets import BucketServer
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "native"))

@@ -28,9 +28,8 @@ from delta_sharing_spark.scan.read import CONNECTIONS, _SplitReader, read_split
 from delta_sharing_spark.spark import inline_secrets
 from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.ranges import ByteSource
-from delta_sharing_spark.testing.buckets import BucketServer
-from delta_sharing_spark.testing.datafiles import FileStyle
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
+from support.buckets import BucketServer
 
 
 def ours() -> set[threading.Thread]:

@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_sharing_spark.testing.buckets import BucketServer
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.buckets import BucketServer
 
 pytestmark = pytest.mark.spark
 

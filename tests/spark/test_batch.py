@@ -14,9 +14,8 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader
 
 from delta_sharing_spark.schema.types import Array, Decimal, Field, Map, Primitive, Struct
-from delta_sharing_spark.testing.datafiles import FileStyle
 from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 LONG, TEXT = Primitive("long"), Primitive("string")
 

@@ -15,9 +15,8 @@ import pytest
 from delta_sharing_spark import SharingClient, load_as_spark
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.spark import native
-from delta_sharing_spark.testing.datafiles import FileStyle
 from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 SCHEMA = pa.schema({"id": pa.int64(), "city": pa.string(), "x": pa.float64(), "s": pa.struct({"a": pa.int32()})})
 

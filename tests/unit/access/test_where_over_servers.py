@@ -24,8 +24,7 @@ from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import PredicateError, ResponseError
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
-from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.settings import ServerSettings
+from delta_sharing_spark.testing.server import ServerSettings, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 BEHAVIOURS = ["apply", "over-return", "ignore", "naive"]

@@ -27,8 +27,7 @@ from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import TransportSettings
 from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.locations import parse_location
-from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.settings import SharedTable
+from delta_sharing_spark.testing.server import SharedTable, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64())])

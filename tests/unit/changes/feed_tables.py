@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from delta_sharing_spark.deltalog.paths import commit_name
 from delta_sharing_spark.schema.types import Field, Primitive
-from delta_sharing_spark.testing.datafiles import FileStyle
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 #: How a table is asked for: the access mode, and the response format of url mode.
 WAYS: dict[str, dict[str, str]] = {

@@ -16,9 +16,8 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import fetching, gateway, peers
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import plan_native
-from delta_sharing_spark.testing.datafiles import FileStyle
 from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 sys.path.insert(0, str(Path(__file__).parent))
 from reading import RemoteError, ask, files_under, rows_of, served

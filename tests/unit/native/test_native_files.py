@@ -14,9 +14,8 @@ import pytest
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native.plan import StepAsideError, plan_native
 from delta_sharing_spark.native.thrift import read_struct, write_struct
-from delta_sharing_spark.testing.datafiles import FileStyle
 from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))

@@ -15,7 +15,7 @@ from delta_sharing_spark.predicates.file_skipping import BY_PARTITION, BY_STATIS
 from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Decimal, Field, Primitive, Struct
-from delta_sharing_spark.testing.parsed_stats import parsed_stats
+from delta_sharing_spark.testing.tables.parsed_statistics import parsed_stats
 
 P = Primitive
 TABLE = Struct(

@@ -20,7 +20,7 @@ from delta_sharing_spark.predicates.row_groups import RowGroupSkipping, leaf_of
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.scan.matching import Context, Sources, find_source, leaf_count
-from delta_sharing_spark.testing.parsed_stats import parsed_stats
+from delta_sharing_spark.testing.tables.parsed_statistics import parsed_stats
 
 PARTITIONS = ("flag", "i8", "i32", "i64", "f64", "dec", "s", "d", "ts", "ntz")
 COMMON = settings(

@@ -22,7 +22,7 @@ from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
 from delta_sharing_spark.storage.transfer import Cancellation, FileVersion
-from delta_sharing_spark.testing.buckets import BucketServer
+from support.buckets import BucketServer
 
 DATA = os.urandom(300_000)
 

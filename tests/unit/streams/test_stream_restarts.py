@@ -19,10 +19,9 @@ from spark_loop import Checkpoint, Killed, Rows, Run
 from delta_sharing_spark.access.directory.tokens import TOKENS
 from delta_sharing_spark.errors import OptionError, StreamError, VersionError
 from delta_sharing_spark.spark import compat
-from delta_sharing_spark.testing import queries
-from delta_sharing_spark.testing.answers import Pages
-from delta_sharing_spark.testing.queries import TableQueries
-from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.server import SharingServer, queries
+from delta_sharing_spark.testing.server.answers import Pages
+from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -18,8 +18,7 @@ from delta_sharing_spark.deltalog.changes import load_changes
 from delta_sharing_spark.deltalog.paths import LocalLogStore
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.schema.types import Field, Primitive
-from delta_sharing_spark.testing.datafiles import FileStyle
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 deltalake = pytest.importorskip("deltalake")
 

@@ -16,8 +16,7 @@ from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError, VersionError
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.query import Query
-from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.settings import ServerSettings
+from delta_sharing_spark.testing.server import ServerSettings, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("p", pa.string())])

@@ -10,8 +10,8 @@ import pytest
 import requests
 from plain_http import Asker, lines, refused
 
-from delta_sharing_spark.testing.identity import JWT_BEARER
 from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.server.identity import JWT_BEARER
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol
 from delta_sharing_spark.deltalog.paths import local_path
-from delta_sharing_spark.testing.settings import SharedTable
-from delta_sharing_spark.testing.table_logs import FileAction
-from delta_sharing_spark.testing.tokens import Signer
+from delta_sharing_spark.testing.server.settings import SharedTable
+from delta_sharing_spark.testing.server.table_logs import FileAction
+from delta_sharing_spark.testing.server.tokens import Signer
 
 
 def protocol_line(response_format: str, protocol: Protocol, version: int | None = None) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from email.utils import formatdate
 
-from delta_sharing_spark.testing.responses import FileBody, Response
-from delta_sharing_spark.testing.settings import ServerSettings
-from delta_sharing_spark.testing.tokens import Signer
+from delta_sharing_spark.testing.server.responses import FileBody, Response
+from delta_sharing_spark.testing.server.settings import ServerSettings
+from delta_sharing_spark.testing.server.tokens import Signer
 
 _BINARY = "application/octet-stream"
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")

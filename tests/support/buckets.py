@@ -16,10 +16,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape
 
-from delta_sharing_spark.testing.data_files import serve_file, storage_error
-from delta_sharing_spark.testing.responses import Response, json_response
-from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.settings import SharedTable
+from delta_sharing_spark.testing.server import SharedTable, SharingServer
+from delta_sharing_spark.testing.server.data_urls import serve_file, storage_error
+from delta_sharing_spark.testing.server.responses import Response, json_response
 
 _LOCATIONS = {"s3": "s3://{}", "gs": "gs://{}", "abfss": "abfss://{}@account.dfs.core.windows.net"}
 _MODIFIED = "2026-11-21T00:00:00.000Z"

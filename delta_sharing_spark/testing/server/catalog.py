@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from delta_sharing_spark.testing.responses import bad_request, not_found
-from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
+from delta_sharing_spark.testing.server.responses import bad_request, not_found
+from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
 
 _NAMESPACE = uuid.UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 

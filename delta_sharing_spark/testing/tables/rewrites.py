@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.testing.columns import table_of, to_logical
-from delta_sharing_spark.testing.datafiles import FileWriter, LiveFile, mask_of
-from delta_sharing_spark.testing.vectors import write_vectors
+from delta_sharing_spark.testing.tables.columns import table_of, to_logical
+from delta_sharing_spark.testing.tables.data_files import FileWriter, LiveFile, mask_of
+from delta_sharing_spark.testing.tables.deletion_vectors import write_vectors
 
 _Hit = tuple[LiveFile, npt.NDArray[np.bool_]]
 

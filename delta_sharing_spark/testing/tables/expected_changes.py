@@ -10,7 +10,7 @@ import pyarrow as pa
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.testing.columns import to_logical
+from delta_sharing_spark.testing.tables.columns import to_logical
 
 _TYPES = ((CHANGE_TYPE, pa.string()), (COMMIT_VERSION, pa.int64()), (COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC")))
 

@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from delta_sharing_spark.errors import DeltaSharingError, LogError, TableError
-from delta_sharing_spark.testing.answers import Ask
-from delta_sharing_spark.testing.capabilities import parse_capabilities
-from delta_sharing_spark.testing.catalog import Catalog, page
-from delta_sharing_spark.testing.credentials import CredentialVendor, vend
-from delta_sharing_spark.testing.queries import TableQueries
-from delta_sharing_spark.testing.responses import (
+from delta_sharing_spark.testing.server.answers import Ask
+from delta_sharing_spark.testing.server.capabilities import parse_capabilities
+from delta_sharing_spark.testing.server.catalog import Catalog, page
+from delta_sharing_spark.testing.server.credentials import CredentialVendor, vend
+from delta_sharing_spark.testing.server.queries import TableQueries
+from delta_sharing_spark.testing.server.responses import (
     Refusal,
     Response,
     bad_request,
@@ -25,7 +25,7 @@ from delta_sharing_spark.testing.responses import (
     lines_response,
     not_found,
 )
-from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
+from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
 
 #: Asynchronous queries that are remembered.
 _JOBS = 1000

@@ -25,8 +25,8 @@ from delta_sharing_spark.deltalog.paths import (
 )
 from delta_sharing_spark.deltalog.replay import Head, load_head, load_snapshot
 from delta_sharing_spark.scan.plan import DeletionVector
-from delta_sharing_spark.testing.responses import not_found
-from delta_sharing_spark.testing.settings import SharedTable
+from delta_sharing_spark.testing.server.responses import not_found
+from delta_sharing_spark.testing.server.settings import SharedTable
 
 #: Snapshots kept, and the most files they list together.
 _SNAPSHOTS, _FILES = 8, 400_000

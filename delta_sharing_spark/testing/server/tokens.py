@@ -10,8 +10,8 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import parse_qs
 
-from delta_sharing_spark.testing.responses import bad_request
-from delta_sharing_spark.testing.settings import ServerSettings
+from delta_sharing_spark.testing.server.responses import bad_request
+from delta_sharing_spark.testing.server.settings import ServerSettings
 
 #: The Rust kernel takes a URL for presigned by a parameter of this name.
 _SIGNATURE = "&X-Amz-Signature="

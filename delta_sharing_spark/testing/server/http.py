@@ -14,13 +14,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from delta_sharing_spark.testing.data_files import storage_error
-from delta_sharing_spark.testing.faults import Fault, Pace
-from delta_sharing_spark.testing.records import Request
-from delta_sharing_spark.testing.responses import FileBody, Refusal, Response
+from delta_sharing_spark.testing.server.data_urls import storage_error
+from delta_sharing_spark.testing.server.faults import Fault, Pace
+from delta_sharing_spark.testing.server.recorded_requests import Request
+from delta_sharing_spark.testing.server.responses import FileBody, Refusal, Response
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.testing.server import SharingServer
+    from delta_sharing_spark.testing.server.sharing_server import SharingServer
 
 logger = logging.getLogger(__name__)
 

@@ -16,11 +16,17 @@ import pyarrow as pa
 from delta_sharing_spark.deltalog.paths import LOG_DIR, commit_name
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_ID, Field, Struct, schema_to_json
-from delta_sharing_spark.testing import checkpoints, protocols, schema_changes
-from delta_sharing_spark.testing.changes import Change, changes_table
-from delta_sharing_spark.testing.columns import empty_is_null, schema_from_arrow, table_of, to_logical, to_physical
-from delta_sharing_spark.testing.datafiles import FileStyle, FileWriter, LiveFile
-from delta_sharing_spark.testing.rewrites import Rewrite, rewrite
+from delta_sharing_spark.testing.tables import checkpoints, protocols, schema_changes
+from delta_sharing_spark.testing.tables.columns import (
+    empty_is_null,
+    schema_from_arrow,
+    table_of,
+    to_logical,
+    to_physical,
+)
+from delta_sharing_spark.testing.tables.data_files import FileStyle, FileWriter, LiveFile
+from delta_sharing_spark.testing.tables.expected_changes import Change, changes_table
+from delta_sharing_spark.testing.tables.rewrites import Rewrite, rewrite
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | list[dict[str, Any]]
 
@@ -220,7 +226,7 @@ class DeltaTableBuilder:
         Args:
             where: An Arrow expression, a function from a logical table to a mask, applied to each file's live rows.
             deletion_vectors: Mark rows instead of rewriting files.
-            storage, prefix, offsets: As :func:`delta_sharing_spark.testing.vectors.write_vectors`.
+            storage, prefix, offsets: As :func:`delta_sharing_spark.testing.tables.deletion_vectors.write_vectors`.
             change_files: Whether to write ``_change_data`` files; by default where the feed is on and files are
                 rewritten (a feed compares deletion vectors).
         """
@@ -366,7 +372,7 @@ class DeltaTableBuilder:
 
         Args:
             kind: ``"classic"``, ``"multipart"``, ``"v2-json"``, ``"v2-parquet"``, ``"v2-classic"`` (V2 in the classic name).
-            **options: As :func:`delta_sharing_spark.testing.checkpoints.write_checkpoint`.
+            **options: As :func:`delta_sharing_spark.testing.tables.checkpoints.write_checkpoint`.
         """
         checkpoints.write_checkpoint(self.path, self.version, self.commits, self.schema, kind, **options)
         return self

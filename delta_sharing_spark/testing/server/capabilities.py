@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol
 from delta_sharing_spark.features import FEATURES_READER_VERSION
-from delta_sharing_spark.testing.responses import bad_request
-from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
+from delta_sharing_spark.testing.server.responses import bad_request
+from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
 
 #: Reader features that change nothing for a client of URLs.
 _LOG_ONLY = frozenset({"v2checkpoint", "vacuumprotocolcheck"})

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from delta_sharing_spark.testing.capabilities import Capabilities, answer_header
-from delta_sharing_spark.testing.faults import Faults
-from delta_sharing_spark.testing.responses import Response, bad_request, lines_response
-from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
-from delta_sharing_spark.testing.table_logs import FileAction
-from delta_sharing_spark.testing.tokens import Signer
-from delta_sharing_spark.testing.wire import LineWriter, encode_line
+from delta_sharing_spark.testing.server.capabilities import Capabilities, answer_header
+from delta_sharing_spark.testing.server.faults import Faults
+from delta_sharing_spark.testing.server.response_lines import LineWriter, encode_line
+from delta_sharing_spark.testing.server.responses import Response, bad_request, lines_response
+from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
+from delta_sharing_spark.testing.server.table_logs import FileAction
+from delta_sharing_spark.testing.server.tokens import Signer
 
 #: Parameters that may differ, or must be absent, on the pages after the first.
 _FREE = ("pageToken", "maxFiles", "includeRefreshToken", "refreshToken")

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from delta_sharing_spark.testing.responses import Response, bad_request, json_response
-from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
+from delta_sharing_spark.testing.server.responses import Response, bad_request, json_response
+from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
 
 
 class CredentialVendor(Protocol):

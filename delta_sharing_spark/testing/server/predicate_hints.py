@@ -13,8 +13,8 @@ from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol
 from delta_sharing_spark.schema.partition_values import timestamp_micros
-from delta_sharing_spark.testing.settings import ServerSettings
-from delta_sharing_spark.testing.table_logs import FileAction
+from delta_sharing_spark.testing.server.settings import ServerSettings
+from delta_sharing_spark.testing.server.table_logs import FileAction
 
 #: Can the predicate be true, and can it be not true (false or unknown), for some row of the file?
 _Outcome = tuple[bool, bool]

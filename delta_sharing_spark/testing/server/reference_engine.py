@@ -11,7 +11,7 @@ from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Protocol
 from delta_sharing_spark.deltalog.commit_times import CommitTimes, iso
-from delta_sharing_spark.testing.responses import Refusal, bad_request
+from delta_sharing_spark.testing.server.responses import Refusal, bad_request
 
 _OLD_ENGINE = ("maxFiles", "predicateHints", "startingVersion", "pageToken")
 _STANDALONE_READER = 1

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from delta_sharing_spark.deltalog.actions import VECTOR_TYPE
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LOG_DIR, SIDECAR_DIR, checkpoint_names
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.testing.parsed_stats import parsed_stats
+from delta_sharing_spark.testing.tables.parsed_statistics import parsed_stats
 
 Action = dict[str, Any]
 

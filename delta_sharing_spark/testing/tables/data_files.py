@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.testing.columns import empty_is_null, to_physical, without
-from delta_sharing_spark.testing.filestats import statistics
-from delta_sharing_spark.testing.partition_paths import directory, encode_uri, serialize
+from delta_sharing_spark.testing.tables.columns import empty_is_null, to_physical, without
+from delta_sharing_spark.testing.tables.partition_paths import directory, encode_uri, serialize
+from delta_sharing_spark.testing.tables.statistics import statistics
 
 
 @dataclass(frozen=True, slots=True)

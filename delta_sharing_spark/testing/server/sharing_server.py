@@ -16,20 +16,20 @@ from typing import Any
 from urllib.parse import unquote
 
 from delta_sharing_spark.sharing.address import parse_table_name
-from delta_sharing_spark.testing.answers import Pages
-from delta_sharing_spark.testing.catalog import Catalog
-from delta_sharing_spark.testing.credentials import CredentialVendor
-from delta_sharing_spark.testing.data_files import serve_data
-from delta_sharing_spark.testing.endpoints import Endpoints
-from delta_sharing_spark.testing.faults import Faults
-from delta_sharing_spark.testing.http import SocketServer
-from delta_sharing_spark.testing.identity import Identity
-from delta_sharing_spark.testing.queries import TableQueries
-from delta_sharing_spark.testing.records import Request
-from delta_sharing_spark.testing.responses import Response
-from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
-from delta_sharing_spark.testing.table_logs import TableLogs
-from delta_sharing_spark.testing.tokens import Signer
+from delta_sharing_spark.testing.server.answers import Pages
+from delta_sharing_spark.testing.server.catalog import Catalog
+from delta_sharing_spark.testing.server.credentials import CredentialVendor
+from delta_sharing_spark.testing.server.data_urls import serve_data
+from delta_sharing_spark.testing.server.endpoints import Endpoints
+from delta_sharing_spark.testing.server.faults import Faults
+from delta_sharing_spark.testing.server.http import SocketServer
+from delta_sharing_spark.testing.server.identity import Identity
+from delta_sharing_spark.testing.server.queries import TableQueries
+from delta_sharing_spark.testing.server.recorded_requests import Request
+from delta_sharing_spark.testing.server.responses import Response
+from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
+from delta_sharing_spark.testing.server.table_logs import TableLogs
+from delta_sharing_spark.testing.server.tokens import Signer
 
 PREFIX = "/delta-sharing"
 #: Requests that are remembered.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
-from delta_sharing_spark.testing.responses import Refusal, Response, json_response
+from delta_sharing_spark.testing.server.responses import Refusal, Response, json_response
 
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 

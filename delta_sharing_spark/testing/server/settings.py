@@ -12,7 +12,7 @@ class ServerSettings:
     """Read at every request, so tests may change them while the server runs.
 
     Attributes:
-        engine: ``reference``: as the reference server of delta-io/delta-sharing (``testing.reference_engine``).
+        engine: ``reference``: as the reference server of delta-io/delta-sharing (``reference_engine``).
         url_ttl: Seconds until a data URL expires.
         url_style: ``plain`` (``exp``), ``s3`` (``X-Amz-Date``, ``X-Amz-Expires``) or ``azure`` (``se``) beside the signature.
         expired_style: What an expired URL answers: S3's 403, S3's 400 (``ExpiredToken``), Azure's 403, GCS's 400.

@@ -11,20 +11,20 @@ from delta_sharing_spark.deltalog.actions import CHANGE_DATA_FEED, Metadata, Pro
 from delta_sharing_spark.deltalog.changes import changed_no_row
 from delta_sharing_spark.deltalog.replay import Head
 from delta_sharing_spark.schema.partition_values import timestamp_micros
-from delta_sharing_spark.testing.answers import Answer, Ask, Pages
-from delta_sharing_spark.testing.capabilities import answer_header, choose_format
-from delta_sharing_spark.testing.hints import HintFilter, limited
-from delta_sharing_spark.testing.reference_engine import (
+from delta_sharing_spark.testing.server.answers import Answer, Ask, Pages
+from delta_sharing_spark.testing.server.capabilities import answer_header, choose_format
+from delta_sharing_spark.testing.server.predicate_hints import HintFilter, limited
+from delta_sharing_spark.testing.server.reference_engine import (
     check_feed_start,
     check_old_engine,
     takes_old_engine,
     version_after,
 )
-from delta_sharing_spark.testing.responses import Response, bad_request, lines_response
-from delta_sharing_spark.testing.settings import ServerSettings, SharedTable
-from delta_sharing_spark.testing.table_logs import FileAction, LoggedCommit, LoggedSnapshot, TableLogs, located
-from delta_sharing_spark.testing.tokens import Signer
-from delta_sharing_spark.testing.wire import encode_line, metadata_line, protocol_line
+from delta_sharing_spark.testing.server.response_lines import encode_line, metadata_line, protocol_line
+from delta_sharing_spark.testing.server.responses import Response, bad_request, lines_response
+from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
+from delta_sharing_spark.testing.server.table_logs import FileAction, LoggedCommit, LoggedSnapshot, TableLogs, located
+from delta_sharing_spark.testing.server.tokens import Signer
 
 _OFFSET = re.compile(r"T.*(?:[Zz]|[+-]\d{2}:?\d{2})$")
 _EXPIRED_REFRESH = "The refresh token has expired. Please restart the query."

@@ -1,0 +1,1 @@
+"""What several suites share: import it as ``support.…``; tests/ is on the path of every test."""

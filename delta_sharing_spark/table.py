@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from delta_sharing_spark.access.directory.tokens import StorageToken
-    from delta_sharing_spark.access.engines import Engine, EngineOptions
     from delta_sharing_spark.client import SharingClient
+    from delta_sharing_spark.interop import Engine, EngineOptions
     from delta_sharing_spark.storage.faults import StorageSettings
 
 Moment = datetime | date | str | int
@@ -165,7 +165,7 @@ class SharedTable(RowSource):
             CredentialError: The engine cannot take this kind of credential; says what can.
             AccessModeError: The table is not shared by directory.
         """
-        from delta_sharing_spark.access.engines import storage_options
+        from delta_sharing_spark.interop import storage_options
 
         return storage_options(self._tokens(location)[0], self._storage(), engine=engine)
 
@@ -175,7 +175,7 @@ class SharedTable(RowSource):
         Args:
             gcs_token_provider: The Java class that gives Google's connector its token, where the table lies in GCS.
         """
-        from delta_sharing_spark.access.engines import hadoop_conf
+        from delta_sharing_spark.interop import hadoop_conf
 
         return hadoop_conf(self._tokens(None), self._storage(), gcs_token_provider=gcs_token_provider)
 

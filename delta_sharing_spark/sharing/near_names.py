@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError
-from delta_sharing_spark.option_values import nearest
+from delta_sharing_spark.options.values import nearest
 
 if TYPE_CHECKING:
     from delta_sharing_spark.sharing.rest import SharingRest

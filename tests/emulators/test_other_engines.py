@@ -13,8 +13,8 @@ from clouds import Cloud, put_table
 from test_directory_on_clouds import CloudIssuer
 
 from delta_sharing_spark.access.directory.tokens import StorageToken
-from delta_sharing_spark.access.engines import create_secret, storage_options
 from delta_sharing_spark.errors import CredentialError
+from delta_sharing_spark.interop import create_secret, storage_options
 from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.testing.tables import DeltaTableBuilder

@@ -381,7 +381,7 @@ class Options(Surface):
         return replay
 
     def draw(self, draw: random.Random) -> Case:
-        from delta_sharing_spark.option_table import OPTIONS
+        from delta_sharing_spark.options import OPTIONS
 
         replay = self.replay
         given: dict[str, Any] = {}

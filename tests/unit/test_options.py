@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.access.settings import iso, millis
 from delta_sharing_spark.errors import DeltaSharingError, OptionError
-from delta_sharing_spark.option_values import EPOCH_SECONDS_DIGITS, to_timestamp
 from delta_sharing_spark.options import OPTIONS, ReadOptions, check_batch, parse_options, redacted_options
+from delta_sharing_spark.options.values import EPOCH_SECONDS_DIGITS, to_timestamp
 
 PATH = {"path": "p.share#a.b.c"}
 

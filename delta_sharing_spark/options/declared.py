@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, tzinfo
 from typing import Any, Literal
 
-from delta_sharing_spark import option_values as values
+from delta_sharing_spark.options import values
 
 Scope = Literal["both", "batch", "stream"]
 
@@ -25,7 +25,7 @@ class Option:
     Attributes:
         name: Its spelling in documentation and errors.
         attribute: The field of :class:`ReadOptions` that holds its value.
-        parse: From its text, see :mod:`delta_sharing_spark.option_values`.
+        parse: From its text, see :mod:`delta_sharing_spark.options.values`.
         type: The type as documented.
         default: The value where it is not given.
         shown: The default as documented.
@@ -375,14 +375,14 @@ class ReadOptions:
 
 
 def _declared() -> tuple[Option, ...]:
-    found = []
+    options = []
     for declared in fields(ReadOptions):
         if "option" not in declared.metadata:
             continue
         described = declared.metadata["option"]
         name = re.sub(r"_(\w)", lambda m: m[1].upper(), declared.name)
-        found.append(Option(name, declared.name, default=declared.default, **described))
-    return tuple(found)
+        options.append(Option(name, declared.name, default=declared.default, **described))
+    return tuple(options)
 
 
 #: Every option, in the order of the documentation.

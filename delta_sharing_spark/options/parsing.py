@@ -1,7 +1,7 @@
-"""Options as the user writes them, to the frozen :class:`ReadOptions` of one load; and their documentation page.
+"""Parses the options of one load: names and text as the user wrote them become a checked :class:`ReadOptions`.
 
-They are declared in :mod:`delta_sharing_spark.option_table`. Case of names does not matter (Spark lower-cases the keys
-it hands over); an unknown option or value is an error that names the nearest known one.
+Case of names does not matter (Spark lower-cases the keys it hands over); an unknown option or value is an error that
+names the nearest known one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from delta_sharing_spark import option_values as values
 from delta_sharing_spark.errors import OptionError
-from delta_sharing_spark.option_table import INLINE, OPTIONS, Option, ReadOptions
+from delta_sharing_spark.options import values
+from delta_sharing_spark.options.declared import INLINE, OPTIONS, Option, ReadOptions
 from delta_sharing_spark.redaction import redact
-
-__all__ = ["OPTIONS", "Option", "ReadOptions", "check_batch", "options_page", "parse_options", "redacted_options"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,12 +35,12 @@ _JVM_ONLY = {
 
 
 def parse_options(
-    given: Mapping[str, str], *, streaming: bool | None = False, loaded_at: int | None = None
+    written: Mapping[str, str], *, streaming: bool | None = False, loaded_at: int | None = None
 ) -> ReadOptions:
     """The options of one load, from what the user wrote.
 
     Args:
-        given: Option names, in any case, to their text.
+        written: Option names, in any case, to their text.
         streaming: Whether they belong to ``readStream``; None where that is not known yet (Spark asks for the schema
             of both in the same way), which leaves the checks that depend on it to a later call.
         loaded_at: When the table was loaded, in microseconds since 1970; now, if left out.
@@ -50,22 +48,22 @@ def parse_options(
     Raises:
         OptionError: An unknown option or value, naming the nearest known one; options that contradict each other.
     """
-    found: dict[str, str] = {}
-    spelled: dict[str, str] = {}
-    for key, value in given.items():
+    texts: dict[str, str] = {}
+    spellings: dict[str, str] = {}
+    for key, value in written.items():
         option = _BY_NAME.get(key.lower())
         if option is None:
             raise _unknown(key)
         text = value if isinstance(value, str) else str(value)
-        if found.setdefault(option.attribute, text) != text:
+        if texts.setdefault(option.attribute, text) != text:
             raise OptionError(
-                f"options '{spelled[option.attribute]}' and '{key}' are the same and have different values; give one",
+                f"options '{spellings[option.attribute]}' and '{key}' are the same and have different values; give one",
                 option=option.name,
             )
-        spelled[option.attribute] = key
-    _check_address(found)
-    zone = values.find_zone(found.get("time_zone", "UTC").strip())
-    parsed = {o.attribute: o.parse(o.name, found[o.attribute], zone) for o in OPTIONS if o.attribute in found}
+        spellings[option.attribute] = key
+    _check_address(texts)
+    zone = values.find_zone(texts.get("time_zone", "UTC").strip())
+    parsed = {o.attribute: o.parse(o.name, texts[o.attribute], zone) for o in OPTIONS if o.attribute in texts}
     _check_versions(parsed)
     _check_gateway(parsed)
     if streaming is not None:
@@ -84,15 +82,15 @@ def _unknown(key: str) -> OptionError:
     return OptionError(f"unknown option '{key}'; {hint}", option=key)
 
 
-def _check_address(found: Mapping[str, str]) -> None:
-    if not found.get("path", "").strip():
+def _check_address(texts: Mapping[str, str]) -> None:
+    if not texts.get("path", "").strip():
         raise OptionError(
             "'path' is not specified: load('<profile>#<share>.<schema>.<table>'); in SQL CREATE TEMPORARY VIEW name USING "
             "deltaSharing OPTIONS (path '...'), as a table of Spark's catalogue forgets its options",
             option="path",
         )
-    inline = [o.name for o in OPTIONS if o.group == INLINE and o.attribute in found]
-    if inline and "#" in found["path"]:
+    inline = [o.name for o in OPTIONS if o.group == INLINE and o.attribute in texts]
+    if inline and "#" in texts["path"]:
         raise OptionError(
             f"cannot specify both share credentials options and a profile file path: remove {', '.join(inline)}, or "
             f"load the bare '<share>.<schema>.<table>'",
@@ -161,8 +159,8 @@ def check_batch(options: ReadOptions) -> None:
     Raises:
         OptionError: As ``parse_options``.
     """
-    given = {o.attribute: getattr(options, o.attribute) for o in OPTIONS}
-    _check_scope({name: value for name, value in given.items() if value != _DEFAULTS[name]}, False)
+    parsed = {o.attribute: getattr(options, o.attribute) for o in OPTIONS}
+    _check_scope({name: value for name, value in parsed.items() if value != _DEFAULTS[name]}, False)
 
 
 def _check_scope(parsed: Mapping[str, Any], streaming: bool) -> None:
@@ -204,46 +202,14 @@ def _check_scope(parsed: Mapping[str, Any], streaming: bool) -> None:
             _log.warning("option '%s' belongs to readStream and does nothing in a batch read", option.name)
 
 
-def redacted_options(given: Mapping[str, str]) -> dict[str, str]:
+def redacted_options(written: Mapping[str, str]) -> dict[str, str]:
     """Options as they may be shown: values of sensitive and of unknown ones are left out, and what a URL carries.
 
     >>> redacted_options({"limit": "3", "bearerToken": "s3cret"})
     {'limit': '3', 'bearerToken': '[redacted]'}
     """
     shown = {}
-    for name, value in given.items():
+    for name, value in written.items():
         option = _BY_NAME.get(name.lower())
         shown[name] = "[redacted]" if option is None or option.sensitive else redact(str(value))
     return shown
-
-
-_PAGE_HEAD = """# Options
-
-<!-- Made from delta_sharing_spark/option_table.py by `nox -s docs`; edit that. -->
-
-Options of `spark.read.format("deltaSharing")` and `spark.readStream.format("deltaSharing")`. Names are case-insensitive
-and are those of the JVM connector where it has the same option. An unknown option or value is an error that names the
-nearest known one.
-
-- **size**: bytes as a number, or with a binary unit: `12k`, `128m`, `10g`.
-- **duration**: `30s`, `500ms`, `5m`, `1h`; a bare number is seconds.
-- **timestamp**: an ISO date or timestamp with or without a zone (`2026-01-31`, `2026-01-31 12:00:00`,
-  `2026-01-31T12:00:00.5+02:00`), or an epoch number: 9 to 11 digits are seconds, 12 to 14 milliseconds. What names no zone
-  is read in `timeZone`.
-- **names**: separated by commas; a name that holds a comma stands between backquotes.
-"""
-
-
-def options_page() -> str:
-    """The documentation page of the options, as Markdown."""
-    lines = [_PAGE_HEAD.rstrip()]
-    group = ""
-    for option in OPTIONS:
-        if option.group != group:
-            group = option.group
-            lines += ["", f"## {group}", "", "| Option | Type | Default | What it does |", "|---|---|---|---|"]
-        names = f"`{option.name}`" + "".join(f", `{alias}`" for alias in option.aliases)
-        where = {"both": "", "batch": " Batch only.", "stream": " Streams only."}[option.scope]
-        secret = " Secret: see [Secrets](spark-connect.md#secrets-by-reference)." if option.sensitive else ""
-        lines.append(f"| {names} | {option.type} | {option.shown} | {option.doc}{where}{secret} |")
-    return "\n".join(lines) + "\n"

@@ -1,0 +1,7 @@
+"""The options of a read: :mod:`declared` says which there are, :mod:`parsing` checks what a user wrote, :mod:`page` documents them."""
+
+from delta_sharing_spark.options.declared import OPTIONS, Option, ReadOptions
+from delta_sharing_spark.options.page import options_page
+from delta_sharing_spark.options.parsing import check_batch, parse_options, redacted_options
+
+__all__ = ["OPTIONS", "Option", "ReadOptions", "check_batch", "options_page", "parse_options", "redacted_options"]

@@ -1,0 +1,36 @@
+"""The documentation page of the options, made from their declarations."""
+
+from __future__ import annotations
+
+from delta_sharing_spark.options.declared import OPTIONS
+
+_PAGE_HEAD = """# Options
+
+<!-- Made from delta_sharing_spark/options/declared.py by `nox -s docs`; edit that. -->
+
+Options of `spark.read.format("deltaSharing")` and `spark.readStream.format("deltaSharing")`. Names are case-insensitive
+and are those of the JVM connector where it has the same option. An unknown option or value is an error that names the
+nearest known one.
+
+- **size**: bytes as a number, or with a binary unit: `12k`, `128m`, `10g`.
+- **duration**: `30s`, `500ms`, `5m`, `1h`; a bare number is seconds.
+- **timestamp**: an ISO date or timestamp with or without a zone (`2026-01-31`, `2026-01-31 12:00:00`,
+  `2026-01-31T12:00:00.5+02:00`), or an epoch number: 9 to 11 digits are seconds, 12 to 14 milliseconds. What names no zone
+  is read in `timeZone`.
+- **names**: separated by commas; a name that holds a comma stands between backquotes.
+"""
+
+
+def options_page() -> str:
+    """The documentation page of the options, as Markdown."""
+    lines = [_PAGE_HEAD.rstrip()]
+    group = ""
+    for option in OPTIONS:
+        if option.group != group:
+            group = option.group
+            lines += ["", f"## {group}", "", "| Option | Type | Default | What it does |", "|---|---|---|---|"]
+        names = f"`{option.name}`" + "".join(f", `{alias}`" for alias in option.aliases)
+        where = {"both": "", "batch": " Batch only.", "stream": " Streams only."}[option.scope]
+        secret = " Secret: see [Secrets](spark-connect.md#secrets-by-reference)." if option.sensitive else ""
+        lines.append(f"| {names} | {option.type} | {option.shown} | {option.doc}{where}{secret} |")
+    return "\n".join(lines) + "\n"

@@ -28,7 +28,7 @@ from delta_sharing_spark.access.url import renewal as renewals
 from delta_sharing_spark.access.url.access import UrlAccess
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.scan.plan import Split
-from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 

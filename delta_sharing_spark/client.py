@@ -12,11 +12,11 @@ from delta_sharing_spark.access.settings import transport_of
 from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, NotFoundError, OptionError, ProfileError, RequestRefusedError
 from delta_sharing_spark.options import parse_options
-from delta_sharing_spark.sharing.actions import Schema, Share, Table
 from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name
-from delta_sharing_spark.sharing.near_names import with_near_names
+from delta_sharing_spark.sharing.name_suggestions import with_near_names
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, Profile, load_profile, profile_from_environment
 from delta_sharing_spark.sharing.rest import SharingRest
+from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
 from delta_sharing_spark.table import ENGINES, SharedTable, option_text
 
 if TYPE_CHECKING:

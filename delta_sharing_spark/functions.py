@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.sharing.actions import Metadata, Protocol
 from delta_sharing_spark.sharing.address import parse_address
+from delta_sharing_spark.sharing.wire_records import Metadata, Protocol
 from delta_sharing_spark.table import Moment, Scan, SharedTable
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from delta_sharing_spark.access.directory.tokens import StorageToken, show_time
 from delta_sharing_spark.errors import CredentialError
-from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import find_region
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer

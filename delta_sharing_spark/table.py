@@ -19,8 +19,8 @@ from delta_sharing_spark.errors import AccessModeError, OptionError
 from delta_sharing_spark.frames import RowSource
 from delta_sharing_spark.options import ReadOptions, parse_options, redacted_options
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.sharing.actions import Metadata, TableSnapshotHead
 from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from delta_sharing_spark.access.directory.tokens import StorageToken
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.interop import Engine, EngineOptions
-    from delta_sharing_spark.storage.faults import StorageSettings
+    from delta_sharing_spark.storage.library_errors import StorageSettings
 
 Moment = datetime | date | str | int
 

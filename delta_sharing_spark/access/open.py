@@ -22,10 +22,10 @@ from delta_sharing_spark.errors import (
     ServerError,
 )
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.sharing.actions import Metadata, Protocol, Table, TableSnapshotHead
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
+from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Table, TableSnapshotHead
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

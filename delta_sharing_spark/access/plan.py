@@ -164,7 +164,7 @@ def _split_access(access: SplitAccess, slices: Iterable[FileSlice], scan: Resolv
     restricted = access.restricted_to(piece.task for piece in slices)
     if scan.options.cache_dir is None:
         return restricted
-    from delta_sharing_spark.access.cached import cached
+    from delta_sharing_spark.access.cached_access import cached
 
     return cached(restricted, scan)
 

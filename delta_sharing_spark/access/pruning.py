@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
-    from delta_sharing_spark.deltalog.adds import AddBatch
+    from delta_sharing_spark.deltalog.add_batch import AddBatch
 
 #: Why a file is skipped, as ``predicates.file_skipping`` numbers it; 0 keeps it.
 _RULES = {1: "partition values", 2: "statistics"}

@@ -9,10 +9,10 @@ from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.predicates.tree import Expression, conjunction
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.sharing.actions import TableSnapshotHead
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.transport import TransportSettings
+from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
 
 @dataclass(frozen=True, slots=True)

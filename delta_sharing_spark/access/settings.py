@@ -13,8 +13,8 @@ from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
 from delta_sharing_spark.sharing.rest import FORMATS
 from delta_sharing_spark.sharing.transport import TransportSettings
-from delta_sharing_spark.storage.faults import StorageSettings
-from delta_sharing_spark.storage.http import HttpPolicy
+from delta_sharing_spark.storage.http_source import HttpPolicy
+from delta_sharing_spark.storage.library_errors import StorageSettings
 
 
 def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:

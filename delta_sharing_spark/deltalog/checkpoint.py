@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_from, protocol_from
-from delta_sharing_spark.deltalog.adds import AddBatch, cast_alike, from_struct
-from delta_sharing_spark.deltalog.columns import release_unused
-from delta_sharing_spark.deltalog.commits import find_actions, parse_file_actions
+from delta_sharing_spark.deltalog.add_batch import AddBatch, cast_alike, from_struct
+from delta_sharing_spark.deltalog.arrow_bridge import release_unused
+from delta_sharing_spark.deltalog.commit_parser import find_actions, parse_file_actions
+from delta_sharing_spark.deltalog.commit_reconciliation import repeated, snapshot_keys
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
-from delta_sharing_spark.deltalog.tail import repeated, snapshot_keys
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, LogError
 from delta_sharing_spark.scan.footer import Footer, read_footer
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 
 from delta_sharing_spark.deltalog.actions import IN_COMMIT_TIMESTAMPS, Metadata
-from delta_sharing_spark.deltalog.commits import find_actions
+from delta_sharing_spark.deltalog.commit_parser import find_actions
 from delta_sharing_spark.deltalog.paths import LOG_DIR, LogEntry, LogStore, commit_name, in_log, parse_name
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.scan.plan import MAX_MILLIS

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_from, protocol_from
-from delta_sharing_spark.deltalog.adds import AddBatch
+from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
+from delta_sharing_spark.deltalog.commit_parser import find_actions, split_lines
+from delta_sharing_spark.deltalog.commit_reconciliation import CommitTail
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
-from delta_sharing_spark.deltalog.commits import find_actions, split_lines
-from delta_sharing_spark.deltalog.find import find_segment
+from delta_sharing_spark.deltalog.locate_segment import find_segment
 from delta_sharing_spark.deltalog.paths import LogStore
 from delta_sharing_spark.deltalog.segment import Segment, read_all, refused
-from delta_sharing_spark.deltalog.tail import CommitTail
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.types import Struct

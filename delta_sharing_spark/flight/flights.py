@@ -14,7 +14,7 @@ from delta_sharing_spark.errors import CancelledError, FileGoneError, TicketErro
 from delta_sharing_spark.flight.commands import Command
 from delta_sharing_spark.flight.planning import FlightPlanner, PlannedFlight
 from delta_sharing_spark.flight.tickets import Ticket
-from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.scan.split_reader import read_split
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,7 @@ from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.layout import Chunk, Layout
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.scan.fetch import BufferedRanges
+from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import Range, cut
 
 #: Requests under way at once, over all plans.

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.layout import Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.scan.deleted import RowSelection, read_row_selection
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
 from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.storage.ranges import ByteSource
 
@@ -134,7 +134,7 @@ def _rewrite(task: FileTask, access: FileAccess, shape: FileShape, reason: str) 
     """The file's exact rows, by the Python source, as a Parquet file on local disk that has no name."""
     import pyarrow.parquet as pq
 
-    from delta_sharing_spark.scan.read import read_split
+    from delta_sharing_spark.scan.split_reader import read_split
     from delta_sharing_spark.schema.arrow import arrow_schema
 
     spec = shape.spec

@@ -13,7 +13,7 @@ from delta_sharing_spark.access.plan import ScanPlan, plan
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.native.files import FileShape, ShownFile, rewriting_spec, show_file
 from delta_sharing_spark.scan.plan import FileAccess, FileTask
-from delta_sharing_spark.scan.read import constants_of
+from delta_sharing_spark.scan.split_reader import constants_of
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct
 
 #: Beyond these Spark takes longer to list a directory than the Python source takes to plan (docs/native.md).

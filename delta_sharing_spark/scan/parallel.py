@@ -10,7 +10,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from delta_sharing_spark.scan.plan import Split
-from delta_sharing_spark.scan.read import RunningReaders, read_split
+from delta_sharing_spark.scan.split_reader import RunningReaders, read_split
 
 #: Batches a split may hold ready before its reader waits for the consumer.
 _READY = 4

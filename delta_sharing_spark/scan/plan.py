@@ -194,7 +194,7 @@ class FileAccess(ABC):
 
     def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
         """See ``Access.rows``."""
-        from delta_sharing_spark.scan.read import read_files
+        from delta_sharing_spark.scan.split_reader import read_files
 
         return read_files(split, self)
 

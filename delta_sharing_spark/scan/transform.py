@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
 from delta_sharing_spark.scan.casts import can_cast, cast_leaf
-from delta_sharing_spark.scan.matching import Context, Sources, fields_of, find_source, is_list, storage
+from delta_sharing_spark.scan.column_resolution import Context, Sources, fields_of, find_source, is_list, storage
 from delta_sharing_spark.scan.variant import assemble_variant, is_variant
 from delta_sharing_spark.schema.arrow import arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct

@@ -250,7 +250,7 @@ def _bytes(path: str) -> bytes:
             return file.read(LARGEST_PROFILE + 1)
     if path.startswith(("https://", "http://")):
         return _download(path)
-    from delta_sharing_spark.storage.profiles import read_bytes
+    from delta_sharing_spark.storage.profile_files import read_bytes
 
     return read_bytes(path, LARGEST_PROFILE + 1)
 

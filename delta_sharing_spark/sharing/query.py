@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delta_sharing_spark.errors import ResponseError
-from delta_sharing_spark.sharing.actions import FileRecord, Metadata, Protocol, TableSnapshotHead
-from delta_sharing_spark.sharing.answers import Answer
-from delta_sharing_spark.sharing.listing import LONGEST_PAGE_TOKEN, MOST_EMPTY_PAGES, MOST_PAGES
-from delta_sharing_spark.sharing.ndjson import Page
+from delta_sharing_spark.sharing.catalog import LONGEST_PAGE_TOKEN, MOST_EMPTY_PAGES, MOST_PAGES
+from delta_sharing_spark.sharing.response import Answer
+from delta_sharing_spark.sharing.response_lines import Page
+from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol, TableSnapshotHead
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,19 +17,15 @@ from delta_sharing_spark.errors import (
     ServerError,
     UnauthenticatedError,
 )
-from delta_sharing_spark.sharing.actions import Schema, Share, Table, TableSnapshotHead, TemporaryCredentials
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment
-from delta_sharing_spark.sharing.answers import CAPABILITIES, Answer, header_version, promises_end
 from delta_sharing_spark.sharing.auth import authorization, renewable
-from delta_sharing_spark.sharing.listing import (
+from delta_sharing_spark.sharing.catalog import (
     parse_credentials,
     parse_schema_item,
     parse_share_item,
     parse_table_item,
     walk_pages,
 )
-from delta_sharing_spark.sharing.moments import first_version_at
-from delta_sharing_spark.sharing.ndjson import RecordSink, iter_lines, parse_page
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
 from delta_sharing_spark.sharing.request_shape import (
@@ -39,6 +35,8 @@ from delta_sharing_spark.sharing.request_shape import (
     other_shape,
     remember,
 )
+from delta_sharing_spark.sharing.response import CAPABILITIES, Answer, header_version, promises_end
+from delta_sharing_spark.sharing.response_lines import RecordSink, iter_lines, parse_page
 from delta_sharing_spark.sharing.transport import (
     TransportSettings,
     body_chunks,
@@ -47,6 +45,8 @@ from delta_sharing_spark.sharing.transport import (
     send,
     with_retries,
 )
+from delta_sharing_spark.sharing.version_at_moment import first_version_at
+from delta_sharing_spark.sharing.wire_records import Schema, Share, Table, TableSnapshotHead, TemporaryCredentials
 
 __all__ = ["ChangesQuery", "Query", "QueryResponse", "SharingRest"]
 
@@ -178,7 +178,7 @@ class SharingRest:
         except NotFoundError as error:
             if params:
                 raise  # it may be the version that there is not
-            from delta_sharing_spark.sharing.near_names import with_near_names
+            from delta_sharing_spark.sharing.name_suggestions import with_near_names
 
             raise with_near_names(error, self, table.share, table.schema, table.table) from None
         return answer.head(str(table), formats)
@@ -244,7 +244,7 @@ class SharingRest:
         first = page(body)
         if first.page.query_status is None:
             return QueryResponse(str(table), formats, first, next_page, query, fallback)
-        from delta_sharing_spark.sharing.asynchronous import await_query
+        from delta_sharing_spark.sharing.async_query import await_query
 
         sizes = {"maxFiles": query.max_files} if query.max_files else {}
 

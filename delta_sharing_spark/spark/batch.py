@@ -65,7 +65,7 @@ class DeltaSharingReader(DataSourceReader):
         """The rows of one split; an empty plan comes as a partition without one."""
         if not isinstance(partition, SplitPartition):
             return iter(())
-        from delta_sharing_spark.scan.read import read_split
+        from delta_sharing_spark.scan.split_reader import read_split
 
         return read_split(partition.split)
 

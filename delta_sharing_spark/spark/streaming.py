@@ -57,7 +57,7 @@ class _StreamReader(DataSourceStreamReader):
         """The rows of one split."""
         if not isinstance(partition, SplitPartition):
             return iter(())
-        from delta_sharing_spark.scan.read import read_split
+        from delta_sharing_spark.scan.split_reader import read_split
 
         return read_split(partition.split)
 

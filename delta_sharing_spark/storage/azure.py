@@ -8,7 +8,7 @@ from urllib.request import getproxies, proxy_bypass
 from adlfs import AzureBlobFileSystem
 from azure.storage.blob.aio import BlobServiceClient
 
-from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.secrets import AzureSas
 from delta_sharing_spark.storage.transfer import Transfer

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError
 from delta_sharing_spark.network.retry import RetryableError
-from delta_sharing_spark.storage.faults import StorageSettings, retried
+from delta_sharing_spark.storage.library_errors import StorageSettings, retried
 from delta_sharing_spark.storage.locations import EXTRAS, OLDEST, Location
 from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.storage.secrets import Secret

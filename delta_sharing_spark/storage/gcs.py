@@ -11,7 +11,7 @@ import aiohttp
 from gcsfs.core import GCSFileSystem  # not gcsfs.GCSFileSystem: that one makes a gRPC call per bucket first
 from google.oauth2.credentials import Credentials
 
-from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.secrets import GcpBearer
 from delta_sharing_spark.storage.transfer import Transfer, close_later

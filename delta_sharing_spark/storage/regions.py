@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import requests
 
-from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.library_errors import StorageSettings
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 import aiobotocore.session
 from s3fs import S3FileSystem
 
-from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import DEFAULT_REGION
 from delta_sharing_spark.storage.secrets import AwsSession

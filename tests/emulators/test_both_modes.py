@@ -19,7 +19,7 @@ from delta_sharing_spark.access.resolve import resolve
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CredentialError, LogError
 from delta_sharing_spark.options import parse_options
-from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.testing.server import SharedTable, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

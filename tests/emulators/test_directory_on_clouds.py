@@ -14,10 +14,10 @@ from shared_tables import NAME, head_of, opened, rows, split_of
 
 from delta_sharing_spark.access.directory.tokens import StorageToken, issue
 from delta_sharing_spark.errors import CredentialError, FileGoneError
-from delta_sharing_spark.scan.read import read_split
-from delta_sharing_spark.sharing.listing import parse_credentials
-from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.scan.split_reader import read_split
+from delta_sharing_spark.sharing.catalog import parse_credentials
 from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

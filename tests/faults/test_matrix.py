@@ -19,7 +19,7 @@ from delta_sharing_spark.access.url.access import UrlAccess
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import FileError
 from delta_sharing_spark.scan.plan import Split
-from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.buckets import BucketServer

@@ -277,7 +277,7 @@ def test_cost_of_compact_answers(note: Callable[[str], None]) -> None:
     import tracemalloc
 
     from delta_sharing_spark.access.url.url_cache import UrlPage
-    from delta_sharing_spark.sharing.actions import FileRecord
+    from delta_sharing_spark.sharing.wire_records import FileRecord
 
     token = "IQoJb3JpZ2luX2Vj" * 60
     tracemalloc.start()

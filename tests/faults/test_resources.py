@@ -24,9 +24,9 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
-from delta_sharing_spark.scan.read import CONNECTIONS, _SplitReader, read_split
+from delta_sharing_spark.scan.split_reader import CONNECTIONS, _SplitReader, read_split
 from delta_sharing_spark.spark import inline_secrets
-from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
+from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.ranges import ByteSource
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from support.buckets import BucketServer
@@ -216,7 +216,7 @@ def test_a_thousand_files_over_few_connections(
 _SLOW_CONSUMER = """
 import json, re, sys, time
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.scan.split_reader import read_split
 options, name = json.loads(sys.argv[1]), sys.argv[2]
 client = SharingClient(options.pop("profile"), **options)
 (split,) = client.table(name).scan().plan().splits

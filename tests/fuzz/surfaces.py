@@ -18,12 +18,13 @@ import pyarrow.parquet as pq
 
 from delta_sharing_spark.access.table_schema import with_change_columns
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.deltalog.changes import load_changes
-from delta_sharing_spark.deltalog.deletion_vector import encode, frame, vector_from_descriptor, z85_encode
+from delta_sharing_spark.deltalog.commit_feed import load_changes
 from delta_sharing_spark.deltalog.replay import load_snapshot
+from delta_sharing_spark.deltalog.vector_descriptor import vector_from_descriptor
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.scan.deletion_vector import encode, frame, z85_encode
 from delta_sharing_spark.scan.plan import FileTask, ReadSpec
 from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_schema

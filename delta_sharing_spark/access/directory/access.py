@@ -14,11 +14,11 @@ from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, StorageT
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
 from delta_sharing_spark.network.settings import MAX_RENEWALS
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
-from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.fsspec_source import FsspecSource
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.storage.ranges import ByteSource, Part
-from delta_sharing_spark.storage.source import FsspecSource
 
 _LOG = logging.getLogger(__name__)
 

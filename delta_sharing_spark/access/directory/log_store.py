@@ -11,8 +11,8 @@ from typing import BinaryIO, TypeVar, cast
 from delta_sharing_spark.deltalog.paths import LogEntry, commit_name, in_log, join
 from delta_sharing_spark.errors import FileGoneError
 from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.fsspec_source import FsspecSource, SourceFile, StorageLease
 from delta_sharing_spark.storage.locations import Location, parse_location
-from delta_sharing_spark.storage.source import FsspecSource, SourceFile, StorageLease
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from delta_sharing_spark.access.directory.access import DirectoryAccess, paths_of, storage_for
 from delta_sharing_spark.access.directory.log_store import StorageLogStore
 from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, SharingIssuer, StorageToken, token_covering
-from delta_sharing_spark.deltalog.kept_log import KeptLog
+from delta_sharing_spark.deltalog.cached_log_store import KeptLog
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
@@ -21,18 +21,18 @@ from delta_sharing_spark.errors import (
     TableChangedError,
 )
 from delta_sharing_spark.scan.plan import FileTask
-from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.filesystems import load_library, missing_extra
+from delta_sharing_spark.storage.fsspec_source import read_leased
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import EXTRAS, Location, parse_location
-from delta_sharing_spark.storage.source import read_leased
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.deltalog.adds import AddBatch
+    from delta_sharing_spark.deltalog.add_batch import AddBatch
     from delta_sharing_spark.deltalog.replay import Head, Snapshot
-    from delta_sharing_spark.sharing.actions import TableSnapshotHead
     from delta_sharing_spark.sharing.address import TableName
     from delta_sharing_spark.sharing.profile import Profile
     from delta_sharing_spark.sharing.transport import TransportSettings
+    from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
 #: Seconds within which the driver knows whether a table's locations can be read.
 DECISION_SECONDS = 10.0
@@ -75,8 +75,8 @@ class TableDirectory:
 
     def head_at(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Head:
         """Protocol and metadata of a version, without its files; raises as ``snapshot``."""
-        from delta_sharing_spark.deltalog.history import version_at_or_before
         from delta_sharing_spark.deltalog.replay import load_head
+        from delta_sharing_spark.deltalog.versions import version_at_or_before
 
         latest = version is None and timestamp_ms is None
         if timestamp_ms is not None:
@@ -119,7 +119,7 @@ class TableDirectory:
         """The same for files in columns: only those outside the root are looked at one by one."""
         import pyarrow.compute as pc
 
-        from delta_sharing_spark.deltalog.columns import scalar
+        from delta_sharing_spark.deltalog.arrow_bridge import scalar
 
         outside = pc.or_(pc.match_substring(batch.paths, ":"), pc.starts_with(batch.paths, "/"))
         if batch.vectors is not None:

@@ -22,12 +22,12 @@ from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
 from delta_sharing_spark.access.settings import millis, storage_settings
 from delta_sharing_spark.access.table_schema import TableShape
-from delta_sharing_spark.deltalog.find import find_segment
+from delta_sharing_spark.deltalog.locate_segment import find_segment
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.schema.mapping import without_mapping
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.deltalog.changes import CommitChanges, CommitFiles
+    from delta_sharing_spark.deltalog.commit_feed import CommitChanges, CommitFiles
     from delta_sharing_spark.deltalog.replay import Head, Snapshot
 
 
@@ -83,13 +83,13 @@ class DirectoryTable(OpenTable):
 
     def version_at_or_after(self, moment: datetime) -> int:
         """See ``OpenTable.version_at_or_after``."""
-        from delta_sharing_spark.deltalog.history import version_at_or_after
+        from delta_sharing_spark.deltalog.versions import version_at_or_after
 
         return version_at_or_after(self._log, _milliseconds(moment), table=self._table)
 
     def version_at_or_before(self, moment: datetime) -> int | None:
         """See ``OpenTable.version_at_or_before``."""
-        from delta_sharing_spark.deltalog.history import version_at_or_before
+        from delta_sharing_spark.deltalog.versions import version_at_or_before
 
         return version_at_or_before(self._log, _milliseconds(moment), table=self._table, allow_after_newest=True)
 
@@ -145,14 +145,14 @@ class DirectoryTable(OpenTable):
         return VersionListing(versions, self._directory.renewed_access(), self.stream_identity(scan))
 
     def _feed(self, first: int, last: int) -> Iterator[VersionFiles]:
-        from delta_sharing_spark.deltalog.changes import load_changes
+        from delta_sharing_spark.deltalog.commit_feed import load_changes
 
         for commit in load_changes(self._log, first, last, table=self._table, before=self._head):
             tasks = list(self._directory.checked(commit.tasks))
             yield VersionFiles(commit.version, tasks, 0, self._shape(commit, first))
 
     def _added(self, first: int, last: int) -> Iterator[VersionFiles]:
-        from delta_sharing_spark.deltalog.changes import load_commits
+        from delta_sharing_spark.deltalog.commit_feed import load_commits
 
         for commit in load_commits(self._log, first, last, table=self._table, before=self._head):
             tasks = list(self._directory.checked(commit.adds))

@@ -13,7 +13,7 @@ from delta_sharing_spark.scan.plan import FileSlice, FileTask
 from delta_sharing_spark.scan.splits import Bin, cut_bins
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.deltalog.adds import AddBatch
+    from delta_sharing_spark.deltalog.add_batch import AddBatch
 
 
 class TaskColumns(Sequence[FileTask]):
@@ -36,7 +36,7 @@ class TaskColumns(Sequence[FileTask]):
 
     def _sizes(self) -> npt.NDArray[np.int64]:
         """Bytes of each file."""
-        from delta_sharing_spark.deltalog.columns import bools, integers
+        from delta_sharing_spark.deltalog.arrow_bridge import bools, integers
 
         sizes = [np.where(bools(batch.sizes.is_valid()), integers(batch.sizes), 0) for batch in self._batches]
         return np.concatenate(sizes) if sizes else np.zeros(0, np.int64)

@@ -22,10 +22,10 @@ from delta_sharing_spark.storage.locations import Kind, Location, parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.sharing.actions import TemporaryCredentials
     from delta_sharing_spark.sharing.address import TableName
     from delta_sharing_spark.sharing.profile import Profile
     from delta_sharing_spark.sharing.transport import TransportSettings
+    from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 
 _LOG = logging.getLogger(__name__)
 

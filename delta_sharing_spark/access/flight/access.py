@@ -54,7 +54,7 @@ class FlightAccess:
 
     def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
         """See ``Access.rows``."""
-        from delta_sharing_spark.scan.matching import Context
+        from delta_sharing_spark.scan.column_resolution import Context
         from delta_sharing_spark.scan.transform import conform, plan_columns
         from delta_sharing_spark.schema.arrow import arrow_schema
         from delta_sharing_spark.schema.mapping import without_mapping

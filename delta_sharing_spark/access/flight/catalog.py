@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from delta_sharing_spark.access.flight.connection import DESCRIBE, VERSION, GatewayConnection
 from delta_sharing_spark.errors import ResponseError
-from delta_sharing_spark.sharing.actions import Metadata, Protocol, Schema, Share, Table, TableSnapshotHead
 from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Schema, Share, Table, TableSnapshotHead
 
 
 class FlightCatalog:

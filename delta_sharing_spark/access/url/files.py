@@ -11,12 +11,12 @@ from delta_sharing_spark.access.contract import VersionFiles
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.table_schema import TableShape, shape_of
 from delta_sharing_spark.access.url.vectors import vector_of
-from delta_sharing_spark.deltalog.adds import rows_in_stats
+from delta_sharing_spark.deltalog.add_batch import rows_in_stats
 from delta_sharing_spark.errors import ResponseError
-from delta_sharing_spark.scan.change_files import change_files
+from delta_sharing_spark.scan.change_feed import change_files
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
-from delta_sharing_spark.sharing.actions import FileRecord, Metadata, Protocol
 from delta_sharing_spark.sharing.query import QueryResponse
+from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol
 
 
 def task_of(record: FileRecord, table: str, *, keep_stats: bool = True) -> FileTask:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from delta_sharing_spark.access.url.expiry import earliest, renew_at, url_end
-from delta_sharing_spark.access.url.narrow import narrowed
+from delta_sharing_spark.access.url.narrowed_query import narrowed
 from delta_sharing_spark.access.url.url_cache import FreshFile, UrlPage
 from delta_sharing_spark.errors import (
     CredentialError,

@@ -13,7 +13,7 @@ import numpy as np
 
 from delta_sharing_spark.access.url.vectors import vector_of
 from delta_sharing_spark.scan.plan import DeletionVector
-from delta_sharing_spark.sharing.actions import FileRecord
+from delta_sharing_spark.sharing.wire_records import FileRecord
 
 #: Entries compressed together. URLs of one answer differ in little but path and signature.
 _BLOCK = 256

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from delta_sharing_spark.deltalog.deletion_vector import unique_id
+from delta_sharing_spark.deltalog.vector_descriptor import unique_id
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.scan.plan import DeletionVector
-from delta_sharing_spark.sharing.actions import FileRecord
+from delta_sharing_spark.sharing.wire_records import FileRecord
 
 
 def vector_of(record: FileRecord, table: str) -> DeletionVector | None:

@@ -10,11 +10,11 @@ from delta_sharing_spark.access.settings import iso, response_formats
 from delta_sharing_spark.access.table_refusals import REFUSALS, Refusal, refused_travel, words_of
 from delta_sharing_spark.errors import DeltaSharingError, ServerError, StreamError, UnavailableError, VersionError
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.sharing.actions import Protocol, TableSnapshotHead
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.query import Query
 from delta_sharing_spark.sharing.refusals import is_about_versions
 from delta_sharing_spark.sharing.rest import SharingRest
+from delta_sharing_spark.sharing.wire_records import Protocol, TableSnapshotHead
 
 #: What versions are committed at, and so what moments are told apart by.
 _TICK = timedelta(milliseconds=1)

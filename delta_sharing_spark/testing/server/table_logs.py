@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol
-from delta_sharing_spark.deltalog.adds import vector_from
+from delta_sharing_spark.deltalog.add_batch import vector_from
+from delta_sharing_spark.deltalog.commit_parser import parse_lines
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
-from delta_sharing_spark.deltalog.commits import parse_lines
 from delta_sharing_spark.deltalog.paths import (
     LOG_DIR,
     LocalLogStore,

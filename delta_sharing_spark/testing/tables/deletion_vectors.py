@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from delta_sharing_spark.deltalog.deletion_vector import FILE_VERSION, encode, frame, z85_encode
+from delta_sharing_spark.scan.deletion_vector import FILE_VERSION, encode, frame, z85_encode
 
 Rows = npt.NDArray[np.int64]
 

@@ -17,12 +17,12 @@ from delta_sharing_spark.access.resolved_scan import NegotiatedTable
 from delta_sharing_spark.deltalog.replay import Snapshot
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, ReadSpec, Split
-from delta_sharing_spark.scan.read import read_split
-from delta_sharing_spark.sharing.actions import Metadata, Protocol, TableSnapshotHead
+from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.transport import TransportSettings
-from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, TableSnapshotHead
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 NAME = TableName("share", "schema", "table")

@@ -19,8 +19,8 @@ from issuing import secret_for
 from object_server import ObjectServer, serving
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError
-from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.filesystems import Storage, missing_extra
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer
 
@@ -104,7 +104,7 @@ def _ambient(trap: ObjectServer, home: Path) -> dict[str, str]:
 
 _READ = """
 import sys
-from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.filesystems import Storage
 from delta_sharing_spark.storage.locations import parse_location
 sys.path.insert(0, sys.argv[3])

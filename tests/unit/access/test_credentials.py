@@ -13,7 +13,7 @@ from issuing import CountingIssuer, secret_for
 
 from delta_sharing_spark.access.directory.tokens import StorageToken, TokenCache, issue, token_covering
 from delta_sharing_spark.errors import CredentialError, NetworkError
-from delta_sharing_spark.sharing.actions import TemporaryCredentials
+from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, Secret
 

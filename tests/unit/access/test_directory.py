@@ -29,10 +29,10 @@ from delta_sharing_spark.errors import (
     TableChangedError,
     UnsupportedFeatureError,
 )
-from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.transport import TransportSettings
-from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 LOCATION = "s3://bucket/table"

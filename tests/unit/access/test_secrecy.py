@@ -10,8 +10,8 @@ import pytest
 from issuing import secret_for
 from object_server import ObjectServer, serving
 
-from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import parse_location
 
 SECRETS = ("secret-access-key", "session-token-text", "c2lnbmF0dXJl", "ya29.bearer-token-text")

@@ -20,12 +20,12 @@ from shared_tables import split_of, upload
 from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
 from delta_sharing_spark.access.directory.tokens import SharingIssuer, TokenCache
 from delta_sharing_spark.errors import CredentialError, RequestRefusedError
-from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import TransportSettings
-from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.testing.server import SharedTable, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder

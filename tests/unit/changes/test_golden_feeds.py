@@ -10,8 +10,8 @@ import pytest
 from feed_tables import WAYS
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.deltalog.history import latest_version
 from delta_sharing_spark.deltalog.paths import LocalLogStore
+from delta_sharing_spark.deltalog.versions import latest_version
 from delta_sharing_spark.testing.server import SharingServer
 
 GOLDEN = Path(__file__).parents[3].parent / "shared" / "golden" / "cdf"

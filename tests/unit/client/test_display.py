@@ -14,7 +14,7 @@ from delta_sharing_spark import display
 from delta_sharing_spark.display import Listing, Progress
 from delta_sharing_spark.markup import html_table, text_table
 from delta_sharing_spark.scan.plan import FileSlice, FileTask
-from delta_sharing_spark.sharing.actions import Table
+from delta_sharing_spark.sharing.wire_records import Table
 
 
 class _Stream(io.StringIO):

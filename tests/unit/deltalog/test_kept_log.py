@@ -7,12 +7,12 @@ import threading
 import pytest
 from logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
 
-from delta_sharing_spark.deltalog import kept_log
-from delta_sharing_spark.deltalog.changes import load_changes
-from delta_sharing_spark.deltalog.history import version_at_or_after
-from delta_sharing_spark.deltalog.kept_log import KeptLog
+from delta_sharing_spark.deltalog import cached_log_store as kept_log
+from delta_sharing_spark.deltalog.cached_log_store import KeptLog
+from delta_sharing_spark.deltalog.commit_feed import load_changes
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
+from delta_sharing_spark.deltalog.versions import version_at_or_after
 from delta_sharing_spark.errors import LogError
 
 FEED = {"delta__enableChangeDataFeed": "true"}

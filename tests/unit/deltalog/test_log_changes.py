@@ -3,8 +3,8 @@
 import pytest
 from logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
 
-from delta_sharing_spark.deltalog import history
-from delta_sharing_spark.deltalog.changes import load_changes, load_commits
+from delta_sharing_spark.deltalog import versions as history
+from delta_sharing_spark.deltalog.commit_feed import load_changes, load_commits
 from delta_sharing_spark.deltalog.paths import commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError, VersionError

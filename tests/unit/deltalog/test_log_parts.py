@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from logbuilder import ADD, add, log, metadata, parquet, protocol
 
 from delta_sharing_spark import features
-from delta_sharing_spark.deltalog import columns, paths
-from delta_sharing_spark.deltalog.commits import split_lines
+from delta_sharing_spark.deltalog import arrow_bridge as columns
+from delta_sharing_spark.deltalog import paths
+from delta_sharing_spark.deltalog.commit_parser import split_lines
 from delta_sharing_spark.deltalog.replay import load_snapshot
-from delta_sharing_spark.deltalog.stats import stats_to_json
+from delta_sharing_spark.deltalog.stats_json import stats_to_json
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 
 N = "0" * 19

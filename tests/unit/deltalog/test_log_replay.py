@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from logbuilder import ROOT, TimedStore, add, lines, log, metadata, parquet, protocol, remove, write_checkpoint
 
 from delta_sharing_spark.deltalog import replay
-from delta_sharing_spark.deltalog.find import find_segment
+from delta_sharing_spark.deltalog.locate_segment import find_segment
 from delta_sharing_spark.deltalog.paths import LocalLogStore, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
 from delta_sharing_spark.errors import CredentialError, LogError, UnsupportedFeatureError, VersionError
@@ -234,7 +234,7 @@ def test_a_hole_is_never_taken_for_the_end(missing, known):
 
 def test_many_bytes_of_commits_are_not_held(monkeypatch):
     store = log(*[[add(f"f{i}")] for i in range(60)], listing=False, known_version=59)
-    monkeypatch.setattr("delta_sharing_spark.deltalog.probing._KEPT_BYTES", 1000)
+    monkeypatch.setattr("delta_sharing_spark.deltalog.unlisted_log._KEPT_BYTES", 1000)
     held = [commit for commit in find_segment(store, None, "t").commits if commit.data]
     assert len(held) == 16
     assert sum(1 for _ in load_snapshot(store).tasks()) == 60

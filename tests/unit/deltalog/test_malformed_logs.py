@@ -27,7 +27,7 @@ from logbuilder import (
     write_checkpoint,
 )
 
-from delta_sharing_spark.deltalog.changes import load_changes
+from delta_sharing_spark.deltalog.commit_feed import load_changes
 from delta_sharing_spark.deltalog.paths import commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import DeltaSharingError, LogError

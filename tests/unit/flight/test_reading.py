@@ -20,7 +20,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
-from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 

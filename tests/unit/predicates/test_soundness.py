@@ -18,8 +18,8 @@ from delta_sharing_spark.predicates.evaluate import evaluate
 from delta_sharing_spark.predicates.file_skipping import BY_PARTITION, KEEP, FileSkipping
 from delta_sharing_spark.predicates.row_groups import RowGroupSkipping, leaf_of
 from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.scan.column_resolution import Context, Sources, find_source, leaf_count
 from delta_sharing_spark.scan.footer import read_footer
-from delta_sharing_spark.scan.matching import Context, Sources, find_source, leaf_count
 from delta_sharing_spark.testing.tables.parsed_statistics import parsed_stats
 
 PARTITIONS = ("flag", "i8", "i32", "i64", "f64", "dec", "s", "d", "ts", "ntz")

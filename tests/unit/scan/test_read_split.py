@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from local_access import Bytes, LocalAccess, parquet, read, read_one, spec_of, vector_of
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
-from delta_sharing_spark.scan.fetch import BufferedRanges, RangeFile, WindowedRanges
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
-from delta_sharing_spark.scan.read import read_split
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, WindowedRanges
+from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.scan.splits import MAX_SLICES_PER_FILE, MAX_SPLITS, pack
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import Range, coalesce, cut

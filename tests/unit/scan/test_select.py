@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_sharing_spark.scan.select import keep_rows, packed
+from delta_sharing_spark.scan.filter_rows import keep_rows, packed
 
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.int16(), st.integers(-9, 9)),

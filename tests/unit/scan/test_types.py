@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from local_access import parquet, read_one
 
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
-from delta_sharing_spark.scan.matching import Context, Sources, find_source, wanted_leaves
+from delta_sharing_spark.scan.column_resolution import Context, Sources, find_source, wanted_leaves
 from delta_sharing_spark.scan.transform import conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct

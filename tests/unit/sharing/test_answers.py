@@ -32,9 +32,9 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
-from delta_sharing_spark.sharing.actions import EndStreamAction, FileRecord, Metadata, Protocol, VectorDescriptor
-from delta_sharing_spark.sharing.ndjson import Page, iter_lines, parse_page
+from delta_sharing_spark.sharing.response_lines import Page, iter_lines, parse_page
 from delta_sharing_spark.sharing.transport import RetryableError
+from delta_sharing_spark.sharing.wire_records import EndStreamAction, FileRecord, Metadata, Protocol, VectorDescriptor
 
 T = "s.d.t"
 

@@ -32,8 +32,8 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.features import reader_features_header
-from delta_sharing_spark.sharing.actions import Protocol, Schema, Share, Table
 from delta_sharing_spark.sharing.rest import ChangesQuery, Query, SharingRest
+from delta_sharing_spark.sharing.wire_records import Protocol, Schema, Share, Table
 
 TABLE = "/shares/sh/schemas/sch/tables/t"
 V7 = {"Delta-Table-Version": "7"}

@@ -36,7 +36,7 @@ from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.redaction import LONGEST_MESSAGE, printable, printable_json, redact, shown, without_secrets
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.rest import Query, SharingRest
-from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
+from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.ranges import check_range
 
 HASTY = NetworkSettings(connect_timeout=1, read_timeout=1, retry_seconds=1, first_contact_seconds=1)

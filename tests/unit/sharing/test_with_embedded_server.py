@@ -16,12 +16,12 @@ import pytest
 from scripted_server import Clock
 
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnauthenticatedError
-from delta_sharing_spark.sharing.actions import FileRecord
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.rest import ChangesQuery, Query, SharingRest
 from delta_sharing_spark.sharing.transport import TransportSettings
+from delta_sharing_spark.sharing.wire_records import FileRecord
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

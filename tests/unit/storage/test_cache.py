@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.access.cached import table_namespace
+from delta_sharing_spark.access.cached_access import table_namespace
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.storage.cache import BLOCK, BlockCache, CachedSource
+from delta_sharing_spark.storage.block_cache import BLOCK, BlockCache, CachedSource
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

@@ -16,8 +16,8 @@ import pytest
 
 from delta_sharing_spark.errors import FileError
 from delta_sharing_spark.network.connections import ReadCancelled
-from delta_sharing_spark.storage.faults import StorageSettings
 from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret

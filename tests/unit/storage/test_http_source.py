@@ -26,7 +26,7 @@ from delta_sharing_spark.errors import (
     NetworkError,
 )
 from delta_sharing_spark.network.connections import BreakableAdapter, ReadCancelled
-from delta_sharing_spark.storage.http import HttpPolicy, HttpSource
+from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 
 DATA = random.Random(7).randbytes(3_000_000)
 

@@ -10,7 +10,7 @@ import pytest
 
 from delta_sharing_spark.errors import AccessModeError
 from delta_sharing_spark.storage import filesystems
-from delta_sharing_spark.storage.faults import StorageSettings
+from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import OLDEST, parse_location
 from delta_sharing_spark.storage.secrets import AwsSession
 

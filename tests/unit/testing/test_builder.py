@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from delta_sharing_spark.deltalog.changes import load_changes
+from delta_sharing_spark.deltalog.commit_feed import load_changes
 from delta_sharing_spark.deltalog.paths import LocalLogStore
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.schema.types import Field, Primitive

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from delta_sharing_spark.errors import ResponseError
-from delta_sharing_spark.sharing.actions import Schema, Share, Table, TemporaryCredentials
+from delta_sharing_spark.sharing.wire_records import Schema, Share, Table, TemporaryCredentials
 
 _T = TypeVar("_T")
 _PAGE = "500"

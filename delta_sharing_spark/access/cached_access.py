@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.storage.cache import CachedSource, CacheSettings, cache_of
+from delta_sharing_spark.storage.block_cache import CachedSource, CacheSettings, cache_of
 from delta_sharing_spark.storage.ranges import ByteSource
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.redaction import redact
-from delta_sharing_spark.scan.fetch import BufferedRanges, RangeFile, Ranges, WindowedRanges
 from delta_sharing_spark.scan.footer import Footer
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, Ranges, WindowedRanges
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 _MIN_WINDOW, _MAX_WINDOW = 16 << 10, 4 << 20

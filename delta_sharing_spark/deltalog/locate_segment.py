@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 
-from delta_sharing_spark.deltalog.listing import Listing
+from delta_sharing_spark.deltalog.log_listing import Listing
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogStore, parse_name
-from delta_sharing_spark.deltalog.probing import Probe
 from delta_sharing_spark.deltalog.segment import Hint, Segment
+from delta_sharing_spark.deltalog.unlisted_log import Probe
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
-from delta_sharing_spark.scan.deleted import RowSelection, read_row_selection
+from delta_sharing_spark.scan.column_resolution import Context, wanted_leaves
+from delta_sharing_spark.scan.filter_rows import keep_rows
 from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
-from delta_sharing_spark.scan.matching import Context, wanted_leaves
-from delta_sharing_spark.scan.parquet import RowGroup, plan_row_group, read_row_group
 from delta_sharing_spark.scan.plan import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -30,8 +29,9 @@ from delta_sharing_spark.scan.plan import (
     ReadSpec,
     Split,
 )
-from delta_sharing_spark.scan.prune import row_group_filter
-from delta_sharing_spark.scan.select import keep_rows
+from delta_sharing_spark.scan.row_group_pruning import row_group_filter
+from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
+from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
 from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.mapping import without_mapping

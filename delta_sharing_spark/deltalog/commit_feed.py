@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import CHANGE_DATA_FEED, Metadata, Protocol, metadata_from, protocol_from
-from delta_sharing_spark.deltalog.adds import rows_in_stats, vector_from
+from delta_sharing_spark.deltalog.add_batch import rows_in_stats, vector_from
+from delta_sharing_spark.deltalog.commit_parser import action_of, parse_lines
 from delta_sharing_spark.deltalog.commit_times import CommitTimes, in_commit_since
-from delta_sharing_spark.deltalog.commits import action_of, parse_lines
 from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
 from delta_sharing_spark.deltalog.replay import Head, load_head
 from delta_sharing_spark.deltalog.segment import read_all
 from delta_sharing_spark.errors import LogError, VersionError
-from delta_sharing_spark.scan.change_files import change_files
+from delta_sharing_spark.scan.change_feed import change_files
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_MILLIS, DeletionVector, FileTask
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from delta_sharing_spark.errors import ResponseError, UnsupportedFeatureError
-from delta_sharing_spark.sharing.actions import TableSnapshotHead
-from delta_sharing_spark.sharing.ndjson import Page
+from delta_sharing_spark.sharing.response_lines import Page
+from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
 CAPABILITIES = "delta-sharing-capabilities"
 _VERSION_HEADER = "delta-table-version"

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_sharing_spark.deltalog import columns
+from delta_sharing_spark.deltalog import arrow_bridge as columns
 from delta_sharing_spark.deltalog.actions import VECTOR_TYPE
-from delta_sharing_spark.deltalog.deletion_vector import vector_from_descriptor
 from delta_sharing_spark.deltalog.paths import decode_uri, join
-from delta_sharing_spark.deltalog.stats import stats_to_json
+from delta_sharing_spark.deltalog.stats_json import stats_to_json
+from delta_sharing_spark.deltalog.vector_descriptor import vector_from_descriptor
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, DeletionVector, FileTask, plausible_rows
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnavailableError
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.answers import Answer
+from delta_sharing_spark.sharing.response import Answer
 from delta_sharing_spark.sharing.transport import TransportSettings
 
 _FIRST_POLL, _LONGEST_POLL = 0.5, 10.0

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from delta_sharing_spark.scan.column_resolution import Context, Sources, find_source, leaf_count
 from delta_sharing_spark.scan.footer import Footer
-from delta_sharing_spark.scan.matching import Context, Sources, find_source, leaf_count
 from delta_sharing_spark.scan.plan import ReadSpec
 from delta_sharing_spark.schema.types import Field, Struct
 

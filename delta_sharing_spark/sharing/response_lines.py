@@ -18,7 +18,8 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
-from delta_sharing_spark.sharing.actions import (
+from delta_sharing_spark.sharing.transport import RetryableError, broken_off
+from delta_sharing_spark.sharing.wire_records import (
     EndStreamAction,
     FileRecord,
     Metadata,
@@ -29,7 +30,6 @@ from delta_sharing_spark.sharing.actions import (
     parse_parquet_file,
     parse_protocol,
 )
-from delta_sharing_spark.sharing.transport import RetryableError, broken_off
 
 _END_FIELDS = frozenset(
     {"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "errorMessage", "httpStatusErrorCode"}

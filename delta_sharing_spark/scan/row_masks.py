@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from delta_sharing_spark.deltalog.deletion_vector import decode, decode_inline, select_mask
 from delta_sharing_spark.errors import CorruptFileError
+from delta_sharing_spark.scan.deletion_vector import decode, decode_inline, select_mask
+from delta_sharing_spark.scan.filter_rows import packed
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
-from delta_sharing_spark.scan.select import packed
 
 Fetch = Callable[[FileTask, DeletionVector], memoryview]
 

@@ -19,8 +19,9 @@ import numpy.typing as npt
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.layout import Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
+from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.footer import Footer, read_footer
-from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.plan import DeletionVector, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
 from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.storage.ranges import ByteSource

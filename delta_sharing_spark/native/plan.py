@@ -12,7 +12,8 @@ import pyarrow as pa
 from delta_sharing_spark.access.plan import ScanPlan, plan
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.native.files import FileShape, ShownFile, rewriting_spec, show_file
-from delta_sharing_spark.scan.plan import FileAccess, FileTask
+from delta_sharing_spark.scan.file_access import FileAccess
+from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.scan.split_reader import constants_of
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct
 

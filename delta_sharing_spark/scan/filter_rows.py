@@ -1,11 +1,32 @@
-"""The rows of a batch that a mask keeps, column by column: Arrow's own filter of a batch, or of a nested column, turns
-the mask into indices to take, which costs several times as much."""
+"""Filters batches by a mask, column by column, and cuts a stream of batches at a row limit.
+
+Arrow's own filter of a batch, or of a nested column, turns the mask into indices to take, which costs several times as
+much.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Generator
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+
+def first_rows(
+    batches: Generator[pa.RecordBatch, None, None], limit: int | None
+) -> Generator[pa.RecordBatch, None, None]:
+    """The first ``limit`` rows of ``batches`` (all, if None), without empty batches; ``batches`` is closed at the end."""
+    remaining = limit
+    try:
+        while (remaining is None or remaining > 0) and (batch := next(batches, None)) is not None:
+            if remaining is not None:
+                batch = batch.slice(0, remaining)
+                remaining -= batch.num_rows
+            if batch.num_rows:
+                yield batch
+    finally:
+        batches.close()
 
 
 def keep_rows(batch: pa.RecordBatch, keep: pa.BooleanArray) -> pa.RecordBatch:

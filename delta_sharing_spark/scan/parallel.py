@@ -1,14 +1,15 @@
-"""Splits read in parallel without Spark: in order, with a bound on the batches that wait."""
+"""Reads splits in parallel without Spark: their batches come in order, and a bounded number of them waits."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
 
+from delta_sharing_spark.scan.filter_rows import first_rows
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.split_reader import RunningReaders, read_split
 
@@ -59,7 +60,7 @@ class _Worker(threading.Thread):
 
 def read_splits(
     splits: Sequence[Split], workers: int, limit: int | None = None, progress: Callable[[int], None] | None = None
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """The rows of ``splits``, split by split, up to ``workers`` of them read at once.
 
     Args:
@@ -71,10 +72,15 @@ def read_splits(
     Raises:
         As ``read_split``, for the first split that fails.
     """
+    return first_rows(_in_order(splits, workers, progress), limit)
+
+
+def _in_order(
+    splits: Sequence[Split], workers: int, progress: Callable[[int], None] | None
+) -> Generator[pa.RecordBatch, None, None]:
     stop, readers = threading.Event(), RunningReaders()
     waiting = iter(splits)
     running: list[_Worker] = []
-    remaining = limit
     try:
         while True:
             while len(running) < workers and (split := next(waiting, None)) is not None:
@@ -86,13 +92,7 @@ def read_splits(
             while (item := worker.ready.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
-                if remaining is not None:
-                    item = item.slice(0, remaining)
-                    remaining -= item.num_rows
-                if item.num_rows:
-                    yield item
-                if remaining == 0:
-                    return
+                yield item
             running.pop(0)
             if progress is not None:
                 progress(worker._split.index)

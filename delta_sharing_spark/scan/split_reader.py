@@ -1,4 +1,4 @@
-"""A split to record batches: files in order, deleted rows out, columns conformed, filtered exactly, cut at the limit."""
+"""Reads the files of a split as record batches: in order, without deleted rows, conformed to the schema, filtered, limited."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
 from delta_sharing_spark.scan.column_resolution import Context, wanted_leaves
-from delta_sharing_spark.scan.filter_rows import keep_rows
+from delta_sharing_spark.scan.filter_rows import first_rows, keep_rows
 from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
 from delta_sharing_spark.scan.plan import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     DeletionVector,
-    FileAccess,
     FileSlice,
     FileTask,
     ReadSpec,
@@ -38,6 +38,9 @@ from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.partition_values import partition_scalar
 from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.scan.file_access import FileAccess
 
 #: Requests under way at once, and slices opened ahead of the one being decoded.
 CONNECTIONS = 8
@@ -70,7 +73,7 @@ def read_files(split: Split, access: FileAccess) -> Generator[pa.RecordBatch, No
     """The rows of the split's files, in the order of files and row groups; see ``Access.rows``."""
     reader = _SplitReader(split, access)
     try:
-        yield from reader.batches()
+        yield from first_rows(reader.batches(), split.spec.limit)
     except DeltaSharingError as error:
         _name_table(error, split.spec.table)
         raise
@@ -156,21 +159,12 @@ class _SplitReader:
         if consumer is not None:
             consumer.add(self)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        remaining = self._spec.limit
-        if remaining is not None and remaining <= 0:
-            return
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """All rows, whatever the limit; batches may be empty."""
         self._fill()
         while self._fetching:
             opened, group = self._fetching[0]
-            for batch in self._decode(opened, group):
-                if remaining is not None:
-                    batch = batch.slice(0, remaining)
-                    remaining -= batch.num_rows
-                if batch.num_rows:
-                    yield batch
-                if remaining == 0:
-                    return
+            yield from self._decode(opened, group)
             self._fetching.popleft()
             group.close()
             self._in_flight -= group.cost

@@ -1,4 +1,4 @@
-"""Who asks: a bearer token, a password, or OAuth tokens that are cached and renewed."""
+"""Makes the Authorization header of a profile: a bearer token, a password, or OAuth tokens that are cached and renewed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import logging
 import threading
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from delta_sharing_spark.errors import ConfigError, NetworkError, ProfileError, ResponseError, UnavailableError
 from delta_sharing_spark.process_cache import ProcessCache
-from delta_sharing_spark.sharing.profile import PrivateKey, Profile, is_header_text
+from delta_sharing_spark.sharing.profile import Profile, is_header_text
 from delta_sharing_spark.sharing.transport import TransportSettings, check_endpoint, read_text, send, with_retries
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ _CACHED = 32
 _EARLY, _PAUSE = 5.0, 30.0
 #: Bytes of an answer with a token.
 _LARGEST_TOKEN = 1 << 20
+_SIGNING_ALGORITHMS = frozenset(f"{family}{bits}" for family in ("RS", "PS", "ES") for bits in (256, 384, 512))
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
@@ -46,7 +48,7 @@ def authorization(profile: Profile, settings: TransportSettings, *, refused: str
     """The Authorization header for a request.
 
     Args:
-        profile: Who asks.
+        profile: The server and the recipient.
         settings: For the requests to a token endpoint.
         refused: A header that the server answered with 401: an OAuth token equal to it is renewed first.
 
@@ -153,9 +155,22 @@ def _bad_token(why: str) -> ResponseError:
 
 
 def _assertion(profile: Profile) -> str:
-    """A signed JWT that proves possession of the profile's private key (RFC 7523)."""
-    key = profile.private_key
-    assert key is not None
+    """Sign a JWT that proves possession of the profile's private key (RFC 7523).
+
+    Raises:
+        ProfileError: The key is no unencrypted PEM key, or its kind does not fit the algorithm.
+        ConfigError: PyJWT is not installed.
+    """
+    try:
+        import jwt
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    except ImportError:
+        raise ConfigError(
+            "a profile with a private key needs the package 'PyJWT'; pip install 'delta-sharing-spark[jwt]'"
+        ) from None
+    stated = profile.private_key
+    assert stated is not None
     now = int(time.time())
     claims: dict[str, Any] = {
         "aud": profile.issuer,
@@ -168,41 +183,16 @@ def _assertion(profile: Profile) -> str:
     }
     if profile.scope:
         claims["scope"] = profile.scope
-    head = _base64({"alg": key.algorithm, "typ": "JWT", "kid": key.key_id})
-    body = _base64(claims)
-    signature = _sign(f"{head}.{body}".encode("ascii"), key)
-    return f"{head}.{body}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode('ascii')}"
-
-
-def _base64(tree: dict[str, Any]) -> str:
-    text = json.dumps(tree, separators=(",", ":")).encode("utf-8")
-    return base64.urlsafe_b64encode(text).rstrip(b"=").decode("ascii")
-
-
-def _sign(message: bytes, private_key: PrivateKey) -> bytes:
-    key_file, algorithm = private_key.private_key_file, private_key.algorithm
     try:
-        from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
-    except ImportError:
-        raise ConfigError(
-            "a profile with a private key needs the package 'cryptography'; pip install 'delta-sharing-spark[jwt]'"
-        ) from None
-    digests = {"256": hashes.SHA256(), "384": hashes.SHA384(), "512": hashes.SHA512()}
-    digest = digests.get(algorithm[2:])
-    try:
-        key = serialization.load_pem_private_key(private_key.pem.encode("utf-8"), password=None)
+        key: Any = load_pem_private_key(stated.pem.encode("utf-8"), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ProfileError(
-            f"the private key {key_file} is not an unencrypted PEM key ({type(error).__name__}); check privateKeyFile in the profile"
+            f"the private key {stated.private_key_file} is not an unencrypted PEM key ({type(error).__name__}); check "
+            f"privateKeyFile in the profile"
         ) from None
-    if digest is not None and algorithm.startswith("RS") and isinstance(key, rsa.RSAPrivateKey):
-        return key.sign(message, padding.PKCS1v15(), digest)
-    if digest is not None and algorithm.startswith("PS") and isinstance(key, rsa.RSAPrivateKey):
-        return key.sign(message, padding.PSS(padding.MGF1(digest), digest.digest_size), digest)
-    if digest is not None and algorithm.startswith("ES") and isinstance(key, ec.EllipticCurvePrivateKey):
-        r, s = utils.decode_dss_signature(key.sign(message, ec.ECDSA(digest)))
-        width = (key.curve.key_size + 7) // 8
-        return r.to_bytes(width, "big") + s.to_bytes(width, "big")
-    raise ProfileError(f"the algorithm {algorithm!r} does not fit the private key {key_file}; check the profile")
+    if stated.algorithm in _SIGNING_ALGORITHMS:
+        with suppress(jwt.InvalidKeyError, TypeError):
+            return jwt.encode(claims, key, algorithm=stated.algorithm, headers={"kid": stated.key_id})
+    raise ProfileError(
+        f"the algorithm {stated.algorithm!r} does not fit the private key {stated.private_key_file}; check the profile"
+    )

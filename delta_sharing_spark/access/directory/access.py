@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, StorageToken, show_time, token_covering
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
 from delta_sharing_spark.network.settings import MAX_RENEWALS
-from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
+from delta_sharing_spark.scan.file_access import FileAccess
+from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.storage.filesystems import Storage
 from delta_sharing_spark.storage.fsspec_source import FsspecSource
 from delta_sharing_spark.storage.library_errors import StorageSettings
@@ -48,7 +49,7 @@ def storage_for(token: StorageToken, settings: StorageSettings) -> Storage:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryAccess(FileAccess):
-    """The access of splits whose files are read from storage (``scan.plan.FileAccess``). Picklable; carried in splits.
+    """The access of splits whose files are read from storage (``scan.file_access.FileAccess``). Picklable; carried in splits.
 
     Attributes:
         table: How errors name the table.

@@ -54,12 +54,18 @@ class FlightAccess:
 
     def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
         """See ``Access.rows``."""
+        from delta_sharing_spark.scan.filter_rows import first_rows
+
+        return first_rows(self._conformed(split), split.spec.limit)
+
+    def _conformed(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
+        """The rows of all endpoints in the scan's schema, whatever the limit."""
         from delta_sharing_spark.scan.column_resolution import Context
         from delta_sharing_spark.scan.transform import conform, plan_columns
         from delta_sharing_spark.schema.arrow import arrow_schema
         from delta_sharing_spark.schema.mapping import without_mapping
 
-        spec, remaining = split.spec, split.spec.limit
+        spec = split.spec
         wanted, schema = without_mapping(spec.schema), arrow_schema(spec.schema)
         for part in split.slices:
             if part.start:
@@ -69,14 +75,7 @@ class FlightAccess:
                 if columns is None:
                     _require_columns(batch.schema, wanted, spec.table)
                     columns = plan_columns(batch.schema, wanted, {}, context)
-                conformed = conform(batch, columns, wanted, schema, context)
-                if remaining is not None:
-                    conformed = conformed.slice(0, remaining)
-                    remaining -= conformed.num_rows
-                if conformed.num_rows:
-                    yield conformed
-                if remaining == 0:
-                    return
+                yield conform(batch, columns, wanted, schema, context)
 
     def _endpoint(self, task: FileTask, number: int) -> Generator[pa.RecordBatch, None, None]:
         """The batches of one endpoint; those that had arrived when a try broke off are not given again."""

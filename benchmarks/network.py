@@ -200,7 +200,7 @@ def work(pipe: Connection, split: Split) -> None:
     rows = sum(batch.num_rows for batch in read_split(split))
     seconds = time.perf_counter() - began
     peak = (_peak_kib() - before) >> 10
-    pipe.send((rows, seconds, sum(load.nbytes for load in renewals._loads.values()), peak))
+    pipe.send((rows, seconds, sum(load.nbytes for _, load in renewals._loads.items()), peak))
 
 
 def _peak_kib() -> int:

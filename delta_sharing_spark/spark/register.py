@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-import threading
 import zipfile
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 
 _log = logging.getLogger(__name__)
@@ -27,8 +26,8 @@ _SESSIONS = 64
 
 #: The names that were registered with a session, for as long as it lives.
 _registered: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
-_ready: OrderedDict[str, None] = OrderedDict()
-_ready_lock = threading.Lock()
+#: Ids of Connect sessions whose server can import the package.
+_provided: ProcessCache[str, bool] = ProcessCache(_SESSIONS)
 
 
 def register(spark: SparkSession, name: str | None = None) -> None:
@@ -80,9 +79,8 @@ def _is_connect(spark: SparkSession) -> bool:
 
 def _provide(spark: Any) -> None:
     """Make sure, once a session, that the server's Python can import the package."""
-    with _ready_lock:
-        if spark.session_id in _ready:
-            return
+    if spark.session_id in _provided:
+        return
     missing = _missing(spark)
     if missing and not any(name in _PACKAGES for name in missing):
         raise ConfigError(
@@ -97,10 +95,7 @@ def _provide(spark: Any) -> None:
                 f"the Spark Connect server's Python still lacks {', '.join(missing)} after the package was sent; "
                 f"run there: pip install delta-sharing-spark"
             )
-    with _ready_lock:
-        _ready[spark.session_id] = None
-        while len(_ready) > _SESSIONS:
-            _ready.popitem(last=False)
+    _provided.put(spark.session_id, True)
 
 
 def _missing(spark: Any) -> list[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from delta_sharing_spark.errors import OptionError
+from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 _log = logging.getLogger(__name__)
@@ -207,16 +208,11 @@ def _copy(data: memoryview, at: int, out: memoryview, start: int) -> None:
     out[begin - start : end - start] = data[begin - at : end - at]
 
 
-_caches: dict[tuple[str, int], BlockCache] = {}
-_caches_lock = threading.Lock()
+#: Directory and bound to the cache there; its blocks lie on disk, so that forgetting one loses none of them.
+_block_caches: ProcessCache[tuple[str, int], BlockCache] = ProcessCache(16)
 
 
 def cache_of(settings: CacheSettings) -> BlockCache:
-    """This process's cache of a directory; as many are kept as there are directories in use."""
+    """This process's cache of a directory."""
     key = (settings.directory, settings.max_bytes)
-    with _caches_lock:
-        if key not in _caches:
-            if len(_caches) >= 16:
-                _caches.clear()
-            _caches[key] = BlockCache(*key)
-        return _caches[key]
+    return _block_caches.get_or_make(key, lambda: BlockCache(*key))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, StorageToken, show_time, token_covering
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
 from delta_sharing_spark.network.settings import MAX_RENEWALS
+from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.storage.filesystems import Storage
@@ -23,10 +21,7 @@ from delta_sharing_spark.storage.ranges import ByteSource, Part
 
 _LOG = logging.getLogger(__name__)
 
-_STORAGES_KEPT = 64
-
-_storages: OrderedDict[tuple[int, str, StorageSettings], Storage] = OrderedDict()
-_storages_lock = threading.Lock()
+_storages: ProcessCache[tuple[str, StorageSettings], Storage] = ProcessCache(64)
 
 
 def storage_for(token: StorageToken, settings: StorageSettings) -> Storage:
@@ -36,14 +31,10 @@ def storage_for(token: StorageToken, settings: StorageSettings) -> Storage:
         AccessModeError: An extra is missing.
         CredentialError: The token does not fit its location.
     """
-    key = (os.getpid(), token.uuid, replace(settings, retry_seconds=0.0))
-    with _storages_lock:
-        storage = _storages.pop(key, None)
-        if storage is None:
-            storage = Storage(token.location, token.secret, settings, credential=token.uuid)
-        _storages[key] = storage
-        while len(_storages) > _STORAGES_KEPT:
-            _storages.popitem(last=False)
+    storage = _storages.get_or_make(
+        (token.uuid, replace(settings, retry_seconds=0.0)),
+        lambda: Storage(token.location, token.secret, settings, credential=token.uuid),
+    )
     return storage if storage.settings == settings else storage.with_settings(settings)
 
 

@@ -11,13 +11,13 @@ import logging
 import threading
 import time
 import uuid as uuids
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.errors import CredentialError
+from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.storage.locations import Kind, Location, parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
 
@@ -149,7 +149,7 @@ def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secr
 
 
 class Issuer(Protocol):
-    """Who can be asked for a token. Hashable and picklable: it is part of what executors are sent."""
+    """Issues tokens. Hashable and picklable: it is part of what executors are sent."""
 
     def issue_token(self, location: Location) -> StorageToken:
         """A new token for a location.
@@ -181,66 +181,63 @@ class SharingIssuer:
         return issue(answer, location, origin=f"{self.profile.endpoint} {self.table}", now=time.time())
 
 
+class _KeptToken:
+    """The token of one issuer and location, asked for by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.token: StorageToken | None = None
+
+
 class TokenCache:
-    """Tokens of this process, by who issues them and location; each is asked for once, however many tasks want it."""
+    """Tokens of this process, by issuer and location; each is asked for once, however many tasks want it.
+
+    Args:
+        size: At most so many tokens; the longest unused go first.
+        clock: The time in seconds since the epoch.
+    """
 
     def __init__(self, *, size: int = _CACHE_SIZE, clock: Callable[[], float] = time.time) -> None:
-        self._size = size
         self._clock = clock
-        self._lock = threading.Lock()
-        self._tokens: OrderedDict[tuple[Issuer, Location], StorageToken] = OrderedDict()
-        self._asking: dict[tuple[Issuer, Location], threading.Lock] = {}
+        self._kept: ProcessCache[tuple[Issuer, Location], _KeptToken] = ProcessCache(size)
 
     def get(self, issuer: Issuer, location: Location, *, refused: StorageToken | None = None) -> StorageToken:
         """A token that should work now: the one kept, or a new one shortly before that one expires.
 
         Args:
-            issuer: Who is asked.
+            issuer: Issues the token.
             location: Where the token must hold.
             refused: One the storage did not accept; it is not given again.
 
         Raises:
             CredentialError, ServerError, NetworkError: None could be had.
         """
-        key = (issuer, location)
-        with self._lock:
-            asking = self._asking.setdefault(key, threading.Lock())
-        with asking:
-            kept = self._tokens.get(key)
-            if kept is not None and kept != refused and self._clock() < kept.renew_at:
-                with self._lock:
-                    if key in self._tokens:
-                        self._tokens.move_to_end(key)
-                return kept
+        kept = self._kept.get_or_make((issuer, location), _KeptToken)
+        with kept.lock:
+            if kept.token is not None and kept.token != refused and self._clock() < kept.token.renew_at:
+                return kept.token
             try:
-                token = issuer.issue_token(location)
+                kept.token = issuer.issue_token(location)
             except BaseException:
-                with self._lock:
-                    if key not in self._tokens:
-                        self._asking.pop(key, None)
+                if kept.token is None:
+                    self._kept.forget((issuer, location))
                 raise
-            _LOG.info("obtained %s", token)
-            with self._lock:
-                self._keep(key, token)
-            return token
+            _LOG.info("obtained %s", kept.token)
+            return kept.token
 
     def put(self, issuer: Issuer, location: Location, token: StorageToken) -> None:
         """Keep a token that came from elsewhere (the driver), unless one is kept that need not be renewed yet."""
-        key = (issuer, location)
-        with self._lock:
-            kept = self._tokens.get(key)
-            if kept is None or (kept.renew_at <= self._clock() and kept.issued < token.issued):
-                self._keep(key, token)
-
-    def _keep(self, key: tuple[Issuer, Location], token: StorageToken) -> None:
-        self._tokens[key] = token
-        self._tokens.move_to_end(key)
-        while len(self._tokens) > self._size:
-            gone, _ = self._tokens.popitem(last=False)
-            self._asking.pop(gone, None)
+        kept = self._kept.get_or_make((issuer, location), _KeptToken)
+        if kept.lock.acquire(blocking=False):  # else a newer one is being asked for
+            try:
+                last = kept.token
+                if last is None or (last.renew_at <= self._clock() and last.issued < token.issued):
+                    kept.token = token
+            finally:
+                kept.lock.release()
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        return len(self._kept)
 
 
 #: This process's tokens.

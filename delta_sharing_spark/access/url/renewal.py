@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,6 +26,7 @@ from delta_sharing_spark.errors import (
     RequestRefusedError,
     TableChangedError,
 )
+from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.schema.types import Field
 from delta_sharing_spark.sharing.address import TableName
@@ -113,8 +113,7 @@ class _Load:
         return Renewed(url, renew_at(ends, self.since), ends)
 
 
-_loads: OrderedDict[str, _Load] = OrderedDict()
-_loads_lock = threading.Lock()
+_loads: ProcessCache[str, _Load] = ProcessCache(_KEPT_LOADS, lambda load: load.nbytes, _KEPT_BYTES)
 
 
 def fresh_url(
@@ -145,7 +144,7 @@ def fresh_url(
             f"file {task.id}: its URL ended ({reason}) and carryProfile=false keeps executors from asking for another; "
             f"load the table again, or leave carryProfile at true"
         )
-    load = _load_of(context.key)
+    load = _loads.get_or_make(context.key, _Load)
     asked = load.asked
     with load.lock:
         known = _known(load, task, vector, stale)
@@ -165,15 +164,6 @@ def fresh_url(
             raise _gone(context, task)
         _check_same(context, task, fresh)
         return load.renewed(fresh, _url_of(context, task, fresh, vector))
-
-
-def _load_of(key: str) -> _Load:
-    with _loads_lock:
-        load = _loads.pop(key, None) or _Load()
-        _loads[key] = load
-        while len(_loads) > 1 and (len(_loads) > _KEPT_LOADS or sum(r.nbytes for r in _loads.values()) > _KEPT_BYTES):
-            _loads.popitem(last=False)
-        return load
 
 
 def _known(load: _Load, task: FileTask, vector: DeletionVector | None, stale: str) -> Renewed | None:

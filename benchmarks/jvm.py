@@ -3,10 +3,12 @@
     JVM_PEER=... python benchmarks/jvm.py                        12,000,000 rows x 9 columns in 8 files
     JVM_PEER=... python benchmarks/jvm.py --rows 200000 --runs 1
 
-``native`` is ``spark.read.parquet`` on the local files; ``ours`` the connector in url mode; ``jvm`` the JVM connector with its
-defaults, ``tuned`` with ``parquet.hadoop.vectored.io.enabled=false`` and ``spark.databricks.delta.snapshotPartitions=2``. The
-JVM connector runs in a Spark of its own, which ``../shared/peers/jvm/build.sh`` builds into JVM_PEER; without it there is
-nothing to run. Figures are medians, and in brackets times of ``native``.
+``files`` is ``spark.read.parquet`` on the local files; ``python`` and ``native`` are this connector's two lanes in url mode;
+``jvm`` is the JVM connector with its defaults, ``tuned`` with ``parquet.hadoop.vectored.io.enabled=false`` and
+``spark.databricks.delta.snapshotPartitions=2``. ``python`` is told the columns and the condition, for Spark prunes nothing for
+a Python source; the others find them by themselves. Each time includes loading the table. The JVM connector runs in a Spark
+of its own, which ``../shared/peers/jvm/build.sh`` builds into JVM_PEER; without it there is nothing to run. Figures are
+medians, and in brackets times of ``files``. A line on standard error tells of each case as it ends.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,10 +31,12 @@ from typing import Any
 from scan import scanned, session, write_table
 from served import Served
 
+from delta_sharing_spark.client import SharingClient
+
 PEERS = Path(__file__).parents[1].parent / "shared" / "peers" / "jvm"
 TUNED = {"parquet.hadoop.vectored.io.enabled": "false", "spark.databricks.delta.snapshotPartitions": "2"}
 CASES = ("full scan", "3 columns agg", "selective where", "count")
-_CONTENDERS = ("native", "ours", "jvm", "tuned")
+_CONTENDERS = ("files", "python", "native", "jvm", "tuned")
 
 
 def peer_home() -> Path | None:
@@ -45,8 +50,10 @@ class JvmPeer:
 
     def __init__(self, home: Path) -> None:
         command = [str(home / "venv" / "bin" / "python"), str(PEERS / "jvm_speed.py"), "--serve"]
+        # Its Spark is another version: nothing of this process's may name its workers or its home.
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_HOME", "PYTHONPATH"))}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "JVM_PEER": str(home)}
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**inherited, "JVM_PEER": str(home)}
         )
         self._answer()
 
@@ -66,71 +73,104 @@ class JvmPeer:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        found: dict[str, Any] = json.loads(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the JVM connector's process ended with status {self._process.wait(60)}")
+        found: dict[str, Any] = json.loads(line)
         return found
 
 
-def seconds(frame: Callable[..., Any], case: str, query: Mapping[str, Any]) -> float:
-    """Seconds of one case in this process's Spark; ``frame`` loads the table, with a condition for the server if given."""
+#: Loads the table's DataFrame, told what a query needs of it.
+Load = Callable[[Sequence[str] | None, str | None], Any]
+
+
+def seconds(load: Load, case: str, query: Mapping[str, Any]) -> float:
+    """Seconds of one case in this process's Spark, as ``jvm_speed.py`` times it in the other."""
     began = time.perf_counter()
     if case == "full scan":
-        scanned(frame())
+        scanned(load(None, None))
     elif case == "3 columns agg":
         key, *others = query["columns"]
-        frame().groupBy(key).agg(dict.fromkeys(others, "sum")).collect()
+        load(query["columns"], None).groupBy(key).agg(dict.fromkeys(others, "sum")).collect()
     elif case == "selective where":
-        frame(where=query["where"]).agg({"id": "sum"}).collect()
+        load(["id"], query["where"]).where(query["where"]).agg({"id": "sum"}).collect()
     else:
-        frame().count()
+        load(None, None).count()
     return time.perf_counter() - began
 
 
 def measure(given: argparse.Namespace, home: Path, directory: Path) -> dict[str, dict[str, float]]:
     """Medians by case and contender."""
     big = directory / "big"
+    tell(f"writing {given.rows:,} rows")
     write_table(big, given.rows, given.files, 1_000_000)
-    server, peer = Served({"big": big}), JvmPeer(home)
-    try:
+    with ExitStack() as stack:
+        server = Served({"big": big})
+        stack.callback(server.close)
         profile = directory / "bench.share"
         profile.write_text(server.profile)
         address = f"{profile}#bench.file.big"
         middle = given.rows // 2
         query = {"columns": ["city", "customer", "ratio"], "where": f"id >= {middle} and id < {middle + 5000}"}
+        tell("starting both Sparks")
+        peer = JvmPeer(home)
+        stack.callback(peer.close)
         spark = session()
+        stack.callback(spark.stop)
+        spark.conf.set("spark.sql.shuffle.partitions", "4")  # as in the peer's session
+        table = SharingClient(str(profile), accessMode="url").table("bench.file.big")
 
-        def native(where: str | None = None) -> Any:
-            found = spark.read.parquet(str(big))
-            return found if where is None else found.where(where)
+        def files(columns: Sequence[str] | None, where: str | None) -> Any:
+            return spark.read.parquet(str(big))
 
-        def ours(where: str | None = None) -> Any:
-            reader = spark.read.format("deltaSharing").option("accessMode", "url")
-            return (reader if where is None else reader.option("where", where)).load(address)
+        def python(columns: Sequence[str] | None, where: str | None) -> Any:
+            return table.scan(columns=columns, where=where).to_spark(spark, engine="python")
 
-        taken: dict[str, dict[str, list[float]]] = {case: {name: [] for name in _CONTENDERS} for case in CASES}
+        def native(columns: Sequence[str] | None, where: str | None) -> Any:
+            return table.scan().to_spark(spark, engine="native")
+
+        taken: dict[str, dict[str, list[float]]] = {case: {name: [] for name in _CONTENDERS} for case in given.cases}
         for run in range(given.runs + 1):
-            for case in CASES:
+            for case in given.cases:
                 contenders: dict[str, Callable[[], float]] = {
+                    "files": partial(seconds, files, case, query),
+                    "python": partial(seconds, python, case, query),
                     "native": partial(seconds, native, case, query),
-                    "ours": partial(seconds, ours, case, query),
                     "jvm": partial(peer.run, case, address, query, {}),
                     "tuned": partial(peer.run, case, address, query, TUNED),
                 }
-                for name, contender in contenders.items():
-                    spent = contender()
+                spent = {name: contender() for name, contender in contenders.items()}
+                told = ", ".join(f"{name} {value:.2f}" for name, value in spent.items())
+                tell(f"{f'run {run}' if run else 'warming up'}, {case}: {told}")
+                for name, value in spent.items():
                     if run:
-                        taken[case][name].append(spent)
-        spark.stop()
+                        taken[case][name].append(value)
         return {case: {n: statistics.median(s) for n, s in found.items()} for case, found in taken.items()}
-    finally:
-        peer.close()
-        server.close()
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def table_of(given: argparse.Namespace, found: Mapping[str, Mapping[str, float]]) -> str:
+    """The figures as one table of text."""
+    lines = [
+        f"{given.rows:,} rows x 9 columns in {given.files} files, medians of {given.runs}: seconds (times files)",
+        "",
+    ]
+    lines.append(f"{'':18}" + "".join(f"{name:>16}" for name in _CONTENDERS))
+    for case, times in found.items():
+        cells = "".join(f"{spent:8.2f} ({spent / times['files']:5.1f})" for spent in times.values())
+        lines.append(f"{case:18}{cells}")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=12_000_000)
     parser.add_argument("--files", type=int, default=8)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=3, help="counted runs, after one that is not")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
     given = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)  # pyspark's about pandas
@@ -140,14 +180,7 @@ def main() -> None:
         sys.exit(0)
     with tempfile.TemporaryDirectory(prefix="delta-sharing-bench-") as directory:
         found = measure(given, home, Path(directory))
-    if given.json:
-        print(json.dumps(found, indent=2))
-        return
-    print(f"{given.rows:,} rows x 9 columns in {given.files} files, seconds (times native)\n")
-    print(f"{'':18}" + "".join(f"{name:>16}" for name in _CONTENDERS))
-    for case, times in found.items():
-        cells = "".join(f"{spent:8.2f} ({spent / times['native']:5.1f})" for spent in times.values())
-        print(f"{case:18}{cells}")
+    print(json.dumps(found, indent=2) if given.json else table_of(given, found))
 
 
 if __name__ == "__main__":

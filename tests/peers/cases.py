@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from reference_server import Storage
 from report import ReferenceClient, Report, Rows, rows_of
-from sources import ODD_SHARE, Own
+from sources import ODD_SHARE, ODD_TABLE, Own
 from spark_loop import Checkpoint, Run
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.scan.parallel import read_splits
+from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.table import Scan, SharedTable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
@@ -33,8 +34,8 @@ class Peers:
     """Everything that runs.
 
     Attributes:
-        client, short_lived: Ours, at the server, and at one whose URLs live four seconds.
-        profile: The server's, for the reference client.
+        client, short_lived: Ours, at the server, and at one whose URLs live four seconds and whose pages hold three files.
+        profile: The server's, for the reference client; ``short_profile`` that of the other.
         oracle: Ours, at the embedded server in directory mode.
     """
 
@@ -48,6 +49,7 @@ class Peers:
     oracle: SharingClient
     folder: Path
     profile: dict[str, Any]
+    short_profile: dict[str, Any]
 
     def address(self, name: str, share: str = "peers.all") -> str:
         """The address of a table for the reference client."""
@@ -98,12 +100,23 @@ def arrow_rows(table: pa.Table) -> Rows:
 def listings(peers: Peers) -> None:
     ask = peers.reference.ask
     profile = peers.address("x").rpartition("#")[0]
-    count = len(peers.paths) + 1
+    count = len(peers.paths) + 2
     peers.report.case("all tables of all shares, one of them odd", lambda: len(peers.client.list_all_tables()),
                       lambda: ask("tables", profile), expected=count)  # fmt: skip
     first = next(iter(peers.paths))
     peers.report.case("a table of the odd share, quoted", lambda: peers.client.table(f"`{ODD_SHARE}`.s.{first}").version(),
                       lambda: ask("version", f"{profile}#{ODD_SHARE}.s.{first}"))  # fmt: skip
+    odd = TableName(ODD_SHARE, "s", ODD_TABLE)
+    peers.report.case("an odd table of it", lambda: peers.client.table(str(odd)).scan().to_arrow().num_rows,
+                      lambda: ask("snapshot", f"{profile}#{ODD_SHARE}.s.{ODD_TABLE}"), expected=1000)  # fmt: skip
+    wrong = SharingClient({**peers.profile, "bearerToken": "wrong"})
+    peers.report.case("a token that is wrong", wrong.list_shares, refused="UnauthenticatedError")
+    peers.report.case("a share that is not there", peers.client.table("nowhere.s.t").scan().to_arrow,
+                      refused="NotFoundError")  # fmt: skip
+    peers.report.case("a table that is nearly there", peers.client.table("peers.all.plian").scan().to_arrow,
+                      refused="did you mean 'plain'")  # fmt: skip
+    paged = peers.short_lived.table("peers.all.plain").scan(maxFilesPerRequest=1000)
+    peers.report.case("pages of three files, whatever is asked for", lambda: paged.to_arrow().num_rows, expected=1000)
 
 
 #: Tables that the reference server itself cannot describe, with words of the error.
@@ -222,7 +235,7 @@ def feeds(peers: Peers) -> None:
             columns = [field.name for field in table.schema.fields] + ["_change_type", "_commit_version"]
             return table.changes(start, columns=columns)
 
-        if peers.client.table(f"peers.all.{name}").head().protocol.min_reader_version > 1:
+        if peers.client.table(f"peers.all.{name}").snapshot_head().protocol.min_reader_version > 1:
             peers.report.case(f"{name} feed from {start}", lambda s=scan: arrow_rows(s(peers.client).to_arrow()),
                               peers.feed(name, starting_version=start), refused=refused)  # fmt: skip
         else:
@@ -262,6 +275,9 @@ def streams(peers: Peers) -> None:
         ids("history", startingVersion="0", skipChangeCommits="true"),
         expected=60,
     )
+    early = (times[0] - timedelta(days=1)).isoformat()
+    report.case("stream from a day before the first commit",
+                ids("history", startingTimestamp=early, skipChangeCommits="true"), expected=60)  # fmt: skip
     report.case("stream from exactly commit 4", ids("history", startingTimestamp=times[4].isoformat()), expected=10)
     report.case("stream of changes", ids("history", startingVersion="0", readChangeFeed="true"), expected=63)
     report.case("stream of a snapshot with deletion vectors", ids("vectors"), expected=999)

@@ -19,10 +19,12 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "unit" / "streams"), str(HERE.parent / "emulators")]
 
 from cases import Peers, expiry, feeds, hints, listings, streams, tables, travel  # noqa: E402
+from conditions import conditions  # noqa: E402
 from processes import free_port  # noqa: E402
 from reference_server import find_or_build, server, storage  # noqa: E402
 from report import Report, reference_client  # noqa: E402
-from sources import ODD_SHARE, all_tables, own_tables  # noqa: E402
+from sources import ODD_SHARE, ODD_TABLE, all_tables, own_tables  # noqa: E402
+from through_spark import through_spark  # noqa: E402
 
 from delta_sharing_spark.client import SharingClient  # noqa: E402
 from delta_sharing_spark.testing.server import SharingServer  # noqa: E402
@@ -31,10 +33,12 @@ SECTIONS: dict[str, Callable[[Peers], None]] = {
     "listings": listings,
     "tables": tables,
     "hints": hints,
+    "conditions": conditions,
     "travel": travel,
     "feeds": feeds,
     "streams": streams,
     "expiry": expiry,
+    "spark": through_spark,
 }
 
 
@@ -58,9 +62,11 @@ def main() -> int:
         paths = {**all_tables(), **own.paths()}
         slow = {"history"}  # its commits are told apart by the storage's times
         located = [(name, store.upload(name, path, pause=1.5 if name in slow else 0)) for name, path in paths.items()]
-        shares = {"peers.all": located, f"{ODD_SHARE}.s": located[:1]}
+        odd = (ODD_TABLE, dict(located)["plain"])
+        shares = {"peers.all": located, f"{ODD_SHARE}.s": [located[0], odd]}
         running = stack.enter_context(server(home, free_port(), store, shares))
-        short = stack.enter_context(server(home, free_port(), store, shares, preSignedUrlTimeoutSeconds=4))
+        hurried = {"preSignedUrlTimeoutSeconds": 4, "queryTablePageSizeLimit": 3}
+        short = stack.enter_context(server(home, free_port(), store, shares, **hurried))
         embedded = stack.enter_context(SharingServer())
         for name, path in paths.items():
             embedded.add_table(f"peers.all.{name}", path, access_modes=("url", "dir"))
@@ -75,6 +81,7 @@ def main() -> int:
             oracle=SharingClient(embedded.profile(), accessMode="dir"),
             folder=folder,
             profile=running.profile,
+            short_profile=short.profile,
         )
         for name, section in SECTIONS.items():
             if not given.sections or name in given.sections:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, nan
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT.parent / "shared" / "golden"
 #: A share that no address can name without quotes.
 ODD_SHARE = "Ünïcode share"
+#: And a table of it.
+ODD_TABLE = "t é 100%+`x`"
 PARTITIONS = "abcdefghij"
 VECTORS = {"delta.enableDeletionVectors": "true"}
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -38,6 +41,8 @@ class Own:
     history: DeltaTableBuilder
     feed_vectors: DeltaTableBuilder
     changing: DeltaTableBuilder
+    changing_in_spark: DeltaTableBuilder
+    floats: DeltaTableBuilder
 
     def paths(self) -> dict[str, Path]:
         return {name: getattr(self, name).path for name in self.__dataclass_fields__}
@@ -58,5 +63,11 @@ def own_tables(folder: Path) -> Own:
     history.append(rows(30, 50)).delete(pc.less(pc.field("id"), 3)).append(rows(50, 60))
     feed_vectors = DeltaTableBuilder(folder / "feed_vectors", _SCHEMA, (), {**FEED, **VECTORS}).append(rows(0, 30))
     feed_vectors.delete(pc.field("id") == 7, deletion_vectors=True).append(rows(30, 40))
-    changing = DeltaTableBuilder(folder / "changing", _SCHEMA, (), VECTORS).append(rows(0, 40), files=4)
-    return Own(plain, vectors, history, feed_vectors, changing)
+    changing, in_spark = (
+        DeltaTableBuilder(folder / name, _SCHEMA, (), VECTORS).append(rows(0, 40), files=4)
+        for name in ("changing", "changing_in_spark")
+    )
+    floats = DeltaTableBuilder(folder / "floats", pa.schema([("single", pa.float32()), ("double", pa.float64())]))
+    for values in ((1.5, nan, 2.5), (-inf, 1.5, 1.5), (-0.0, 0.0, 0.5), (nan, nan, 1.5), (1.5, 2.5, inf)):
+        floats.append([{"single": value, "double": value} for value in values])
+    return Own(plain, vectors, history, feed_vectors, changing, in_spark, floats)

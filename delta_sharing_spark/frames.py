@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,8 @@ class RowSource(ABC):
             ConfigError: pandas is missing, or an argument is unknown.
         """
         library("pandas", "to_pandas()")
-        return to_pandas(self.to_arrow(), types_mapper=types_mapper, dtype_backend=dtype_backend, **options)
+        rows = self.to_record_batch_reader()
+        return to_pandas(rows, types_mapper=types_mapper, dtype_backend=dtype_backend, **options)
 
     def to_polars(self) -> pl.DataFrame:
         """All rows as a Polars DataFrame.
@@ -126,19 +127,19 @@ def library(name: str, method: str) -> ModuleType:
 
 
 def to_pandas(
-    table: pa.Table,
+    rows: pa.RecordBatchReader,
     *,
     types_mapper: Callable[[pa.DataType], Any] | None = None,
     dtype_backend: str | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """An Arrow table as a pandas DataFrame, with the types that ``pyarrow.Table.to_pandas`` gives.
+    """A stream of record batches as a pandas DataFrame, with the types that ``pyarrow.Table.to_pandas`` gives.
 
-    Decimals and dates become Python objects, which cost more than all the rest of a table; equal values of a column
-    become one object.
+    Columns that become Python objects (decimals, dates, lists) cost more than all the rest, on one core: they are made
+    batch by batch while what follows is still being read on the others.
 
     Args:
-        table: The rows; their memory is freed column by column unless the caller holds on to them.
+        rows: The batches.
         types_mapper: From an Arrow type to a pandas extension type, or None for the usual one.
         dtype_backend: ``"pyarrow"`` or ``"numpy_nullable"``, as in ``pandas.read_parquet``.
         **options: Further ones of ``pyarrow.Table.to_pandas``.
@@ -147,27 +148,39 @@ def to_pandas(
         ConfigError: pandas is missing, or an argument is unknown.
     """
     pandas = library("pandas", "to_pandas()")
-    types_mapper = types_mapper or _mapper_of(dtype_backend, pandas)
-    as_objects = {
-        position: _objects(table.column(position))
-        for position, field in enumerate(table.schema)
-        if (types_mapper is None or types_mapper(field.type) is None)
-        and _becomes_objects(field.type, options)
-        and _repeats(table.column(position))
-    }
-    # What is destroyed while it is converted is this selection; a table that the caller still holds stays whole.
-    rest = table.select([i for i in range(table.num_columns) if i not in as_objects])
-    names = table.column_names
-    del table
+    options = {"types_mapper": types_mapper or _mapper_of(dtype_backend, pandas), "self_destruct": True, **options}
     try:
-        frame: pd.DataFrame = rest.to_pandas(types_mapper=types_mapper, self_destruct=True, **options)
+        empty = rows.schema.empty_table().to_pandas(**options)
     except TypeError as refused:
         if "keyword argument" not in str(refused):
             raise
         raise ConfigError(f"to_pandas(): {refused}; it takes what pyarrow.Table.to_pandas takes") from None
-    for position, values in as_objects.items():
-        frame.insert(position, names[position], pandas.Series(values, index=frame.index, dtype=object))
-    return frame
+    as_objects = {
+        position: _Objects(field, options)
+        for position, field in enumerate(rows.schema)
+        if pandas.api.types.is_object_dtype(empty.dtypes.iloc[position])
+    }
+    others = [position for position in range(len(rows.schema)) if position not in as_objects]
+    kept: list[pa.RecordBatch] = []
+    for batch in rows:
+        for position, column in as_objects.items():
+            column.add(batch.column(position))
+        kept.append(batch.select(others))
+    frame = _table(kept, rows.schema, others).to_pandas(**options)
+    for position, column in as_objects.items():
+        values = pandas.Series(column.values(), index=frame.index, dtype=object)
+        frame.insert(position, rows.schema.field(position).name, values)
+    result: pd.DataFrame = frame
+    return result
+
+
+def _table(batches: list[pa.RecordBatch], schema: pa.Schema, positions: list[int]) -> pa.Table:
+    """The batches as one table, which alone holds them."""
+    import pyarrow as pa
+
+    table = pa.Table.from_batches(batches, pa.schema([schema.field(i) for i in positions]))
+    batches.clear()
+    return table
 
 
 def _mapper_of(backend: str | None, pandas: Any) -> Callable[[pa.DataType], Any] | None:
@@ -185,26 +198,45 @@ def _mapper_of(backend: str | None, pandas: Any) -> Callable[[pa.DataType], Any]
     raise ConfigError(f"dtype_backend {backend!r} is unknown; it is 'pyarrow' or 'numpy_nullable'")
 
 
-def _becomes_objects(data_type: pa.DataType, options: dict[str, Any]) -> bool:
-    import pyarrow.types as pt
+class _Objects:
+    """The values of one column as Python objects, added batch by batch."""
 
-    return bool(pt.is_decimal(data_type) or (pt.is_date32(data_type) and options.get("date_as_object", True)))
+    def __init__(self, field: pa.Field, options: Mapping[str, Any]) -> None:
+        import pyarrow.types as pt
 
+        self._field, self._options = field, options
+        #: One object for equal values; None where a column's first rows show that it seldom repeats them.
+        self._known: dict[Any, Any] | None = {} if pt.is_decimal(field.type) or pt.is_date32(field.type) else None
+        self._chunks: list[npt.NDArray[np.object_]] = []
 
-def _repeats(column: pa.ChunkedArray) -> bool:
-    """Whether the values of a column are worth being looked up, judged by its first rows."""
-    first = column.slice(0, _SAMPLE)
-    return len(first) > 0 and len(first.unique()) * 2 <= len(first)
+    def add(self, values: pa.Array) -> None:
+        """Convert the values of the next batch."""
+        if (
+            not self._chunks
+            and self._known is not None
+            and len(values.slice(0, _SAMPLE).unique()) * 2 > min(len(values), _SAMPLE)
+        ):
+            self._known = None
+        self._chunks.append(self._converted(values) if self._known is None else self._looked_up(values, self._known))
 
+    def values(self) -> npt.NDArray[np.object_]:
+        """All values."""
+        import numpy as np
 
-def _objects(column: pa.ChunkedArray) -> npt.NDArray[np.object_]:
-    """The column's values as Python objects, one object for equal values."""
-    import numpy as np
+        return np.concatenate(self._chunks) if self._chunks else np.empty(0, dtype=object)
 
-    encoded = column.dictionary_encode().unify_dictionaries()
-    dictionary = encoded.chunk(0).dictionary
-    known = np.empty(len(dictionary) + 1, dtype=object)
-    known[:-1] = dictionary.to_pylist()
-    known[-1] = None
-    indices = [chunk.indices.fill_null(len(dictionary)).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
-    return known[np.concatenate(indices)]
+    def _converted(self, values: pa.Array) -> npt.NDArray[np.object_]:
+        import pyarrow as pa
+
+        table = pa.Table.from_arrays([values], schema=pa.schema([self._field]))
+        found: npt.NDArray[np.object_] = table.to_pandas(**self._options).iloc[:, 0].to_numpy()
+        return found
+
+    def _looked_up(self, values: pa.Array, known: dict[Any, Any]) -> npt.NDArray[np.object_]:
+        import numpy as np
+
+        encoded = values.dictionary_encode()
+        objects = np.empty(len(encoded.dictionary) + 1, dtype=object)
+        objects[:-1] = [known.setdefault(value, value) for value in encoded.dictionary.to_pylist()]
+        objects[-1] = None
+        return objects[encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -108,10 +109,28 @@ def test_objects_are_shared_and_stay_the_same(distinct: int, null: bool) -> None
     table = pa.table({"d": decimals, "n": numbers, "t": dates, "e": pa.array(["x"] * 30_000)})
     table = pa.concat_tables([table.slice(0, 12_000), table.slice(12_000)])
     expected = table.to_pandas()
-    pandas.testing.assert_frame_equal(to_pandas(table), expected)
+    pandas.testing.assert_frame_equal(to_pandas(table.to_reader(300)), expected)
     pandas.testing.assert_frame_equal(
-        to_pandas(expected_arrow := pa.table({"d": decimals[:0]})), expected_arrow.to_pandas()
+        to_pandas((nothing := pa.table({"d": decimals[:0]})).to_reader()), nothing.to_pandas()
     )
+
+
+def test_options_of_pyarrow_hold_for_every_batch() -> None:
+    """Strings, lists and structs of several batches, some columns as categories, dates as numbers."""
+    texts = pa.array([None if i % 7 == 0 else f"t{i % 5}" for i in range(1000)])
+    lists = pa.array([None if i % 9 == 0 else list(range(i % 4)) for i in range(1000)])
+    structs = pa.array([{"a": i, "b": {"c": str(i)}} for i in range(1000)])
+    days = pa.array(np.arange(1000, dtype=np.int32)).cast(pa.date32())
+    maps = pa.array([[("k", i)] for i in range(1000)], pa.map_(pa.string(), pa.int64()))
+    table = pa.table({"x": texts, "y": texts, "l": lists, "s": structs, "d": days, "m": maps})
+    options: dict[str, Any]
+    for options in (
+        {},
+        {"categories": ["y"]},
+        {"date_as_object": False, "maps_as_pydicts": "strict"},
+        {"split_blocks": True},
+    ):
+        pandas.testing.assert_frame_equal(to_pandas(table.to_reader(100), **options), table.to_pandas(**options))
 
 
 def test_nullable_integers_stay_exact(server: SharingServer) -> None:

@@ -3,7 +3,8 @@
     python benchmarks/to_pandas.py --reference /path/to/python          4,000,000 rows x 9 columns in 8 files
     python benchmarks/to_pandas.py --reference /path/to/python --rows 400000 --runs 1
 
-``--reference`` names an interpreter of an environment with ``delta-sharing`` (``pip install delta-sharing``). Each run is a
+``--reference`` names an interpreter of an environment with ``delta-sharing`` (``pip install delta-sharing``); that of
+``nox -s reference-client`` has both, and can be ``--ours`` as well, so that both have the same pandas. Each run is a
 process of its own that imports its client, then loads the table; the clock starts after the imports. They take turns; figures
 are medians. Rows, columns, types and values of both frames must be equal, up to the order of the files.
 """
@@ -67,7 +68,7 @@ def measure(given: argparse.Namespace, directory: Path) -> dict[str, list[dict[s
     try:
         profile = directory / "bench.share"
         profile.write_text(server.profile)
-        pythons = {"ours": sys.executable, "reference": given.reference}
+        pythons = {"ours": given.ours, "reference": given.reference}
         runs: dict[str, list[dict[str, Any]]] = {client: [] for client in pythons}
         for run in range(given.runs + 1):
             for client, python in pythons.items():
@@ -84,6 +85,7 @@ def measure(given: argparse.Namespace, directory: Path) -> dict[str, list[dict[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ours", default=sys.executable, help="an interpreter with this package; this one by default")
     parser.add_argument("--reference", required=True, help="an interpreter with delta-sharing")
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--files", type=int, default=8)

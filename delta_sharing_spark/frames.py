@@ -168,7 +168,7 @@ def to_pandas(
         kept.append(batch.select(others))
     frame = _table(kept, rows.schema, others).to_pandas(**options)
     for position, column in as_objects.items():
-        values = pandas.Series(column.values(), index=frame.index, dtype=object)
+        values = pandas.Series(column.values(), index=frame.index, dtype=object, copy=False)
         frame.insert(position, rows.schema.field(position).name, values)
     result: pd.DataFrame = frame
     return result

@@ -6,13 +6,17 @@ places; on Debian as root a headless one is installed. ``nox -l`` lists the sess
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nox
@@ -42,13 +46,16 @@ OLDEST_JAVA = 17
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests on the newest Spark, classic, then the Spark suite once more over Connect."""
+    """All tests on the newest Spark, classic, then the Spark suite once more over Connect; or what is named."""
     env = spark_environment(session)
     install(session, "-e", EVERYTHING, groups=["test"])
-    pytest(session, *(session.posargs or ["tests", "-m", "not emulators"]), env=env)
-    if not session.posargs:
-        # TPC-H compares answers, not sessions: once is enough.
-        pytest(session, "tests/spark", "--spark-mode=connect", "--ignore=tests/spark/test_tpch.py", env=env)
+    if session.posargs:
+        pytest(session, *session.posargs, env=env)
+        return
+    # TPC-H compares answers, not sessions: once is enough.
+    connect = ["tests/spark", "--spark-mode=connect", "--ignore=tests/spark/test_tpch.py"]
+    without_spark = ["tests", "-m", "not spark and not emulators"]
+    side_by_side(session, [[without_spark, connect], [["tests", "-m", "spark"]]], env)
 
 
 @nox.session(reuse_venv=True)
@@ -234,6 +241,31 @@ def install(session: nox.Session, *packages: str, groups: Iterable[str] = ()) ->
 
 def pytest(session: nox.Session, *args: str, env: dict[str, str]) -> None:
     session.run("python", "-m", "pytest", *args, env=env)
+
+
+def side_by_side(session: nox.Session, lanes: list[list[list[str]]], env: dict[str, str | None]) -> None:
+    """Run lanes of pytest's arguments at once, each lane's one after the other; each one's output is printed whole."""
+    whole = {name: value for name, value in {**os.environ, **session.env, **env}.items() if value is not None}
+    python = str(Path(session.bin) / "python")
+    printing = threading.Lock()
+
+    def run(arguments: list[str]) -> bool:
+        command = [python, "-m", "pytest", *arguments]
+        began = time.monotonic()
+        done = subprocess.run(command, env=whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        with printing:
+            sys.stdout.buffer.write(done.stdout)
+            sys.stdout.flush()
+            session.log(
+                f"pytest {shlex.join(arguments)}: exit code {done.returncode} after {time.monotonic() - began:.0f} s"
+            )
+        return done.returncode == 0
+
+    session.log(f"{sum(map(len, lanes))} runs of pytest in {len(lanes)} lanes; each prints when it has ended")
+    with ThreadPoolExecutor(len(lanes)) as threads:
+        passed = list(threads.map(lambda lane: [run(arguments) for arguments in lane], lanes))
+    if not all(itertools.chain.from_iterable(passed)):
+        session.error("tests failed; see above")
 
 
 def spark_environment(session: nox.Session) -> dict[str, str | None]:

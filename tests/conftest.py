@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, settings
 from delta_sharing_spark.testing.interpreter import worker_python
 
 _SCRUBBED = ("AWS_", "AZURE_", "GOOGLE_", "GCLOUD_", "DELTA_SHARING_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-#: Directories of suites whose every test is marked by the directory's name.
-_MARKED = {"spark": pytest.mark.spark, "conformance": pytest.mark.spark, "emulators": pytest.mark.emulators}
+#: Directories of suites whose every test is marked by the directory's name; elsewhere who asks for Spark is.
+_MARKED = {"spark": pytest.mark.spark, "emulators": pytest.mark.emulators}
 
 os.environ["PYSPARK_PYTHON"] = worker_python(sys.executable)
 os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"]
@@ -49,6 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         suite = item.path.relative_to(here).parts[0]
         if suite in _MARKED:
             item.add_marker(_MARKED[suite])
+        elif "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
 
 
 @pytest.fixture(scope="session")

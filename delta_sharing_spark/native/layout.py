@@ -33,13 +33,13 @@ from delta_sharing_spark.native.thrift import (
     LIST,
     STRUCT,
     ThriftList,
-    put_varint,
     read_struct,
     write_struct,
 )
 from delta_sharing_spark.native.thrift import Struct as ThriftStruct
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.storage.ranges import Range
+from delta_sharing_spark.varint import append_varint
 
 #: Rows in one page of a deletion column.
 _PAGE_ROWS = 1 << 16
@@ -350,9 +350,9 @@ def _page(mask: npt.NDArray[np.bool_]) -> bytes:
     gone = int(np.count_nonzero(mask))
     levels = bytearray()
     if gone in (0, len(mask)):
-        put_varint(levels, len(mask) << 1)
+        append_varint(levels, len(mask) << 1)
         levels.append(1 if gone else 0)
     else:
-        put_varint(levels, -(-len(mask) // 8) << 1 | 1)
+        append_varint(levels, -(-len(mask) // 8) << 1 | 1)
         levels += np.packbits(mask, bitorder="little").tobytes()
     return len(levels).to_bytes(4, "little") + bytes(levels) + b"\xff" * -(-gone // 8)

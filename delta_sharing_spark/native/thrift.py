@@ -10,6 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+from delta_sharing_spark.varint import append_varint, read_varint, unzigzag, zigzag
+
 BOOL_TRUE, BOOL_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 
 Struct = dict[int, tuple[int, Any]]
@@ -58,7 +60,7 @@ def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
     if kind in (I32, I64, I16):
         return _signed(data, at)
     if kind == BINARY:
-        length, at = _varint(data, at)
+        length, at = read_varint(data, at)
         if at + length > len(data):
             raise IndexError("text beyond the end")
         return data[at : at + length], at + length
@@ -80,7 +82,7 @@ def _list(data: bytes, at: int) -> tuple[ThriftList, int]:
     at += 1
     kind, size = head & 15, head >> 4
     if size == 15:
-        size, at = _varint(data, at)
+        size, at = read_varint(data, at)
     if size > len(data):
         raise ValueError(f"a Thrift list claims {size} elements")
     items = []
@@ -93,24 +95,9 @@ def _list(data: bytes, at: int) -> tuple[ThriftList, int]:
     return ThriftList(kind, items), at
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    byte = data[at]
-    at += 1
-    if byte < 0x80:
-        return byte, at
-    number, shift = byte & 0x7F, 7
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-        shift += 7
-
-
 def _signed(data: bytes, at: int) -> tuple[int, int]:
-    number, at = _varint(data, at)
-    return (number >> 1) ^ -(number & 1), at
+    number, at = read_varint(data, at)
+    return unzigzag(number), at
 
 
 def write_struct(value: Struct) -> bytes:
@@ -140,7 +127,7 @@ def _put_value(out: bytearray, kind: int, item: Any) -> None:
     if kind in (I32, I64, I16):
         _put_signed(out, item)
     elif kind == BINARY:
-        put_varint(out, len(item))
+        append_varint(out, len(item))
         out += item
     elif kind == STRUCT:
         _put_struct(out, item)
@@ -150,7 +137,7 @@ def _put_value(out: bytearray, kind: int, item: Any) -> None:
             out.append(size << 4 | item.kind)
         else:
             out.append(0xF0 | item.kind)
-            put_varint(out, size)
+            append_varint(out, size)
         for element in item.items:
             if item.kind in (BOOL_TRUE, BOOL_FALSE):
                 out.append(BOOL_TRUE if element else BOOL_FALSE)
@@ -162,13 +149,5 @@ def _put_value(out: bytearray, kind: int, item: Any) -> None:
         out += struct.pack("<d", item)
 
 
-def put_varint(out: bytearray, number: int) -> None:
-    """Append an unsigned number, seven bits a byte (Parquet's run headers are such numbers too)."""
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-
-
 def _put_signed(out: bytearray, number: int) -> None:
-    put_varint(out, number << 1 if number >= 0 else (-number << 1) - 1)
+    append_varint(out, zigzag(number))

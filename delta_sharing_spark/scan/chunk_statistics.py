@@ -13,6 +13,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+from delta_sharing_spark.varint import append_varint, read_varint, unzigzag, zigzag
+
 #: Types of the compact protocol.
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 12
 #: Of ``ColumnMetaData``: the fields after ``data_page_offset`` up to the one that is wanted.
@@ -49,7 +51,10 @@ def find_statistics(
     """
     sizes = (chunk.num_values, chunk.total_uncompressed_size, chunk.total_compressed_size)
     # Fields 5, 6 and 7, and right after them 9, as every writer leaves out 8 (key_value_metadata).
-    needle = b"".join(b"\x16" + _varint(size) for size in sizes) + b"\x26" + _varint(chunk.data_page_offset)
+    needle = bytearray()
+    for tag, number in (*((0x16, size) for size in sizes), (0x26, chunk.data_page_offset)):
+        needle.append(tag)
+        append_varint(needle, zigzag(number))
     position = footer.find(needle, start)
     if position < 0 and start:
         position = footer.find(needle)
@@ -57,20 +62,9 @@ def find_statistics(
         return None, start
     try:
         found = _Reader(footer, position + len(needle)).statistics(physical_type)
-    except (IndexError, struct.error, _Unreadable):
+    except (IndexError, ValueError, struct.error, _Unreadable):
         found = None
     return found, position + len(needle)
-
-
-def _varint(number: int) -> bytes:
-    """A signed number in zigzag and base 128."""
-    rest = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
 
 
 class _Unreadable(Exception):
@@ -119,20 +113,11 @@ class _Reader:
         return (before + delta if delta else self._number()), kind
 
     def _number(self) -> int:
-        raw = self._unsigned()
-        return (raw >> 1) ^ -(raw & 1)
+        return unzigzag(self._unsigned())
 
     def _unsigned(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._data[self._position]
-            self._position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 63:
-                raise _Unreadable
+        number, self._position = read_varint(self._data, self._position)
+        return number
 
     def _binary(self) -> bytes:
         length = self._unsigned()

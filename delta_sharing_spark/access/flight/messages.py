@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from delta_sharing_spark.varint import append_varint, read_varint
+
 #: Field 1, length-delimited; field 1, varint.
 _MESSAGE_FIELD, _ENUM_FIELD = b"\x0a", b"\x08"
-#: The most bytes of a varint.
-_LONGEST_VARINT = 10
 
 
 class CancelStatus(IntEnum):
@@ -24,7 +24,9 @@ class CancelStatus(IntEnum):
 
 def wrap(message: bytes) -> bytes:
     """A ``RenewFlightEndpointRequest`` around a ``FlightEndpoint``, or a ``CancelFlightInfoRequest`` around a ``FlightInfo``."""
-    return _MESSAGE_FIELD + _varint(len(message)) + message
+    request = bytearray(_MESSAGE_FIELD)
+    append_varint(request, len(message))
+    return bytes(request) + message
 
 
 def unwrap(request: bytes) -> bytes:
@@ -36,14 +38,14 @@ def unwrap(request: bytes) -> bytes:
     message: bytes | None = None
     position = 0
     while position < len(request):
-        tag, position = _read_varint(request, position)
+        tag, position = _read_number(request, position)
         field, kind = tag >> 3, tag & 7
         if kind == 0:
-            _, position = _read_varint(request, position)
+            _, position = _read_number(request, position)
         elif kind in (1, 5):
             position += 8 if kind == 1 else 4
         elif kind == 2:
-            length, position = _read_varint(request, position)
+            length, position = _read_number(request, position)
             if field == 1:
                 message = request[position : position + length]
             position += length
@@ -58,7 +60,7 @@ def unwrap(request: bytes) -> bytes:
 
 def cancel_result(status: CancelStatus) -> bytes:
     """A ``CancelFlightInfoResult``."""
-    return _ENUM_FIELD + _varint(int(status)) if status else b""
+    return _ENUM_FIELD + bytes([status]) if status else b""
 
 
 def parse_cancel_result(result: bytes) -> CancelStatus:
@@ -69,28 +71,14 @@ def parse_cancel_result(result: bytes) -> CancelStatus:
     """
     if not result:
         return CancelStatus.UNSPECIFIED
-    tag, position = _read_varint(result, 0)
+    tag, position = _read_number(result, 0)
     if tag != _ENUM_FIELD[0]:
         raise ValueError("the message has no status")
-    return CancelStatus(_read_varint(result, position)[0])
+    return CancelStatus(_read_number(result, position)[0])
 
 
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    number = 0
-    for index in range(_LONGEST_VARINT):
-        if position + index >= len(data):
-            raise ValueError("the message is cut")
-        byte = data[position + index]
-        number |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return number, position + index + 1
-    raise ValueError("a number is too long")
+def _read_number(data: bytes, position: int) -> tuple[int, int]:
+    try:
+        return read_varint(data, position)
+    except IndexError:
+        raise ValueError("the message is cut") from None

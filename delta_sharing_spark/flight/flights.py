@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from delta_sharing_spark.errors import CancelledError, FileGoneError, TicketErro
 from delta_sharing_spark.flight.commands import Command
 from delta_sharing_spark.flight.planning import FlightPlanner, PlannedFlight
 from delta_sharing_spark.flight.tickets import Ticket
-from delta_sharing_spark.scan.split_reader import read_split
+from delta_sharing_spark.scan.parallel import read_splits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,15 +25,18 @@ if TYPE_CHECKING:
 _PLANS_KEPT, _CANCELLED_KEPT = 8, 10_000
 #: A renewal asks the share again, but not for each endpoint of a flight: a plan serves them for this share of its time.
 _FRESH_SHARE = 0.1
-#: The least that a read may hold fetched, however many there are.
-_LEAST_FETCH_AHEAD = 4 << 20
+#: A read may hold fetched this share of what the others leave, so that later ones have some too; and the least of each.
+_SHARE_OF_THE_REST, _LEAST_FETCH_AHEAD = 8, 4 << 20
+#: Batches that a read may hold decoded, and all together where they are many.
+_READY, _READY_OF_ALL = 4, 32
 
 
 @dataclass(eq=False, slots=True)
 class _Read:
-    """One read under way."""
+    """One read under way, and the bytes that it may hold fetched."""
 
     ticket: Ticket
+    fetch_ahead: int = 0
     cancelled: threading.Event = field(default_factory=threading.Event)
 
 
@@ -54,17 +57,21 @@ class Flights:
         self._renewed: OrderedDict[str, PlannedFlight] = OrderedDict()
         self._closed = False
 
-    def read(self, ticket: Ticket) -> Generator[pa.RecordBatch, None, None]:
-        """The rows of an endpoint.
+    def read(self, ticket: Ticket, is_gone: Callable[[], bool]) -> Generator[pa.RecordBatch, None, None]:
+        """The rows of an endpoint, decoded in a thread of their own while those before are sent.
+
+        Args:
+            ticket: The endpoint's.
+            is_gone: Whether the caller went away; asked with each batch, and twice a second while there is none.
 
         Raises:
             TicketError: Its flight was cancelled before.
-            CancelledError: Its flight was cancelled meanwhile.
+            CancelledError: Its flight was cancelled meanwhile, or the caller went away.
             UnavailableError: So many reads are under way that another would not fit, or the gateway ends.
         """
         with self._lock:
             self._refuse_ended(ticket.flight)
-        return self._batches(_Read(ticket))
+        return self._batches(_Read(ticket), is_gone)
 
     def renew(self, ticket: Ticket) -> Ticket:
         """The ticket of the same endpoint with a later end: the share is asked again for the files.
@@ -116,22 +123,31 @@ class Flights:
         for read in reads:
             read.cancelled.set()
 
-    def _batches(self, read: _Read) -> Generator[pa.RecordBatch, None, None]:
+    def _batches(self, read: _Read, is_gone: Callable[[], bool]) -> Generator[pa.RecordBatch, None, None]:
+        split = read.ticket.split
         with self._lock:
             self._refuse_ended(read.ticket.flight)
             if len(self._reads) >= self._settings.max_streams:
                 raise UnavailableError(
                     f"the gateway has {len(self._reads)} reads under way, which is its limit; try again in a few seconds"
                 )
+            left = self._settings.memory_budget - sum(other.fetch_ahead for other in self._reads.values())
+            read.fetch_ahead = max(_LEAST_FETCH_AHEAD, min(left // _SHARE_OF_THE_REST, split.spec.fetch_ahead))
             self._reads[id(read)] = read
-            fetch_ahead = max(_LEAST_FETCH_AHEAD, self._settings.memory_budget // len(self._reads))
-        split = read.ticket.split
-        spec = replace(split.spec, fetch_ahead=min(fetch_ahead, split.spec.fetch_ahead))
+            ready = max(1, min(_READY, _READY_OF_ALL // len(self._reads)))
+        spec = replace(split.spec, fetch_ahead=read.fetch_ahead)
+
+        def still_wanted() -> None:
+            if read.cancelled.is_set():
+                raise CancelledError("the flight was cancelled while it was read")
+            if is_gone():
+                raise CancelledError("the caller went away")
+
         try:
-            with closing(read_split(replace(split, spec=spec))) as batches:
+            whole = [replace(split, spec=spec)]
+            with closing(read_splits(whole, 1, still_wanted=still_wanted, ready=ready)) as batches:
                 for batch in batches:
-                    if read.cancelled.is_set():
-                        raise CancelledError("the flight was cancelled while it was read")
+                    still_wanted()
                     yield batch
         finally:
             with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -162,8 +162,8 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
         """The rows of one endpoint; the client's pace is the reader's."""
         with _reported():
             opened = self._seal.open(ticket.ticket, identity_of(context))
-            batches = self._flights.read(opened)
-            return flight.GeneratorStream(arrow_schema(opened.split.spec.schema), _checked(batches, context))
+            batches = self._flights.read(opened, context.is_cancelled)
+            return flight.GeneratorStream(arrow_schema(opened.split.spec.schema), _with_statuses(batches))
 
     # --- actions ------------------------------------------------------------------------------------------------------
 
@@ -228,15 +228,6 @@ def _message(request: bytes, kind: Any, action: str) -> Any:
         raise CommandError(f"the body of {action} is not the protobuf message {action}Request") from None
 
 
-def _checked(
-    batches: Generator[pa.RecordBatch, None, None], context: flight.ServerCallContext
-) -> Generator[pa.RecordBatch, None, None]:
-    """The batches until the client goes away."""
-    with _reported():
-        try:
-            for batch in batches:
-                if context.is_cancelled():
-                    return
-                yield batch
-        finally:
-            batches.close()
+def _with_statuses(batches: Generator[pa.RecordBatch, None, None]) -> Generator[pa.RecordBatch, None, None]:
+    with _reported(), closing(batches):
+        yield from batches

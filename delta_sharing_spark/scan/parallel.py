@@ -13,8 +13,9 @@ from delta_sharing_spark.scan.filter_rows import first_rows
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.split_reader import RunningReaders, read_split
 
-#: Batches a split may hold ready before its reader waits for the consumer.
 _READY = 4
+#: A consumer that waits for a batch looks so often, in seconds, whether it is still wanted.
+_LOOK_EVERY = 0.5
 
 
 class _Stopped(Exception):
@@ -24,11 +25,11 @@ class _Stopped(Exception):
 class _Worker(threading.Thread):
     """Reads one split into a short queue; None marks its end."""
 
-    def __init__(self, split: Split, stop: threading.Event, readers: RunningReaders) -> None:
+    def __init__(self, split: Split, stop: threading.Event, readers: RunningReaders, ready: int) -> None:
         super().__init__(name=f"delta-sharing-split-{split.index}", daemon=True)
         self._split, self._readers = split, readers
         self._stop_reading = stop
-        self.ready: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(_READY)
+        self.ready: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(ready)
 
     def run(self) -> None:
         with self._readers.watching():
@@ -48,6 +49,15 @@ class _Worker(threading.Thread):
         finally:
             batches.close()
 
+    def take(self, still_wanted: Callable[[], None] | None) -> pa.RecordBatch | BaseException | None:
+        """The next item; ``still_wanted`` is called while there is none."""
+        while True:
+            try:
+                return self.ready.get(timeout=None if still_wanted is None else _LOOK_EVERY)
+            except queue.Empty:
+                assert still_wanted is not None
+                still_wanted()
+
     def _put(self, item: pa.RecordBatch | BaseException | None) -> None:
         while not self._stop_reading.is_set():
             try:
@@ -59,7 +69,12 @@ class _Worker(threading.Thread):
 
 
 def read_splits(
-    splits: Sequence[Split], workers: int, limit: int | None = None, progress: Callable[[int], None] | None = None
+    splits: Sequence[Split],
+    workers: int,
+    limit: int | None = None,
+    progress: Callable[[int], None] | None = None,
+    still_wanted: Callable[[], None] | None = None,
+    ready: int = _READY,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The rows of ``splits``, split by split, up to ``workers`` of them read at once.
 
@@ -68,15 +83,21 @@ def read_splits(
         workers: Splits under way at once.
         limit: At most so many rows over all.
         progress: Called with the index of each split that is done.
+        still_wanted: Called twice a second while the consumer waits; what it raises ends the reads.
+        ready: Batches a split may hold ready before its reader waits for the consumer.
 
     Raises:
         As ``read_split``, for the first split that fails.
     """
-    return first_rows(_in_order(splits, workers, progress), limit)
+    return first_rows(_in_order(splits, workers, progress, still_wanted, ready), limit)
 
 
 def _in_order(
-    splits: Sequence[Split], workers: int, progress: Callable[[int], None] | None
+    splits: Sequence[Split],
+    workers: int,
+    progress: Callable[[int], None] | None,
+    still_wanted: Callable[[], None] | None,
+    ready: int,
 ) -> Generator[pa.RecordBatch, None, None]:
     stop, readers = threading.Event(), RunningReaders()
     waiting = iter(splits)
@@ -84,12 +105,12 @@ def _in_order(
     try:
         while True:
             while len(running) < workers and (split := next(waiting, None)) is not None:
-                running.append(_Worker(split, stop, readers))
+                running.append(_Worker(split, stop, readers, ready))
                 running[-1].start()
             if not running:
                 return
             worker = running[0]
-            while (item := worker.ready.get()) is not None:
+            while (item := worker.take(still_wanted)) is not None:
                 if isinstance(item, BaseException):
                     raise item
                 yield item

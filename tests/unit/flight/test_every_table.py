@@ -33,9 +33,9 @@ def clients(request: pytest.FixtureRequest) -> Iterator[tuple[SharingClient, Sha
     with SharingServer() as server:
         for name, path in TABLES.items():
             server.add_table(NAMES[name], path, access_modes=("url", "dir"))
-        client = SharingClient(server.profile(), accessMode=request.param)
+        client = SharingClient(server.profile(), accessMode=request.param, retryTimeout="1s")
         with FlightGateway(client, GatewaySettings(tokens=(TOKEN,))) as gateway:
-            yield client, SharingClient.over(gateway.uri, TOKEN)
+            yield client, SharingClient.over(gateway.uri, TOKEN, retryTimeout="1s")
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,32 @@ def test_settings_that_would_open_the_share_are_refused(
         FlightGateway(SharingClient(server.profile()), settings)
 
 
+@pytest.mark.parametrize("how", ["cancelled", "gone"])
+def test_a_read_that_waits_for_a_silent_storage_ends(server: SharingServer, how: str) -> None:
+    client = SharingClient(server.profile(), accessMode="url")
+    with FlightGateway(client, GatewaySettings(tokens=(TOKEN,))) as gateway, flight.connect(gateway.uri) as connection:
+        caller = Caller(connection, TOKEN)
+        info = caller.info(json.dumps(TABLE))
+        silent = server.faults.add("data", times=None, stall=60.0)
+        try:
+            reader = connection.do_get(info.endpoints[0].ticket, caller.options)
+            until = time.monotonic() + 30
+            while not silent.hits and time.monotonic() < until:
+                time.sleep(0.05)
+            if how == "cancelled":
+                caller.act(CANCEL, messages.wrap(info.serialize()))
+                with pytest.raises(flight.FlightCancelledError, match="was cancelled while it was read"):
+                    reader.read_chunk()
+            else:
+                reader.cancel()
+            until = time.monotonic() + 30
+            while gateway._flights._reads and time.monotonic() < until:
+                time.sleep(0.05)
+            assert not gateway._flights._reads
+        finally:
+            server.faults.clear()
+
+
 def test_many_clients_and_a_slow_one(server: SharingServer) -> None:
     with FlightGateway(SharingClient(server.profile()), GatewaySettings(tokens=(TOKEN,))) as gateway:
         slow = flight.connect(gateway.uri)
@@ -276,12 +303,12 @@ def test_many_clients_and_a_slow_one(server: SharingServer) -> None:
                 caller = Caller(connection, TOKEN)
                 counted.append(caller.rows(caller.info(json.dumps(TABLE))).num_rows)
 
-        threads = [threading.Thread(target=read) for _ in range(16)]
+        threads = [threading.Thread(target=read) for _ in range(64)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert counted == [90] * 16
+        assert counted == [90] * 64
         assert stream.read_all().num_rows
         slow.close()
     for thread in [t for t in threading.enumerate() if t.name.startswith("delta-sharing-fetch")]:

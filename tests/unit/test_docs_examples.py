@@ -1,13 +1,13 @@
 """The Python of the pages and of the README runs: statement by statement, against the sample share, without Spark.
 
-Statements that use Spark are compiled and left out, and so is whatever needs a name that only they bind. A block after
+Statements that use Spark are compiled and left out, and so is whatever needs a name that only they bind: those run in
+``tests/spark/test_pages_in_spark.py``. A block after
 ``<!-- not executed: why -->`` is compiled only.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +15,8 @@ import pytest
 
 from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer
+from support.pages import PAGES, blocks
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-_BLOCK = re.compile(r"(?ms)^(<!-- not executed: [^\n]+ -->\n)?```python\n(.*?)^```$")
 #: Names that stand for a Spark session or are bound by a cluster alone.
 _SPARK = frozenset({"spark", "pyspark", "SparkSession"})
 #: Pages whose blocks all need Spark, a cloud or a gateway.
@@ -34,12 +32,6 @@ def share(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in ("profile.share", "config.share"):
             server.write_profile(directory / name)
         yield directory
-
-
-def blocks(page: Path) -> list[tuple[int, str, bool]]:
-    """Line, source and whether it is executed, of each block of Python of a page."""
-    text = page.read_text(encoding="utf-8")
-    return [(text[: m.start(2)].count("\n"), m[2], m[1] is None) for m in _BLOCK.finditer(text)]
 
 
 def names_in(node: ast.AST) -> set[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -172,6 +173,25 @@ class Progress:
         """Count the bytes of a split that is done."""
         if self._bar is not None:
             self._bar.update(self._bytes[index])
+
+
+@contextmanager
+def planning_progress(table: str) -> Iterator[Callable[[int], None] | None]:
+    """A count of the files that planning has listed, shown as ``Progress`` is.
+
+    Args:
+        table: The table's name.
+
+    Yields:
+        What is called with the number of further files; None where nobody watches.
+    """
+    bar = _bar() if _is_watched() else None
+    if bar is None:
+        yield None
+        return
+    shown = f"{printable(table, one_line=True)}: planning"
+    with bar(desc=shown, unit=" files", delay=_PROGRESS_DELAY, leave=False) as counter:
+        yield counter.update
 
 
 def _bytes_of(split: Split) -> int:

@@ -310,9 +310,12 @@ class Scan(RowSource):
         return self.resolved().output
 
     def plan(self) -> ScanPlan:
-        """List and prune the files."""
+        """List and prune the files; a count of them is shown while that takes long and somebody watches."""
+        from delta_sharing_spark.display import planning_progress
+
         opener, scan = self._open()
-        return plan(scan, opener=opener)
+        with planning_progress(str(self.table)) as listed:
+            return plan(scan, opener=opener, listed=listed)
 
     def explain(self, spark: SparkSession | None = None, engine: str | None = None) -> str:
         """What was sent, what is read, what is skipped and by which rule, and which parts of ``where`` cannot help.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from delta_sharing_spark.access.contract import FileList, FileListing, OpenTable, PlannedFiles, SplitAccess, live_rows
@@ -57,13 +57,19 @@ class ScanPlan:
     exact_rows: int | None = None
 
 
-def plan(scan: ResolvedScan, wanted: Struct | None = None, opener: TableOpener | None = None) -> ScanPlan:
+def plan(
+    scan: ResolvedScan,
+    wanted: Struct | None = None,
+    opener: TableOpener | None = None,
+    listed: Callable[[int], None] | None = None,
+) -> ScanPlan:
     """List the files of a scan and cut them into splits.
 
     Args:
         scan: From ``resolve``.
         wanted: A schema the user gave, instead of the scan's output.
         opener: What the scan was resolved over, if that was in this process.
+        listed: Called with the number of files listed since its last call, for who watches.
 
     Raises:
         TableChangedError: The table is no longer the one that was resolved.
@@ -72,7 +78,7 @@ def plan(scan: ResolvedScan, wanted: Struct | None = None, opener: TableOpener |
     """
     spec = spec_of(scan, wanted)
     opener = opener or TableOpener(scan)
-    table, pruner, listing = opener.run(lambda table: _listed(table, scan))
+    table, pruner, listing = opener.run(lambda table: _listed(table, FilePruner(scan, listed), scan))
     files, limit = listing.files, scan.options.limit
     chosen = files if limit is None else FileList(sorted(files, key=order))
     splits = splits_of(chosen, listing.access, scan, spec)
@@ -93,9 +99,8 @@ def plan(scan: ResolvedScan, wanted: Struct | None = None, opener: TableOpener |
     return ScanPlan(spec, splits, report, rows if rows is None or limit is None else min(rows, limit))
 
 
-def _listed(table: OpenTable, scan: ResolvedScan) -> tuple[OpenTable, FilePruner, FileListing]:
+def _listed(table: OpenTable, pruner: FilePruner, scan: ResolvedScan) -> tuple[OpenTable, FilePruner, FileListing]:
     """The files of a snapshot or of a change data feed, pruned by a pruner of their own."""
-    pruner = FilePruner(scan)
     if not scan.options.read_change_feed:
         return table, pruner, table.snapshot(scan, pruner)
     feed = table.changes(scan)

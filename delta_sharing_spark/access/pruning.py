@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,12 +23,16 @@ _RULES = {1: "partition values", 2: "statistics"}
 class FilePruner:
     """Skips files none of whose rows can pass the scan's conditions, and counts them.
 
+    Args:
+        scan: The conditions.
+        listed: Called with the number of files that were looked at since its last call, for who watches.
+
     Attributes:
         skipped: How many files were skipped, by rule.
     """
 
-    def __init__(self, scan: ResolvedScan) -> None:
-        self._scan = scan
+    def __init__(self, scan: ResolvedScan, listed: Callable[[int], None] | None = None) -> None:
+        self._scan, self._listed = scan, listed
         self._skipping = None
         self._skipped: Counter[int] = Counter()
         if scan.prune is not None:
@@ -59,6 +63,8 @@ class FilePruner:
 
     def reason(self, partition_values: Mapping[str, str | None] | None, stats: str | None) -> int:
         """Why a file can be skipped; 0 keeps it. Counts nothing: an answer that breaks off is taken in once more."""
+        if self._listed is not None:
+            self._listed(1)
         return 0 if self._skipping is None else self._skipping.reason(partition_values or {}, stats)
 
     def count(self, reason: int, files: int) -> None:
@@ -76,6 +82,8 @@ class FilePruner:
 
     def remaining_rows(self, batch: AddBatch) -> AddBatch:
         """The same for files in columns: no object is built for a file that is skipped."""
+        if self._listed is not None:
+            self._listed(batch.num_rows)
         if self._skipping is None:
             return batch
         import numpy as np

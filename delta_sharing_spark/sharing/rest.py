@@ -151,7 +151,7 @@ class SharingRest:
             try:
                 return self._retried(lambda: ask("HEAD", table.path))
             except (NotFoundError, RequestRefusedError, ResponseError):
-                raise unknown from None
+                raise (unknown if params else self._explained(unknown, table)) from None
 
     def metadata(
         self,
@@ -178,10 +178,16 @@ class SharingRest:
         except NotFoundError as error:
             if params:
                 raise  # it may be the version that there is not
-            from delta_sharing_spark.sharing.name_suggestions import with_near_names
-
-            raise with_near_names(error, self, table.share, table.schema, table.table) from None
+            raise self._explained(error, table) from None
         return answer.head(str(table), formats)
+
+    def _explained(self, error: ServerError, table: TableName) -> ServerError:
+        """A 404 with the names that there are instead of the table's; any other error as it is."""
+        if not isinstance(error, NotFoundError):
+            return error
+        from delta_sharing_spark.sharing.name_suggestions import with_near_names
+
+        return with_near_names(error, self, table.share, table.schema, table.table)
 
     def query(
         self,

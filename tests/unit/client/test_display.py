@@ -5,16 +5,21 @@ from __future__ import annotations
 import io
 import sys
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from delta_sharing_spark import display
+from delta_sharing_spark import SharingClient, display
 from delta_sharing_spark.display import Listing, Progress
 from delta_sharing_spark.markup import html_table, text_table
 from delta_sharing_spark.scan.plan import FileSlice, FileTask
 from delta_sharing_spark.sharing.wire_records import Table
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 
 class _Stream(io.StringIO):
@@ -48,6 +53,24 @@ def test_progress(monkeypatch: pytest.MonkeyPatch, tty: bool) -> None:
         progress.finish_split(1)
     assert ("s.d.t" in stream.getvalue()) == tty
     assert ("3.00M" in stream.getvalue()) == tty
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+@pytest.mark.parametrize("tty", [True, False])
+def test_files_are_counted_while_they_are_listed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tty: bool, mode: str
+) -> None:
+    tqdm = pytest.importorskip("tqdm.auto").tqdm
+    monkeypatch.setattr(display, "_PROGRESS_DELAY", 0.0)
+    monkeypatch.setattr(display, "_bar", lambda: partial(tqdm, mininterval=0, miniters=1))
+    table = DeltaTableBuilder(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    table.append([{"id": i} for i in range(7)], files=7)
+    with SharingServer() as server:
+        server.add_table("s.d.t", table.path, access_modes=("url", "dir"))
+        scan = SharingClient(server.profile(), accessMode=mode).table("s.d.t").scan()
+        monkeypatch.setattr(sys, "stderr", _Stream(tty))
+        assert scan.plan().report.files == 7
+        assert ("s.d.t: planning: 7 files" in sys.stderr.getvalue()) == tty  # type: ignore[attr-defined]
 
 
 def test_without_tqdm_nothing_is_shown_and_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:

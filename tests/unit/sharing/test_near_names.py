@@ -46,6 +46,14 @@ def test_a_wrong_name_is_told_with_near_ones(
     assert len(server.requests) <= 4
 
 
+def test_the_version_of_a_wrong_name_is_told_with_near_ones(running: tuple[SharingServer, SharingClient]) -> None:
+    _, client = running
+    with pytest.raises(NotFoundError, match=r"has no table 'statoins'; did you mean 'stations'\?"):
+        client.table("demo.city.statoins").version()
+    with pytest.raises(NotFoundError, match="demo has no schema 'cty'; did you mean 'city'"):
+        client.table("demo.cty.stations").changes(0).to_arrow()
+
+
 def test_listings_tell_as_well(running: tuple[SharingServer, SharingClient]) -> None:
     _, client = running
     with pytest.raises(NotFoundError, match="the profile has no share 'dmo'; did you mean 'demo'"):

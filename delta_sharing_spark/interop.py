@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from delta_sharing_spark.access.directory.tokens import StorageToken, show_time
+from delta_sharing_spark.access.directory.tokens import StorageToken
 from delta_sharing_spark.errors import CredentialError
+from delta_sharing_spark.instants import show_seconds
 from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import find_region
@@ -37,7 +38,7 @@ class EngineOptions(dict[str, Any]):
 
     def __repr__(self) -> str:
         keys = ", ".join(f"{key!r}: '[redacted]'" for key in self)
-        return f"EngineOptions({{{keys}}}, location={self.location!r}, expires={show_time(self.expires)!r})"
+        return f"EngineOptions({{{keys}}}, location={self.location!r}, expires={show_seconds(self.expires)!r})"
 
     __str__ = __repr__
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime, timezone
+from datetime import datetime
 from urllib.parse import urlsplit
 
 from delta_sharing_spark.errors import AddressError, OptionError
+from delta_sharing_spark.instants import to_iso
 from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.sharing.address import TableName, parse_address
@@ -89,20 +90,8 @@ def response_formats(options: ReadOptions) -> tuple[str, ...]:
 
 
 def iso(moment: datetime | None) -> str | None:
-    """A moment as the protocol writes it: ISO-8601 in UTC, milliseconds only where there are some."""
-    if moment is None:
-        return None
-    utc = moment.astimezone(timezone.utc)
-    text = utc.strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{utc.microsecond // 1000:03d}Z" if utc.microsecond else f"{text}Z"
-
-
-def millis(moment: datetime | None) -> int | None:
-    """A moment as milliseconds since the epoch."""
-    if moment is None:
-        return None
-    delta = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return (delta.days * 86_400 + delta.seconds) * 1000 + delta.microseconds // 1000
+    """An option's moment as the protocol writes it."""
+    return None if moment is None else to_iso(moment)
 
 
 def _engine() -> str | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
 
 from delta_sharing_spark.deltalog.actions import IN_COMMIT_TIMESTAMPS, Metadata
 from delta_sharing_spark.deltalog.commit_parser import find_actions
 from delta_sharing_spark.deltalog.paths import LOG_DIR, LogEntry, LogStore, commit_name, in_log, parse_name
 from delta_sharing_spark.errors import LogError, VersionError
+from delta_sharing_spark.instants import show_millis
 from delta_sharing_spark.scan.plan import MAX_MILLIS
 
 _ENABLED_VERSION = "delta.inCommitTimestampEnablementVersion"
@@ -30,14 +30,6 @@ def in_commit_since(metadata: Metadata) -> int | None:
 def _number(metadata: Metadata, key: str) -> int | None:
     text = metadata.configuration.get(key, "")
     return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
-
-
-def iso(timestamp_ms: int) -> str:
-    """A timestamp as errors write it."""
-    try:
-        return (datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=timestamp_ms)).isoformat()
-    except OverflowError:
-        return f"{timestamp_ms} ms since 1970"
 
 
 def in_commit_timestamp(data: bytes, path: str, table: str) -> int:
@@ -110,8 +102,8 @@ class CommitTimes:
         first = self.time(low)
         if timestamp_ms < first:
             raise VersionError(
-                f"{iso(timestamp_ms)} is before the earliest version of {self._table} that is available: version {low} "
-                f"of {iso(first)}; ask for that time or later"
+                f"{show_millis(timestamp_ms)} is before the earliest version of {self._table} that is available: version {low} "
+                f"of {show_millis(first)}; ask for that time or later"
             )
         while low < high:
             middle = (low + high + 1) // 2
@@ -140,8 +132,8 @@ class CommitTimes:
     def too_late(self, timestamp_ms: int) -> VersionError:
         """The error of a timestamp after the newest version."""
         return VersionError(
-            f"{iso(timestamp_ms)} is after the newest version of {self._table}: version {self._newest} of "
-            f"{iso(self.time(self._newest))}; ask for that time or earlier"
+            f"{show_millis(timestamp_ms)} is after the newest version of {self._table}: version {self._newest} of "
+            f"{show_millis(self.time(self._newest))}; ask for that time or earlier"
         )
 
     def first(self) -> int:

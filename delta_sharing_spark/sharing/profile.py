@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, ProfileError
-from delta_sharing_spark.sharing.times import parse_instant
+from delta_sharing_spark.instants import parse_instant
 
 #: The environment variable that holds a profile's path, or the profile's JSON itself.
 ENVIRONMENT = "DELTA_SHARING_PROFILE"

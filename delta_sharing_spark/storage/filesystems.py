@@ -9,10 +9,11 @@ import importlib.util
 import os
 import re
 from collections.abc import Coroutine, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError
+from delta_sharing_spark.instants import parse_instant, to_millis
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.storage.library_errors import StorageSettings, retried
 from delta_sharing_spark.storage.locations import EXTRAS, OLDEST, Location
@@ -22,7 +23,6 @@ from delta_sharing_spark.storage.transfer import Cancellation, FileVersion, Tran
 
 T = TypeVar("T")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MODULES = {"aws": "s3", "azure": "azure", "gcp": "gcs"}
 
 
@@ -247,17 +247,8 @@ def _host(location: Location, settings: StorageSettings) -> str:
 def _milliseconds(when: object) -> int:
     """A storage's notion of a point in time; an integer is milliseconds already."""
     if isinstance(when, str):
-        when = datetime.fromisoformat(_six_digits(when))
-    if isinstance(when, datetime):
-        return (when - _EPOCH) // timedelta(milliseconds=1)
-    return when if isinstance(when, int) else 0
-
-
-def _six_digits(text: str) -> str:
-    # Python 3.10 reads neither a Z nor a fraction that is not 3 or 6 digits long.
-    text = text.replace("Z", "+00:00")
-    head, dot, rest = text.partition(".")
-    if not dot:
-        return text
-    digits = len(rest) - len(rest.lstrip("0123456789"))
-    return f"{head}.{rest[:digits][:6]:0<6}{rest[digits:]}"
+        moment = parse_instant(when)
+        if moment is None:
+            raise ValueError(f"the storage says {when[:50]!r} for a moment")
+        when = moment
+    return to_millis(when) if isinstance(when, datetime) else when if isinstance(when, int) else 0

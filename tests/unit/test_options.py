@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_sharing_spark.access.settings import iso, millis
 from delta_sharing_spark.errors import DeltaSharingError, OptionError
+from delta_sharing_spark.instants import to_iso, to_millis
 from delta_sharing_spark.options import OPTIONS, ReadOptions, check_batch, parse_options, redacted_options
 from delta_sharing_spark.options.values import EPOCH_SECONDS_DIGITS, to_timestamp
 
@@ -98,8 +98,8 @@ def test_a_range_of_moments_is_rounded_to_the_milliseconds_of_commits() -> None:
     options = parsed(readChangeFeed="true", **ends)
     assert options.starting_timestamp == utc(2022, 1, 1, 0, 0, 0, 1000)
     assert parsed(True, startingTimestamp="9999-12-31T23:59:59.9999999Z").starting_timestamp
-    assert millis(options.ending_timestamp) == 1640995200999
-    assert iso(options.ending_timestamp) == "2022-01-01T00:00:00.999Z"
+    assert to_millis(options.ending_timestamp) == 1640995200999
+    assert to_iso(options.ending_timestamp) == "2022-01-01T00:00:00.999Z"
 
 
 @pytest.mark.parametrize("value", [utc(2024, 2, 3, 4), date(2024, 2, 3), datetime(2024, 2, 3), 1706918400])

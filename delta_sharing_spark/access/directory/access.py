@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, StorageToken, show_time, token_covering
+from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, StorageToken, token_covering
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
+from delta_sharing_spark.instants import show_seconds
 from delta_sharing_spark.network.settings import MAX_RENEWALS
 from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.scan.file_access import FileAccess
@@ -124,7 +125,7 @@ class DirectoryLease:
         elif now >= token.expires:
             raise CredentialError(
                 f"the storage credential for {token.location} of {self._access.table} expired at "
-                f"{show_time(token.expires)}, and carryProfile=false keeps executors from asking for another; "
+                f"{show_seconds(token.expires)}, and carryProfile=false keeps executors from asking for another; "
                 f"load the table again, or leave carryProfile at true"
             )
         return storage_for(token, self._access.settings)
@@ -150,13 +151,13 @@ class DirectoryLease:
         if access.issuer is None:
             return CredentialError(
                 f"the storage refused {name} of {access.table} (token {token.uuid}, announced as valid until "
-                f"{show_time(token.expires)}), and carryProfile=false keeps executors from asking for another; "
+                f"{show_seconds(token.expires)}), and carryProfile=false keeps executors from asking for another; "
                 f"load the table again, or leave carryProfile at true",
                 file=name,
             )
         return CredentialError(
             f"the storage refused {name} of {access.table}, also with a new credential (token {token.uuid}, valid until "
-            f"{show_time(token.expires)}); reload the table, and ask the provider whether the credential covers "
+            f"{show_seconds(token.expires)}); reload the table, and ask the provider whether the credential covers "
             f"{token.location} if it goes on",
             file=name,
         )

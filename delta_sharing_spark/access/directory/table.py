@@ -20,9 +20,10 @@ from delta_sharing_spark.access.contract import (
 from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
-from delta_sharing_spark.access.settings import millis, storage_settings
+from delta_sharing_spark.access.settings import storage_settings
 from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.deltalog.locate_segment import find_segment
+from delta_sharing_spark.instants import to_millis
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.schema.mapping import without_mapping
 
@@ -73,7 +74,9 @@ class DirectoryTable(OpenTable):
         Raises:
             TableChangedError: The log is of another table than the server's, or behind what the server said.
         """
-        head = self._directory.head_at(version=as_of.version, timestamp_ms=millis(as_of.moment))
+        head = self._directory.head_at(
+            version=as_of.version, timestamp_ms=None if as_of.moment is None else to_millis(as_of.moment)
+        )
         return TableState(head.version, _shape_of(head, self._table))
 
     def newest_version(self) -> int:
@@ -85,13 +88,13 @@ class DirectoryTable(OpenTable):
         """See ``OpenTable.version_at_or_after``."""
         from delta_sharing_spark.deltalog.versions import version_at_or_after
 
-        return version_at_or_after(self._log, _milliseconds(moment), table=self._table)
+        return version_at_or_after(self._log, to_millis(moment), table=self._table)
 
     def version_at_or_before(self, moment: datetime) -> int | None:
         """See ``OpenTable.version_at_or_before``."""
         from delta_sharing_spark.deltalog.versions import version_at_or_before
 
-        return version_at_or_before(self._log, _milliseconds(moment), table=self._table, allow_after_newest=True)
+        return version_at_or_before(self._log, to_millis(moment), table=self._table, allow_after_newest=True)
 
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``; the files stay columns, and no object is built for one that is skipped."""
@@ -176,9 +179,3 @@ def _shape_of(head: Head | Snapshot, table: str) -> TableShape:
     if mapping == "none":
         schema = without_mapping(schema)
     return TableShape(head.metadata.id, schema, head.metadata.partition_columns, mapping)
-
-
-def _milliseconds(moment: datetime) -> int:
-    found = millis(moment)
-    assert found is not None
-    return found

@@ -13,10 +13,10 @@ import time
 import uuid as uuids
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.errors import CredentialError
+from delta_sharing_spark.instants import show_seconds
 from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.storage.locations import Kind, Location, parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
@@ -81,15 +81,9 @@ class StorageToken:
         return hash(self.uuid)
 
     def __str__(self) -> str:
-        return f"{self.kind} token {self.uuid} for {self.location}, until {show_time(self.expires)}, from {self.origin}"
-
-
-def show_time(seconds: float) -> str:
-    """A point in time as errors and logs write it."""
-    try:
-        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return f"{seconds:.0f} s after 1970"
+        return (
+            f"{self.kind} token {self.uuid} for {self.location}, until {show_seconds(self.expires)}, from {self.origin}"
+        )
 
 
 def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str, now: float) -> StorageToken:
@@ -120,8 +114,8 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
     expires = credentials.expiration_time / 1000
     if expires <= now:
         raise CredentialError(
-            f"the credential for {requested} had expired when it was issued: at {show_time(expires)}, and this "
-            f"machine's clock says {show_time(now)}; check the clock of this machine and the sharing server's"
+            f"the credential for {requested} had expired when it was issued: at {show_seconds(expires)}, and this "
+            f"machine's clock says {show_seconds(now)}; check the clock of this machine and the sharing server's"
         )
     # Held to what was asked for, even where the server grants more.
     return StorageToken(requested, secret, now, expires, origin)

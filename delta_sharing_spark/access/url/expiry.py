@@ -9,6 +9,7 @@ import socket
 from datetime import datetime, timezone
 from urllib.parse import unquote
 
+from delta_sharing_spark.instants import parse_instant
 from delta_sharing_spark.network.bodies import parse_count
 
 #: A URL is renewed this many seconds before it ends, or a quarter of its life if that is less.
@@ -50,11 +51,8 @@ def _sas_end(url: str) -> float | None:
     match = _SAS_END.search(url)
     if match is None:
         return None
-    text = unquote(match[1]).removesuffix("Z")
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
-    except (ValueError, OverflowError):
-        return None
+    end = parse_instant(unquote(match[1]))
+    return None if end is None else end.timestamp()
 
 
 def earliest(*ends: float | None) -> float | None:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Protocol
-from delta_sharing_spark.deltalog.commit_times import CommitTimes, iso
+from delta_sharing_spark.deltalog.commit_times import CommitTimes
+from delta_sharing_spark.instants import show_millis
 from delta_sharing_spark.testing.server.responses import Refusal, bad_request
 
 _OLD_ENGINE = ("maxFiles", "predicateHints", "startingVersion", "pageToken")
@@ -52,7 +53,7 @@ def version_after(times: CommitTimes, newest: int, timestamp_ms: int) -> int:
         raise Refusal(
             400,
             "MALFORMED_REQUEST",
-            f"The provided timestamp {timestamp_ms} ms ({iso(timestamp_ms)}) is after the latest available version "
+            f"The provided timestamp {timestamp_ms} ms ({show_millis(timestamp_ms)}) is after the latest available version "
             f"{newest}. Please use a timestamp less than or equal to {times.time(newest)} ms.",
         )
     found = times.at_or_before(timestamp_ms)
@@ -70,6 +71,6 @@ def check_feed_start(times: CommitTimes, timestamp_ms: int) -> None:
     first = times.first()
     if timestamp_ms < times.time(first):
         raise bad_request(
-            f"The provided timestamp ({iso(timestamp_ms)}) is before the earliest version available to this table "
-            f"({first}). Please use a timestamp greater than or equal to {iso(times.time(first))}."
+            f"The provided timestamp ({show_millis(timestamp_ms)}) is before the earliest version available to this table "
+            f"({first}). Please use a timestamp greater than or equal to {show_millis(times.time(first))}."
         )

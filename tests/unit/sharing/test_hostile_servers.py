@@ -17,7 +17,6 @@ from urllib.parse import unquote
 import pytest
 from scripted_server import HEAD, NAME, OK, TOKEN, Reply, Rest, ScriptedServer, refusal
 
-from delta_sharing_spark.access.directory.tokens import show_time
 from delta_sharing_spark.access.url.expiry import url_end
 from delta_sharing_spark.errors import (
     ConfigError,
@@ -27,6 +26,7 @@ from delta_sharing_spark.errors import (
     ResponseError,
     ServerError,
 )
+from delta_sharing_spark.instants import show_seconds
 from delta_sharing_spark.network.bodies import parse_count
 from delta_sharing_spark.network.connections import AddressRefusedError, refusing_local_addresses
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_refusal
@@ -383,7 +383,7 @@ def test_numbers_of_headers_and_urls(server: ScriptedServer, text: str) -> None:
 def test_a_credential_that_ends_never_is_refused(server: ScriptedServer, rest: SharingRest) -> None:
     server.on("", Reply({"credentials": {"location": "s3://b/t", "expirationTime": 10**400}}))
     assert rest.credentials(NAME).expiration_time is None
-    assert "1970" in show_time(1e300)
+    assert "1970" in show_seconds(1e300)
 
 
 def test_what_cannot_be_held_is_not_allocated() -> None:

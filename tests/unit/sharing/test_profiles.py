@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scripted_server import Reply, ScriptedServer
 
 from delta_sharing_spark.errors import ProfileError
+from delta_sharing_spark.instants import parse_instant
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, load_profile, profile_from_environment
-from delta_sharing_spark.sharing.times import parse_instant
 
 BEARER = {"shareCredentialsVersion": 1, "endpoint": "https://server/prefix/", "bearerToken": "t0ken-s3cret"}
 OAUTH = {

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     )
     from delta_sharing_spark.sharing.profile import Profile
     from delta_sharing_spark.spark.register import register
-    from delta_sharing_spark.table import Scan, SharedTable
+    from delta_sharing_spark.table import SharedTable
+    from delta_sharing_spark.table_scan import Scan
 
 # Names are imported when they are used: importing the package is part of every query's latency.
 _HOMES = {
     "DeltaSharingError": "errors",
     "Profile": "sharing.profile",
-    "Scan": "table",
+    "Scan": "table_scan",
     "SharedTable": "table",
     "SharingClient": "client",
     "get_table_metadata": "functions",

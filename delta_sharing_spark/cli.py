@@ -22,7 +22,7 @@ from delta_sharing_spark.terminal import styled, write_table
 
 if TYPE_CHECKING:
     from delta_sharing_spark.client import SharingClient
-    from delta_sharing_spark.table import Scan
+    from delta_sharing_spark.table_scan import Scan
 
 DONE, REFUSED, USAGE, NETWORK = 0, 1, 2, 3
 
@@ -263,7 +263,7 @@ def _scan(given: argparse.Namespace, **more: str) -> Scan:
     """The scan that a command's address and options describe."""
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.sharing.address import parse_address
-    from delta_sharing_spark.table import Scan
+    from delta_sharing_spark.table_scan import Scan
 
     address = parse_address(given.address)
     options = _options(given)

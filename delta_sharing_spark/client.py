@@ -17,7 +17,8 @@ from delta_sharing_spark.sharing.name_suggestions import with_near_names
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, Profile, load_profile, profile_from_environment
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
-from delta_sharing_spark.table import ENGINES, SharedTable, option_text
+from delta_sharing_spark.table import SharedTable
+from delta_sharing_spark.table_scan import ENGINES, option_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

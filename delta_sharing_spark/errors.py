@@ -87,12 +87,12 @@ class ServerError(DeltaSharingError):
 
     Attributes:
         status, error_code: Of the answer.
-        said: The server's own words, redacted.
+        server_message: The server's own words, redacted.
     """
 
     status: int | None = None
     error_code: str | None = None
-    said: str | None = None
+    server_message: str | None = None
 
 
 class UnauthenticatedError(ServerError):

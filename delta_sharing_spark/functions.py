@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.sharing.address import parse_address
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol
-from delta_sharing_spark.table import Moment, Scan, SharedTable
+from delta_sharing_spark.table import Moment, SharedTable
+from delta_sharing_spark.table_scan import Scan
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,7 @@ from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struc
 if TYPE_CHECKING:
     import polars as pl
 
-    from delta_sharing_spark.table import Scan
+    from delta_sharing_spark.table_scan import Scan
 
 #: The kind of a literal in Polars' expressions that is exactly a column's type, by that type.
 _KINDS = {

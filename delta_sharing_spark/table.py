@@ -1,32 +1,26 @@
-"""A shared table and a scan of it: what to read is said in Python, and read with or without Spark."""
+"""A shared table: its metadata, scans of it, and credentials of its storage for other engines."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.open import TableOpener, negotiated_table
-from delta_sharing_spark.access.plan import ScanPlan, plan
-from delta_sharing_spark.access.resolve import resolve_opened
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.table_schema import shape_of
-from delta_sharing_spark.display import Column, Listing, columns_of, explanation, scan_html, schema_html
+from delta_sharing_spark.display import Column, Listing, columns_of, schema_html
 from delta_sharing_spark.errors import AccessModeError, OptionError
 from delta_sharing_spark.frames import RowSource
-from delta_sharing_spark.options import ReadOptions, parse_options, redacted_options
+from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
+from delta_sharing_spark.table_scan import Scan, option_text, quoted_column
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
     from delta_sharing_spark.access.directory.tokens import StorageToken
     from delta_sharing_spark.client import SharingClient
@@ -34,12 +28,6 @@ if TYPE_CHECKING:
     from delta_sharing_spark.storage.library_errors import StorageSettings
 
 Moment = datetime | date | str | int
-
-#: Bytes of a split outside Spark: small enough to read one middling file on several cores.
-_SPLIT_BYTES = "16m"
-
-#: How Spark reads a table, see ``Scan.to_spark``.
-ENGINES = ("auto", "native", "python")
 
 
 @dataclass(frozen=True)
@@ -203,225 +191,3 @@ class SharedTable(RowSource):
                 raise OptionError(f"columns={str(columns)[:100]} is not a list of names; write columns=['a', 'b']")
             texts["columns"] = ",".join(quoted_column(str(name)) for name in names)
         return Scan(self, texts)
-
-
-@dataclass
-class Scan(RowSource):
-    """What to read of a table; reading begins with one of the ``to_`` methods.
-
-    Attributes:
-        table: The table.
-        options: The load's options, as Spark would be given them.
-        prune: A condition by which files and row groups are skipped and no row is filtered; outside Spark only.
-
-    Raises:
-        OptionError: An unknown option or value, or two that contradict each other.
-    """
-
-    table: SharedTable
-    options: Mapping[str, str]
-    prune: str | None = None
-    _resolved: tuple[TableOpener, ResolvedScan] | None = field(default=None, repr=False)
-    _read_options: ReadOptions | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        self._parsed()
-
-    def __repr__(self) -> str:
-        return f"Scan({str(self.table)!r}, {redacted_options(self.options)})"
-
-    def _repr_html_(self) -> str:
-        return scan_html(str(self.table), redacted_options(self.options), self.schema)
-
-    def resolved(self) -> ResolvedScan:
-        """The resolved scan: one metadata request, the first time."""
-        return self._open()[1]
-
-    def _open(self) -> tuple[TableOpener, ResolvedScan]:
-        if self._resolved is None:
-            opener = TableOpener(negotiated_table(self._parsed(), self.table.client.profile))
-            resolved = resolve_opened(opener)
-            if self.prune is not None:
-                from delta_sharing_spark.predicates.sql import parse_where
-
-                resolved = replace(resolved, pushed=parse_where(self.prune, resolved.columns))
-            self._resolved = opener, resolved
-        return self._resolved
-
-    def _parsed(self) -> ReadOptions:
-        if self._read_options is None:
-            self._read_options = self._parse()
-        return self._read_options
-
-    def _parse(self) -> ReadOptions:
-        options = self.table.client.load_options(self.table.name, self.options)
-        if not any(name.lower() == "maxsplitbytes" for name in options):
-            options["maxSplitBytes"] = _SPLIT_BYTES
-        return parse_options(options)
-
-    def select(self, *columns: str) -> Scan:
-        """The same scan with these columns only, in this order.
-
-        Raises:
-            OptionError: A column that an earlier ``select`` or ``columns`` left out.
-        """
-        before = self._parsed().columns
-        if before is not None:
-            kept = {name.lower() for name in before}
-            for column in columns:
-                if not {column.lower(), column.lower().partition(".")[0]} & kept:
-                    raise OptionError(
-                        f"this scan has no column {column!r}, it was left out before: {', '.join(before)}"
-                    )
-        return self._with("columns", ",".join(quoted_column(column) for column in columns))
-
-    def filter(self, condition: str) -> Scan:
-        """The same scan, of the rows that also fulfil a SQL condition.
-
-        Raises:
-            OptionError: The scan has a limit, which would then count the rows that are left.
-        """
-        if self.limited:
-            raise OptionError("filter() after limit() would change which rows are counted; call filter() first")
-        before = self._option("where")
-        # Each on lines of its own: either may end in a comment.
-        return self._with("where", condition if before is None else f"({before}\n) AND ({condition}\n)")
-
-    def limit(self, rows: int) -> Scan:
-        """The same scan, of at most so many rows."""
-        before = self._option("limit")
-        return self._with("limit", option_text(rows if before is None else min(rows, int(before))))
-
-    @property
-    def limited(self) -> bool:
-        """Whether the scan has a limit."""
-        return self._option("limit") is not None
-
-    def _option(self, name: str) -> str | None:
-        return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)
-
-    def _with(self, name: str, value: str) -> Scan:
-        others = {key: text for key, text in self.options.items() if key.lower() != name.lower()}
-        return Scan(self.table, {**others, name: value}, self.prune)
-
-    @property
-    def schema(self) -> Struct:
-        """The columns of the result."""
-        return self.resolved().output
-
-    def plan(self) -> ScanPlan:
-        """List and prune the files; a count of them is shown while that takes long and somebody watches."""
-        from delta_sharing_spark.display import planning_progress
-
-        opener, scan = self._open()
-        with planning_progress(str(self.table)) as listed:
-            return plan(scan, opener=opener, listed=listed)
-
-    def explain(self, spark: SparkSession | None = None, engine: str | None = None) -> str:
-        """What was sent, what is read, what is skipped and by which rule, and which parts of ``where`` cannot help.
-
-        With a session, also which lane ``to_spark`` takes in it, and why not the other.
-        """
-        text = explanation(self.plan(), self.resolved())
-        if spark is None:
-            return text
-        from delta_sharing_spark.spark.lanes import explain_engine
-
-        return f"{text}\nengine     {explain_engine(self, spark, engine)}"
-
-    def to_spark(self, spark: SparkSession, engine: str | None = None) -> DataFrame:
-        """A Spark DataFrame; it is Spark that reads.
-
-        Args:
-            spark: A classic or Connect session.
-            engine: ``"native"``: Spark's own Parquet reader, by a gateway in this process; ``"python"``: the Python data
-                source; ``"auto"``: native where the executors run on this machine. The client's by default.
-
-        Raises:
-            OptionError: An unknown engine.
-            DeltaSharingError: The table cannot be loaded.
-        """
-        from delta_sharing_spark.spark.lanes import frame_of
-
-        return frame_of(self, spark, engine)
-
-    def to_record_batch_reader(self, workers: int | None = None) -> pa.RecordBatchReader:
-        """Record batches as they arrive, read in parallel and bounded in memory; reading begins with the first.
-
-        Args:
-            workers: Splits under way at once; the number of cores (at most 8) by default.
-        """
-        import pyarrow as pa
-
-        return pa.RecordBatchReader.from_batches(self.arrow_schema(), self._batches(workers))
-
-    def arrow_schema(self) -> pa.Schema:
-        """The columns of the result in Arrow's types."""
-        from delta_sharing_spark.schema.arrow import arrow_schema
-
-        return arrow_schema(self.schema)
-
-    def lazy(self) -> pl.LazyFrame:
-        """A lazy Polars frame over the scan.
-
-        Polars hands it the columns, the conditions and the row limit of a query. What of the conditions ``where`` can say
-        exactly skips files and row groups; Polars applies all of them to the rows that are read.
-
-        Raises:
-            ConfigError: Polars is missing.
-        """
-        from delta_sharing_spark.lazy_polars import lazy_frame
-
-        return lazy_frame(self)
-
-    def _view_name(self) -> str:
-        return self.table.name.table
-
-    def count(self) -> int:
-        """The number of rows: from metadata alone where that is exact, else by reading as little as possible."""
-        planned = self.plan()
-        if planned.exact_rows is not None:
-            return planned.exact_rows
-        cheapest = self._narrowest()
-        narrow = {**self.options, "columns": quoted_column(cheapest)} if cheapest is not None else self.options
-        return sum(batch.num_rows for batch in Scan(self.table, narrow)._batches(None))
-
-    def _narrowest(self) -> str | None:
-        shape = self.resolved().shape
-        return cheapest_column(shape.schema, shape.partition_columns)
-
-    def _batches(self, workers: int | None) -> Iterator[pa.RecordBatch]:
-        from delta_sharing_spark.display import Progress
-        from delta_sharing_spark.scan.parallel import read_splits
-
-        planned = self.plan()
-        with Progress(planned) as progress:
-            workers = workers or min(8, os.cpu_count() or 1)
-            for batch in read_splits(planned.splits, workers, progress=progress.finish_split):
-                progress.add_rows(batch.num_rows)
-                yield batch
-
-
-def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> str | None:
-    """A column that costs little to count by: a partition column, else a narrow one; None if there is no column."""
-    if partition_columns:
-        return partition_columns[0]
-    widths = {"boolean": 0, "byte": 1, "short": 2, "integer": 3, "date": 3, "float": 4, "long": 5, "double": 5}
-    cheapest = min(schema.fields, key=lambda f: widths.get(str(f.type), 9), default=None)
-    return cheapest.name if cheapest else None
-
-
-def quoted_column(column: str) -> str:
-    """A column's name as the option ``columns`` takes it; one that stands in backquotes already is left alone."""
-    if len(column) > 1 and column[0] == column[-1] == "`":
-        return column
-    return "`" + column.replace("`", "``") + "`" if re.search(r"[^\w.]", column) else column
-
-
-def option_text(value: object) -> str:
-    """A Python value as the option's text."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (datetime, date)):
-        return value.isoformat()
-    return str(value)

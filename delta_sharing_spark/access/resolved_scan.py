@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from delta_sharing_spark.access.negotiate import Decision
 from delta_sharing_spark.access.table_schema import TableShape
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.predicates.tree import Expression, conjunction
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.transport import TransportSettings
 from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
 
@@ -28,7 +28,7 @@ class NegotiatedTable:
 
     options: ReadOptions = field(repr=False)
     profile: Profile = field(repr=False)
-    settings: TransportSettings = field(repr=False)
+    settings: NetworkSettings = field(repr=False)
     table: TableName
     head: TableSnapshotHead = field(repr=False)
     decision: Decision

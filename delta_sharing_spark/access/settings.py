@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 from delta_sharing_spark.errors import AddressError, OptionError
 from delta_sharing_spark.instants import to_iso
 from delta_sharing_spark.network.hosts import is_loopback
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
 from delta_sharing_spark.sharing.rest import FORMATS
-from delta_sharing_spark.sharing.transport import TransportSettings
 from delta_sharing_spark.storage.http_source import HttpPolicy
 from delta_sharing_spark.storage.library_errors import StorageSettings
 
@@ -47,9 +47,9 @@ def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
     return profile, address.table
 
 
-def transport_of(options: ReadOptions) -> TransportSettings:
+def transport_of(options: ReadOptions) -> NetworkSettings:
     """How requests to the sharing server are sent."""
-    return TransportSettings(
+    return NetworkSettings(
         connect_timeout=options.connect_timeout,
         read_timeout=options.read_timeout,
         retry_seconds=options.retry_timeout,

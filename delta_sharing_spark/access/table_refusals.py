@@ -41,6 +41,6 @@ def classified(
 
 def words_of(refusal: ServerError) -> str:
     """What a server says in a refusal, as part of a sentence."""
-    if refusal.said:
-        return f"the sharing server says: {refusal.said.rstrip('. ')}"
+    if refusal.server_message:
+        return f"the sharing server says: {refusal.server_message.rstrip('. ')}"
     return str(refusal) if refusal.status is None else f"the sharing server answers {refusal.status} without a word"

@@ -68,8 +68,6 @@ def parse_options(
     _check_gateway(parsed)
     if streaming is not None:
         _check_scope(parsed, streaming)
-    if streaming and not {"max_files_per_trigger", "max_bytes_per_trigger"} & parsed.keys():
-        parsed["max_files_per_trigger"] = 1000
     moment = None if streaming else loaded_at or time.time_ns() // 1000
     return ReadOptions(**parsed, loaded_at=moment)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnavailableError
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.response import Answer
-from delta_sharing_spark.sharing.transport import TransportSettings
 
 _FIRST_POLL, _LONGEST_POLL = 0.5, 10.0
 #: ``failed`` is the protocol's; the others could only ever be polled until the time is up.
@@ -17,7 +17,7 @@ _MESSAGES = ("error", "errorMessage", "message", "error_message")
 
 
 def await_query(
-    settings: TransportSettings, table: TableName, status: Mapping[str, Any], poll: Callable[[str], Answer]
+    settings: NetworkSettings, table: TableName, status: Mapping[str, Any], poll: Callable[[str], Answer]
 ) -> tuple[str, Answer]:
     """Poll a submitted query until it has succeeded: its id, for further pages, and its first page.
 

@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from delta_sharing_spark.errors import ConfigError, NetworkError, ProfileError, ResponseError, UnavailableError
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.sharing.profile import Profile, is_header_text
-from delta_sharing_spark.sharing.transport import TransportSettings, check_endpoint, read_text, send, with_retries
+from delta_sharing_spark.sharing.transport import check_endpoint, read_text, send, with_retries
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class _Token:
 _tokens: ProcessCache[Profile, _Token] = ProcessCache(_CACHED)
 
 
-def authorization(profile: Profile, settings: TransportSettings, *, refused: str | None = None) -> str:
+def authorization(profile: Profile, settings: NetworkSettings, *, refused: str | None = None) -> str:
     """The Authorization header for a request.
 
     Args:
@@ -75,13 +76,13 @@ def renewable(profile: Profile) -> bool:
     return profile.type.startswith("oauth_")
 
 
-def _renew(token: _Token, profile: Profile, settings: TransportSettings) -> None:
+def _renew(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
     token.value, life = _exchange(profile, settings)
     now = settings.clock()
     token.renew_at, token.ends_at = now + life - min(_MARGIN, life / 10), now + life
 
 
-def _renew_early(token: _Token, profile: Profile, settings: TransportSettings) -> None:
+def _renew_early(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
     """Renew a token that is still good: an outage of the token endpoint does not matter yet."""
     left = token.ends_at - settings.clock()
     try:
@@ -91,7 +92,7 @@ def _renew_early(token: _Token, profile: Profile, settings: TransportSettings) -
         _log.warning("the OAuth token could not be renewed yet, it is valid for %.0f s more: %s", left, error)
 
 
-def _exchange(profile: Profile, settings: TransportSettings) -> tuple[str, float]:
+def _exchange(profile: Profile, settings: NetworkSettings) -> tuple[str, float]:
     """A new token and its life in seconds."""
     assert profile.token_endpoint is not None
     check_endpoint(profile.token_endpoint, "tokenEndpoint")

@@ -258,7 +258,8 @@ def _bytes(path: str) -> bytes:
 def _download(url: str) -> bytes:
     """A profile on a web server: by our own session, as fsspec would need a package more for it."""
     from delta_sharing_spark.network.hosts import is_private
-    from delta_sharing_spark.sharing.transport import NetworkSettings, read_bytes, send, with_retries
+    from delta_sharing_spark.network.settings import NetworkSettings
+    from delta_sharing_spark.sharing.transport import read_bytes, send, with_retries
 
     if not is_private(url):
         raise ValueError("it is not https, and a profile holds a secret")

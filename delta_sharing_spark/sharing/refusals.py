@@ -22,4 +22,4 @@ _VERSIONS = re.compile(
 
 def is_about_versions(refusal: ServerError) -> bool:
     """Whether a server refuses a version or a moment: it does not have it, or does not share it."""
-    return bool(refusal.said and _VERSIONS.search(refusal.said))
+    return bool(refusal.server_message and _VERSIONS.search(refusal.server_message))

@@ -88,7 +88,7 @@ def remember(endpoint: str, table: TableName, fallback: Fallback | None) -> None
 
 def fallback_after(refusal: ServerError, answered: Query) -> Fallback:
     """What to remember when ``answered`` got an answer after the refusal of the other shape."""
-    reason = refusal.said or f"HTTP {refusal.status}"
+    reason = refusal.server_message or f"HTTP {refusal.status}"
     return Fallback(answered.max_files is not None, reason[:_QUOTED])
 
 

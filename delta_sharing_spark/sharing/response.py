@@ -62,8 +62,8 @@ class Answer:
 
 def promises_end(headers: Mapping[str, str]) -> bool:
     """Whether an answer's headers promise a last line that marks its end."""
-    said = headers.get(CAPABILITIES, "").lower().replace(" ", "")
-    return "includeendstreamaction=true" in said.split(";")
+    capabilities = headers.get(CAPABILITIES, "").lower().replace(" ", "")
+    return "includeendstreamaction=true" in capabilities.split(";")
 
 
 def header_version(headers: Mapping[str, str], table: str) -> int | None:

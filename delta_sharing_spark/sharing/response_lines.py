@@ -18,7 +18,8 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
-from delta_sharing_spark.sharing.transport import RetryableError, broken_off
+from delta_sharing_spark.network.retry import RetryableError
+from delta_sharing_spark.sharing.transport import broken_off
 from delta_sharing_spark.sharing.wire_records import (
     EndStreamAction,
     FileRecord,

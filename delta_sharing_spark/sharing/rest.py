@@ -17,6 +17,7 @@ from delta_sharing_spark.errors import (
     ServerError,
     UnauthenticatedError,
 )
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment
 from delta_sharing_spark.sharing.auth import authorization, renewable
 from delta_sharing_spark.sharing.catalog import (
@@ -37,14 +38,7 @@ from delta_sharing_spark.sharing.request_shape import (
 )
 from delta_sharing_spark.sharing.response import CAPABILITIES, Answer, header_version, promises_end
 from delta_sharing_spark.sharing.response_lines import RecordSink, iter_lines, parse_page
-from delta_sharing_spark.sharing.transport import (
-    TransportSettings,
-    body_chunks,
-    check_endpoint,
-    read_text,
-    send,
-    with_retries,
-)
+from delta_sharing_spark.sharing.transport import body_chunks, check_endpoint, read_text, send, with_retries
 from delta_sharing_spark.sharing.version_at_moment import first_version_at
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table, TableSnapshotHead, TemporaryCredentials
 
@@ -65,7 +59,7 @@ class SharingRest:
     """The endpoints of one server, as one recipient. Cheap to make and to pickle: connections belong to the process."""
 
     profile: Profile
-    settings: TransportSettings = field(default_factory=TransportSettings)
+    settings: NetworkSettings = field(default_factory=NetworkSettings)
 
     def list_shares(self) -> Iterator[Share]:
         """All shares, page by page."""

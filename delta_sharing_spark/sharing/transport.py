@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -15,14 +12,8 @@ import urllib3
 
 from delta_sharing_spark.errors import (
     ConfigError,
-    DeltaSharingError,
-    ForbiddenError,
     NetworkError,
-    NotFoundError,
-    RequestRefusedError,
     ResponseError,
-    ServerError,
-    UnauthenticatedError,
     UnavailableError,
 )
 from delta_sharing_spark.network.bodies import ACCEPT_ENCODING, BodyError, TruncatedBodyError, iter_body, read_body
@@ -40,35 +31,21 @@ from delta_sharing_spark.network.hosts import (
     redirect_target,
     split_url,
 )
-from delta_sharing_spark.network.reasons import connection_reason, tls_reason
+from delta_sharing_spark.network.reasons import tls_reason
 from delta_sharing_spark.network.retry import RetryableError, retry, retry_after
-from delta_sharing_spark.network.sessions import data_session, rest_session
+from delta_sharing_spark.network.sessions import rest_session
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.process_cache import ProcessCache
-from delta_sharing_spark.redaction import without_secrets
+from delta_sharing_spark.sharing.error_response import (
+    RequestPurpose,
+    error_of_response,
+    permanent_error,
+    secrets_in,
+    unreachable_error,
+)
 
-__all__ = [
-    "NetworkSettings",
-    "RetryableError",
-    "TransportSettings",
-    "body_chunks",
-    "broken_off",
-    "check_endpoint",
-    "data_session",
-    "read_bytes",
-    "read_text",
-    "rest_session",
-    "send",
-    "with_retries",
-]
-
-TransportSettings = NetworkSettings
 _T = TypeVar("_T")
 
-_BY_STATUS: dict[int, type[ServerError]] = {401: UnauthenticatedError, 403: ForbiddenError, 404: NotFoundError}
-#: Statuses of 500 and above that say "never", not "not now".
-_NOT_IMPLEMENTED = (501, 505)
-_ERROR_BODY, _MESSAGE, _SHORT = 16384, 2000, 300
 #: Bytes of an answer that is held whole: a page of a listing, credentials.
 _LARGEST_ANSWER = 32 << 20
 MAX_REDIRECTS = 5
@@ -76,8 +53,6 @@ MAX_REDIRECTS = 5
 _SLOWEST = 64 << 10
 #: A compressed answer of more bytes than these may not be so many times as large as what was sent.
 _SUSPICIOUS, _HIGHEST_RATIO = 64 << 20, 200
-_BUSY = "the server is busy or failing; try again later, and ask the provider if it goes on"
-_FAILS = "the server fails on this request each time; ask the provider, naming the table and what the server says"
 _HOSTS = 256
 #: What no second try changes: the request itself cannot be made.
 _UNSENDABLE = (
@@ -100,16 +75,7 @@ def with_retries(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
         return retry(lambda: _in_time(settings, call), settings, what="the sharing server")
     except RetryableError as failure:
         error = failure.error or NetworkError(str(failure))
-        raise (_permanent(error) if failure.permanent else error) from None
-
-
-def _permanent(error: DeltaSharingError) -> DeltaSharingError:
-    """A failure that comes each time is called one, in the server's words."""
-    if not isinstance(error, ServerError):
-        return error
-    text = f"{str(error).removesuffix(_BUSY)}{_FAILS}"
-    details = {"status": error.status, "error_code": error.error_code, "said": error.said}
-    return UnavailableError(text, permanent=True, **details)
+        raise (permanent_error(error) if failure.permanent else error) from None
 
 
 def _in_time(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
@@ -157,7 +123,7 @@ def check_endpoint(endpoint: str, what: str = "endpoint") -> None:
 
 
 def send(
-    settings: TransportSettings,
+    settings: NetworkSettings,
     method: str,
     url: str,
     *,
@@ -180,7 +146,7 @@ def send(
         what: What the request is for, as errors say it ("the metadata of share.schema.table").
         authorization: The Authorization header; it is dropped on a redirect to another host.
         expired: A sentence for a 401, on the token's expiry.
-        server: Who is asked, as errors say it.
+        server: The kind of server, as errors call it.
         refused: Advice for a 4xx, in place of that on tables.
         follow: Whether redirects are followed.
         secrets: What else of the request must not be quoted, should the server echo it.
@@ -195,52 +161,41 @@ def send(
     parts = split_url(url)
     if parts is None:
         raise ConfigError(f"{what}: the {server}'s address is not a URL; check the profile")
-    asked = _Asked(what, server, expired, refused, (*_secrets_of(authorization), *secrets))
+    purpose = RequestPurpose(what, server, expired, refused, (*secrets_in(authorization), *secrets))
     sent = {"Accept-Encoding": ACCEPT_ENCODING, **(headers or {})}
     if authorization is not None:
         sent["Authorization"] = authorization
     target, hosts = url, [parts.netloc]
     for _ in range(MAX_REDIRECTS + 1):
-        response = _exchange(settings, method, target, asked, sent, elsewhere=target != url, **arguments)
+        response = _exchange(settings, method, target, purpose, sent, elsewhere=target != url, **arguments)
         if response.status_code < 300:
             return response
         location = response.headers.get("location")
         if not (300 <= response.status_code < 400 and location and follow):
             with response:
-                answered = _mapped(response, asked, hosts)
+                answered = error_of_response(response, purpose, hosts)
             if isinstance(answered, UnavailableError):
                 raise RetryableError(answered, retry_after(response.headers.get("retry-after")), busy=True)
             raise answered
         response.close()
-        target = _redirected(target, location, method, response.status_code, asked, sent)
+        target = _redirected(target, location, method, response.status_code, purpose, sent)
         hosts.append(urlsplit(target).netloc)
         arguments.pop("params", None)  # the first URL's; a redirect's target has its own
     raise ResponseError(f"{what}: {hosts[0]} redirects without end; check the endpoint in the profile")
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a request is for, as errors tell it."""
-
-    what: str
-    server: str
-    expired: str
-    refused: str | None
-    secrets: tuple[str, ...] = field(repr=False)
 
 
 def _exchange(
     settings: NetworkSettings,
     method: str,
     url: str,
-    asked: _Asked,
+    purpose: RequestPurpose,
     headers: dict[str, str],
     *,
     elsewhere: bool,
     **arguments: Any,
 ) -> requests.Response:
     """One request and the head of its answer; ``elsewhere`` is where a redirect led."""
-    what, host = asked.what, (urlsplit(url).hostname or "").lower()
+    what, host = purpose.what, (urlsplit(url).hostname or "").lower()
     timeout = (settings.connect_timeout, settings.read_timeout)
     guard = refusing_local_addresses() if elsewhere and not is_loopback(host) else nullcontext()
     try:
@@ -250,7 +205,7 @@ def _exchange(
             )
     except AddressRefusedError as refusal:
         raise ResponseError(
-            f"{what}: the {asked.server} redirects to {host}, which leads to {refusal}, an address of this machine or its "
+            f"{what}: the {purpose.server} redirects to {host}, which leads to {refusal}, an address of this machine or its "
             f"network; check the endpoint in the profile"
         ) from None
     except requests.exceptions.SSLError as error:
@@ -264,12 +219,14 @@ def _exchange(
             f"{what}: the request to {host} cannot be made ({type(error).__name__}); check endpoint and token in the profile"
         ) from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-        raise RetryableError(_unreachable(asked, url, error), unreached=host not in _answered) from None
+        raise RetryableError(unreachable_error(purpose, url, error), unreached=host not in _answered) from None
     _answered.put(host, True)
     return response
 
 
-def _redirected(url: str, location: str, method: str, status: int, asked: _Asked, headers: dict[str, str]) -> str:
+def _redirected(
+    url: str, location: str, method: str, status: int, purpose: RequestPurpose, headers: dict[str, str]
+) -> str:
     """Where a redirect leads, if it is one that may be followed; a token does not go along to another host.
 
     Raises:
@@ -284,7 +241,7 @@ def _redirected(url: str, location: str, method: str, status: int, asked: _Asked
     if refusal is not None or target is None:
         place = f"{after.scheme}://{after.hostname}" if after is not None else "what is no URL"
         raise ResponseError(
-            f"{asked.what}: the {asked.server} redirects to {place} ({status}), which is not followed: {refusal}; "
+            f"{purpose.what}: the {purpose.server} redirects to {place} ({status}), which is not followed: {refusal}; "
             f"check the endpoint in the profile, or ask the provider",
             status=status,
         )
@@ -352,85 +309,3 @@ def broken_off(what: str, error: Exception | None = None) -> RetryableError:
             f"try again, with maxFilesPerRequest (say 10000) if the table has many files"
         )
     )
-
-
-def _unreachable(asked: _Asked, url: str, error: Exception) -> NetworkError:
-    """The error of a request that got no answer."""
-    server, host, cause = asked.server, urlsplit(url).hostname, type(error).__name__
-    if isinstance(error, requests.exceptions.ProxyError):
-        failed = f"the proxy on the way to the {server} {host} refused or could not be reached"
-    elif isinstance(error, requests.Timeout):
-        failed = f"the {server} {host} timed out"
-    else:
-        failed = f"the {server} {host} could not be reached"
-        cause = connection_reason(error, url) or cause
-    return NetworkError(
-        f"{asked.what}: {failed} ({cause}); check the endpoint in the profile, the network and the proxy settings"
-    )
-
-
-def _mapped(response: requests.Response, asked: _Asked, hosts: list[str]) -> ServerError:
-    status = response.status_code
-    code, message = _error_body(response, asked.secrets)
-    quoted = f": {message}" if message else ""
-    elsewhere = (
-        f" (redirected from {hosts[0]} to {hosts[-1]}, which is not sent the token)" if len(set(hosts)) > 1 else ""
-    )
-    cause = f"{asked.what}: the {asked.server} answered {status}{f' {code}' if code else ''}{quoted}{elsewhere}"
-    busy = status in (408, 429) or (status >= 500 and status not in _NOT_IMPLEMENTED)
-    if status < 400:
-        advice = "that is a redirect without a target, or one that is not followed; check the endpoint in the profile"
-        return ResponseError(f"{cause}; {advice}", status=status, error_code=code)
-    if busy:
-        advice = _BUSY
-    elif asked.refused is not None:
-        advice = asked.refused
-    elif status == 401:
-        advice = f"{asked.expired or 'the token is not valid'}; ask the provider for a new profile"
-    elif status == 403:
-        advice = "the profile may not read this; ask the provider of the share for access"
-    elif status == 404:
-        advice = "check the names of share, schema and table, and the endpoint in the profile"
-    else:
-        advice = "check the options of the load, and ask the provider if they are right"
-    kind = _BY_STATUS.get(status) or (UnavailableError if busy else RequestRefusedError)
-    return kind(f"{cause}; {advice}", status=status, error_code=code, said=message)
-
-
-def _error_body(response: requests.Response, secrets: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """``errorCode`` and ``message`` of an error's body, whatever it is; a server that echoes the token is not quoted."""
-    data = bytearray()
-    try:
-        for chunk in iter_body(response):
-            data += chunk
-            if len(data) >= _ERROR_BODY:
-                break
-    except (BodyError, urllib3.exceptions.HTTPError, OSError):
-        if not data:
-            return None, None
-    text = data[:_ERROR_BODY].decode("utf-8", "replace")
-    if len(data) > _ERROR_BODY:
-        # The cut may have left a part of an echoed token.
-        text = text[: max(0, _ERROR_BODY - 6 * max(map(len, secrets), default=0))]
-
-    def clean(value: object, length: int) -> str | None:
-        return " ".join(without_secrets(str(value), secrets).split())[:length] or None
-
-    try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError):
-        return None, clean(text, _SHORT)
-    if not isinstance(tree, dict):
-        return None, clean(tree, _SHORT)
-    code = tree.get("errorCode") or tree.get("error_code") or tree.get("error")
-    message = tree.get("message") or tree.get("error_description")
-    return clean(code, _SHORT) if code else None, clean(message, _MESSAGE) if message else None
-
-
-def _secrets_of(authorization: str | None) -> tuple[str, ...]:
-    """What of an Authorization header must not be quoted: the token, or a password and its encoding."""
-    scheme, _, value = (authorization or "").partition(" ")
-    parts = [value]
-    if scheme == "Basic":
-        parts.append(base64.b64decode(value).decode("utf-8", "replace").partition(":")[2])
-    return tuple(secret for secret in parts if len(secret) > 3)

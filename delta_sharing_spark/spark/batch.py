@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
+    from delta_sharing_spark.options import ReadOptions
     from delta_sharing_spark.scan.plan import Split
 
 
@@ -31,9 +32,8 @@ class SplitPartition(InputPartition):
 class DeltaSharingReader(DataSourceReader):
     """Plans in ``partitions()``, reads in ``read()``. A task's copy holds nothing: splits carry what they need."""
 
-    def __init__(self, options: dict[str, str], scan: ResolvedScan | None, schema: StructType, loaded_at: int) -> None:
+    def __init__(self, options: ReadOptions, scan: ResolvedScan | None, schema: StructType) -> None:
         self._options = options
-        self._loaded_at = loaded_at
         self._scan = scan
         self._schema = schema
         self._filters: list[Any] = []
@@ -48,10 +48,9 @@ class DeltaSharingReader(DataSourceReader):
 
         from delta_sharing_spark.access.plan import plan
         from delta_sharing_spark.access.resolve import resolve
-        from delta_sharing_spark.options import parse_options
         from delta_sharing_spark.schema.types import Struct, parse_type
 
-        scan = self._scan or resolve(parse_options(self._options, loaded_at=self._loaded_at))
+        scan = self._scan or resolve(self._options)
         user_schema = parse_type(self._schema.jsonValue(), str(scan.table), "")
         assert isinstance(user_schema, Struct)
         if self._filters:
@@ -73,8 +72,8 @@ class DeltaSharingReader(DataSourceReader):
 class FilteringReader(DeltaSharingReader):
     """With ``pushdown=query``: Spark's filters become hints and skip files and row groups. Spark applies them again."""
 
-    def __init__(self, options: dict[str, str], scan: ResolvedScan | None, schema: StructType, loaded_at: int) -> None:
-        super().__init__(options, scan, schema, loaded_at)
+    def __init__(self, options: ReadOptions, scan: ResolvedScan | None, schema: StructType) -> None:
+        super().__init__(options, scan, schema)
         from delta_sharing_spark.spark.filters import PushedFilters
 
         self.pushFilters = PushedFilters(self._filters.extend)  # type: ignore[method-assign]  # see PushedFilters
@@ -86,12 +85,13 @@ def make_reader(
     """The reader for these options, of a table that was loaded at a moment in microseconds since 1970.
 
     Raises:
-        OptionError: The scan was resolved when it was not known to be a batch, and its options are a stream's.
+        OptionError: An unknown option or value, or options of a stream.
     """
-    from delta_sharing_spark.options import check_batch
+    from delta_sharing_spark.options import check_batch, parse_options
 
-    if scan is not None:
-        check_batch(scan.options)
-    pushdown = next((v for k, v in options.items() if k.lower() == "pushdown"), "off")
-    reader = FilteringReader if pushdown.strip().lower() == "query" else DeltaSharingReader
-    return reader(options, scan, schema, loaded_at)
+    if scan is None:
+        parsed = parse_options(options, loaded_at=loaded_at)
+    else:
+        parsed = scan.options  # parsed when it was not known yet to be a batch
+        check_batch(parsed)
+    return (FilteringReader if parsed.pushdown == "query" else DeltaSharingReader)(parsed, scan, schema)

@@ -11,12 +11,12 @@ from delta_sharing_spark.native.plan import StepAsideError, why_not
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
 from delta_sharing_spark.spark.native import Reach, native_frame, reach_of
 from delta_sharing_spark.spark.register import register
-from delta_sharing_spark.table import ENGINES
+from delta_sharing_spark.table_scan import ENGINES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from delta_sharing_spark.table import Scan
+    from delta_sharing_spark.table_scan import Scan
 
 _log = logging.getLogger(__name__)
 

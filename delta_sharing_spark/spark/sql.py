@@ -30,7 +30,7 @@ from delta_sharing_spark.spark.plan_reading import PlanningRelations
 from delta_sharing_spark.spark.register import active_session, register
 from delta_sharing_spark.spark.statement import is_connect, require_query
 from delta_sharing_spark.spark.table_names import TableReference, table_references, tokens_of, with_frames
-from delta_sharing_spark.table import cheapest_column, quoted_column
+from delta_sharing_spark.table_scan import cheapest_column, quoted_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
-    from delta_sharing_spark.access.stream.planner import Limits, Position, StreamPlanner
+    from delta_sharing_spark.access.stream.planner import StreamPlanner
+    from delta_sharing_spark.access.stream.position import Limits, Position
 
 
 class _StreamReader(DataSourceStreamReader):
@@ -115,7 +116,14 @@ class _StreamReader(DataSourceStreamReader):
         return self._opened
 
     def _limits(self) -> Limits:
-        from delta_sharing_spark.access.stream.planner import Limits
+        from delta_sharing_spark.access.stream.position import DEFAULT_LIMITS, Limits
+
+        limits = self._stated_limits()
+        return limits if limits != Limits() else DEFAULT_LIMITS
+
+    def _stated_limits(self) -> Limits:
+        """The bounds that the user set."""
+        from delta_sharing_spark.access.stream.position import Limits
 
         options = self._open()[0].options
         return Limits(options.max_files_per_trigger, options.max_bytes_per_trigger)
@@ -133,7 +141,7 @@ class _AdmissionReader(_StreamReader, compat.AvailableNow):
     @entrance
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         """The end of the batch that begins at ``start``."""
-        from delta_sharing_spark.access.stream.planner import Limits
+        from delta_sharing_spark.access.stream.position import Limits
 
         return self._advance(start, Limits() if compat.reads_all(limit) else self._limits())
 
@@ -152,11 +160,7 @@ class _RememberingReader(_StreamReader):
 
     def _limits(self) -> Limits:
         """Only bounds that the user set: Trigger.AvailableNow is one batch here, which a default would cut short."""
-        from delta_sharing_spark.access.stream.planner import Limits
-
-        limits = super()._limits()
-        named = {name.lower() for name in self._options}
-        return limits if named & {"maxfilespertrigger", "maxbytespertrigger"} else Limits()
+        return self._stated_limits()
 
     def _remember(self, end: dict[str, Any]) -> None:
         self._last_end = end

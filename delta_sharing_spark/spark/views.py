@@ -15,7 +15,7 @@ from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.spark.lanes import checked_engine, frame_of
-from delta_sharing_spark.table import Scan
+from delta_sharing_spark.table_scan import Scan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -35,7 +35,7 @@ def parsed(streaming: bool | None = False, **options: str) -> ReadOptions:
         ({"maxBytesPerTrigger": "10G"}, "max_bytes_per_trigger", 10 << 30),
         ({"maxBytesPerTrigger": "7"}, "max_bytes_per_trigger", 7),
         ({"maxFilesPerTrigger": "2"}, "max_files_per_trigger", 2),
-        ({}, "max_files_per_trigger", 1000),
+        ({}, "max_files_per_trigger", None),
         ({"maxBytesPerTrigger": "1b"}, "max_files_per_trigger", None),
         ({"ignoreChanges": "TRUE"}, "ignore_changes", True),
         ({"startingVersion": "latest"}, "starting_version", "latest"),

@@ -29,9 +29,9 @@ from delta_sharing_spark.storage.locations import EXTRAS, Location, parse_locati
 if TYPE_CHECKING:
     from delta_sharing_spark.deltalog.add_batch import AddBatch
     from delta_sharing_spark.deltalog.replay import Head, Snapshot
+    from delta_sharing_spark.network.settings import NetworkSettings
     from delta_sharing_spark.sharing.address import TableName
     from delta_sharing_spark.sharing.profile import Profile
-    from delta_sharing_spark.sharing.transport import TransportSettings
     from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
 #: Seconds within which the driver knows whether a table's locations can be read.
@@ -153,7 +153,7 @@ class TableDirectory:
 
 def open_directory(
     profile: Profile,
-    transport: TransportSettings,
+    transport: NetworkSettings,
     table: TableName,
     head: TableSnapshotHead,
     *,
@@ -235,7 +235,7 @@ def _with_deadline(settings: StorageSettings, seconds: float) -> StorageSettings
     )
 
 
-def _rest_with_deadline(transport: TransportSettings, seconds: float) -> TransportSettings:
+def _rest_with_deadline(transport: NetworkSettings, seconds: float) -> NetworkSettings:
     return replace(
         transport,
         connect_timeout=min(transport.connect_timeout, seconds / 3),
@@ -309,7 +309,7 @@ def _together(
 
 def table_tokens(
     profile: Profile,
-    transport: TransportSettings,
+    transport: NetworkSettings,
     table: TableName,
     head: TableSnapshotHead,
     location: str | None = None,

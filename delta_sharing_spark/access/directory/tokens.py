@@ -22,9 +22,9 @@ from delta_sharing_spark.storage.locations import Kind, Location, parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
 
 if TYPE_CHECKING:
+    from delta_sharing_spark.network.settings import NetworkSettings
     from delta_sharing_spark.sharing.address import TableName
     from delta_sharing_spark.sharing.profile import Profile
-    from delta_sharing_spark.sharing.transport import TransportSettings
     from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 
 _LOG = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class SharingIssuer:
     """
 
     profile: Profile = field(repr=False)
-    settings: TransportSettings = field(repr=False, compare=False)
+    settings: NetworkSettings = field(repr=False, compare=False)
     table: TableName
     root: Location
 

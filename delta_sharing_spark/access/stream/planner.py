@@ -1,9 +1,4 @@
-"""Positions in a table's history, and how far a batch of a stream goes from one.
-
-A position ``(version, index)`` says that everything before file ``index`` of ``version`` was read; with ``snapshot`` the
-files are those of the whole table at that version, else those the version added. The end of a version is the position
-``(version + 1, 0)``.
-"""
+"""Plans the batches of a stream: how far each goes from the position of the last one, and which files lie between."""
 
 from __future__ import annotations
 
@@ -25,6 +20,7 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import spec_of, splits_of
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.stream.position import BatchBudget, Limits, Position
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
 from delta_sharing_spark.errors import OptionError, StreamError, VersionError
 from delta_sharing_spark.scan.plan import FileTask, ReadSpec, Split
@@ -33,28 +29,6 @@ from delta_sharing_spark.schema.types import Struct
 _log = logging.getLogger(__name__)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SHORTEST_POLL = 10.0
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
-    """See the module's docstring."""
-
-    version: int
-    index: int = 0
-    snapshot: bool = False
-
-    @property
-    def in_the_middle(self) -> bool:
-        """Whether it counts files of a version, so that their order must stay."""
-        return self.index > 0 or self.snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much one batch takes at most; None is without bound. Bytes are a soft bound: one file always fits."""
-
-    files: int | None = None
-    bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -148,7 +122,7 @@ class StreamPlanner:
         """
         target = self._target(start)
         parts: list[tuple[list[FileTask], SplitAccess]] = []
-        position, budget = start, _BatchBudget(limits)
+        position, budget = start, BatchBudget(limits)
         if position.snapshot:
             tasks, access = self._snapshot_of(position)
             count = budget.take(tasks[position.index :], whole=False)
@@ -225,7 +199,7 @@ class StreamPlanner:
         self,
         position: Position,
         target: int,
-        budget: _BatchBudget,
+        budget: BatchBudget,
         parts: list[tuple[list[FileTask], SplitAccess]],
         *,
         begun: bool,
@@ -398,41 +372,6 @@ def open_stream(
     """
     spec = spec_of(scan, user_schema)
     return StreamPlanner(scan, opener, spec, policy_of(scan, spec.schema, columns_chosen=columns_chosen))
-
-
-class _BatchBudget:
-    """How much a batch has taken of its limits."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._files = self._bytes = 0
-
-    @property
-    def full(self) -> bool:
-        limits = self._limits
-        return (limits.files is not None and self._files >= limits.files) or (
-            limits.bytes is not None and self._bytes >= limits.bytes
-        )
-
-    def take(self, tasks: list[FileTask], *, whole: bool) -> int:
-        """How many of ``tasks`` still fit. ``whole``: all or, unless nothing was taken yet, none (a commit is not split)."""
-        if whole:
-            size = sum(t.size for t in tasks)
-            limits = self._limits
-            over = (limits.files is not None and self._files + len(tasks) > limits.files) or (
-                limits.bytes is not None and self._bytes + size > limits.bytes
-            )
-            if over and self._files:
-                return 0
-            self._files += len(tasks)
-            self._bytes += size
-            return len(tasks)
-        for count, task in enumerate(tasks):
-            if self.full:
-                return count
-            self._files += 1
-            self._bytes += task.size
-        return len(tasks)
 
 
 def _order_within_version(task: FileTask) -> tuple[str, str]:

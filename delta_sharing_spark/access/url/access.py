@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from delta_sharing_spark.access.url.expiry import earliest, renew_at, url_end
 from delta_sharing_spark.access.url.renewal import RenewalContext, fresh_url
 from delta_sharing_spark.errors import NetworkError, ServerError
+from delta_sharing_spark.network.sessions import data_session
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
-from delta_sharing_spark.sharing.transport import TransportSettings, data_session
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.ranges import ByteSource, Part
 
@@ -75,7 +76,7 @@ class UrlAccess(FileAccess):
         files: The files of the split, which one renewal should find.
     """
 
-    settings: TransportSettings = field(repr=False)
+    settings: NetworkSettings = field(repr=False)
     policy: HttpPolicy
     renewal: RenewalContext | None = field(default=None, repr=False)
     planned_at: float = 0.0

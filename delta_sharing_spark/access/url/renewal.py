@@ -26,13 +26,13 @@ from delta_sharing_spark.errors import (
     RequestRefusedError,
     TableChangedError,
 )
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.schema.types import Field
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import ChangesQuery, Query, QueryResponse, SharingRest
-from delta_sharing_spark.sharing.transport import TransportSettings
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class RenewalContext:
     table: TableName
     table_id: str
     profile: Profile = field(repr=False)
-    settings: TransportSettings = field(repr=False)
+    settings: NetworkSettings = field(repr=False)
     query: Query | ChangesQuery = field(repr=False)
     pinned: bool
     formats: tuple[str, ...]

@@ -15,12 +15,12 @@ from delta_sharing_spark.access.negotiate import Decision
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.resolved_scan import NegotiatedTable
 from delta_sharing_spark.deltalog.replay import Snapshot
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.transport import TransportSettings
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, TableSnapshotHead
 from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -61,7 +61,7 @@ def opened(
     **options,
 ) -> TableDirectory:
     settings = StorageSettings(endpoint=endpoint, retry_seconds=retry_seconds, first_wait=0.01)
-    return open_directory(profile, TransportSettings(), NAME, head, settings=settings, **options)
+    return open_directory(profile, NetworkSettings(), NAME, head, settings=settings, **options)
 
 
 def falling_back(by_directory: Callable[[], Any]) -> TableOpener:
@@ -69,7 +69,7 @@ def falling_back(by_directory: Callable[[], Any]) -> TableOpener:
     decision = Decision("dir", "many files", fallback="url")
     options = parse_options({"path": str(NAME)})
     head = TableSnapshotHead(None, "delta", Protocol(1, ()), Metadata("", "", ()))
-    negotiated = NegotiatedTable(options, PROFILE, TransportSettings(), NAME, head, decision)
+    negotiated = NegotiatedTable(options, PROFILE, NetworkSettings(), NAME, head, decision)
     modes: Any = {"dir": lambda _: by_directory(), "url": lambda _: "by url"}
     return TableOpener(negotiated, modes)
 

@@ -29,9 +29,9 @@ from delta_sharing_spark.errors import (
     TableChangedError,
     UnsupportedFeatureError,
 )
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.transport import TransportSettings
 from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
@@ -414,7 +414,7 @@ def test_a_storage_that_falls_silent_while_the_log_is_read_is_given_up_for_url(
     def by_directory(seconds: float = 2) -> TableDirectory:
         return open_directory(
             PROFILE,
-            TransportSettings(),
+            NetworkSettings(),
             NAME,
             head,
             settings=settings,

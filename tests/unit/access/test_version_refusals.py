@@ -33,7 +33,7 @@ SCHEMA = pa.schema([("id", pa.int64())])
     ],
 )  # fmt: skip
 def test_what_a_refusal_is_about(words: str, about: bool) -> None:
-    assert is_about_versions(RequestRefusedError("", said=words)) == about
+    assert is_about_versions(RequestRefusedError("", server_message=words)) == about
 
 
 @pytest.mark.parametrize("engine", ["protocol", "reference"])

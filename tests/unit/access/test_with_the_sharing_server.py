@@ -20,11 +20,11 @@ from shared_tables import split_of, upload
 from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
 from delta_sharing_spark.access.directory.tokens import SharingIssuer, TokenCache
 from delta_sharing_spark.errors import CredentialError, RequestRefusedError
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.sharing.transport import TransportSettings
 from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.testing.server import SharedTable, SharingServer
@@ -72,7 +72,7 @@ def server() -> Iterator[SharingServer]:
 
 def _open(server: SharingServer, **options: Any) -> TableDirectory:
     profile = Profile(f"http://127.0.0.1:{server.port}/delta-sharing", bearer_token=TOKEN)
-    transport = TransportSettings(retry_seconds=1)
+    transport = NetworkSettings(retry_seconds=1)
     head = SharingRest(profile, transport).metadata(NAME)
     return open_directory(profile, transport, NAME, head, **options)
 
@@ -140,10 +140,10 @@ def test_the_profile_stays_on_the_driver_if_asked(server: SharingServer, table: 
 
 def test_two_recipients_in_one_process_share_no_token(table: DeltaTableBuilder, server: SharingServer) -> None:
     server.add_table(str(NAME), table.path, access_modes=BOTH)
-    url, transport = f"http://127.0.0.1:{server.port}/delta-sharing", TransportSettings(retry_seconds=0)
+    url, transport = f"http://127.0.0.1:{server.port}/delta-sharing", NetworkSettings(retry_seconds=0)
     root = parse_location(table.path.as_uri())
     one = SharingIssuer(Profile(url, bearer_token=TOKEN), transport, NAME, root)
-    same = SharingIssuer(Profile(url, bearer_token=TOKEN), TransportSettings(retry_seconds=9), NAME, root)
+    same = SharingIssuer(Profile(url, bearer_token=TOKEN), NetworkSettings(retry_seconds=9), NAME, root)
     other = SharingIssuer(Profile(url, bearer_token="wrong"), transport, NAME, root)
     cache = TokenCache()
     assert cache.get(one, root) == cache.get(same, root)
@@ -155,7 +155,7 @@ def test_many_threads_ask_the_server_once(server: SharingServer, table: DeltaTab
     server.add_table(str(NAME), table.path, access_modes=BOTH)
     profile = Profile(f"http://127.0.0.1:{server.port}/delta-sharing", bearer_token=TOKEN)
     root = parse_location(table.path.as_uri())
-    issuer, cache = SharingIssuer(profile, TransportSettings(), NAME, root), TokenCache()
+    issuer, cache = SharingIssuer(profile, NetworkSettings(), NAME, root), TokenCache()
     threads = [threading.Thread(target=cache.get, args=(issuer, root)) for _ in range(8)]
     for thread in threads:
         thread.start()

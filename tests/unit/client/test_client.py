@@ -20,7 +20,8 @@ from delta_sharing_spark import SharingClient, functions
 from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError, ProfileError, SchemaError
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.table import SharedTable, cheapest_column, quoted_column
+from delta_sharing_spark.table import SharedTable
+from delta_sharing_spark.table_scan import cheapest_column, quoted_column
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

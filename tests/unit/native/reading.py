@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan, plan_native
-from delta_sharing_spark.table import Scan
+from delta_sharing_spark.table_scan import Scan
 
 
 class RemoteError(OSError):

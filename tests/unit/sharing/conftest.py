@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from scripted_server import TOKEN, Clock, ScriptedServer
 
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing import transport
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.sharing.transport import TransportSettings
 
 
 @pytest.fixture
@@ -26,15 +26,15 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def settings(clock: Clock) -> TransportSettings:
-    return TransportSettings(connect_timeout=5, read_timeout=5, retry_seconds=100, sleep=clock.sleep, clock=clock)
+def settings(clock: Clock) -> NetworkSettings:
+    return NetworkSettings(connect_timeout=5, read_timeout=5, retry_seconds=100, sleep=clock.sleep, clock=clock)
 
 
 @pytest.fixture
-def rest_of(settings: TransportSettings) -> Callable[..., SharingRest]:
+def rest_of(settings: NetworkSettings) -> Callable[..., SharingRest]:
     """A client of a server, with a profile of the given fields (a bearer token's by default)."""
 
-    def make(server: ScriptedServer, settings: TransportSettings = settings, **fields: Any) -> SharingRest:
+    def make(server: ScriptedServer, settings: NetworkSettings = settings, **fields: Any) -> SharingRest:
         profile = {"shareCredentialsVersion": 1, "endpoint": server.endpoint, "bearerToken": TOKEN} | fields
         return SharingRest(load_profile(profile), settings)
 

@@ -32,8 +32,8 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
+from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.sharing.response_lines import Page, iter_lines, parse_page
-from delta_sharing_spark.sharing.transport import RetryableError
 from delta_sharing_spark.sharing.wire_records import EndStreamAction, FileRecord, Metadata, Protocol, VectorDescriptor
 
 T = "s.d.t"

@@ -26,8 +26,8 @@ from delta_sharing_spark.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing import auth
-from delta_sharing_spark.sharing.transport import TransportSettings
 
 
 @pytest.fixture(autouse=True)
@@ -411,7 +411,7 @@ def test_no_secret_is_told_anywhere(
                     issue(server)
                     server.on("/shares", Reply({}))
                     server.on(faulty, fault)
-                    rest = rest_of(server, TransportSettings(retry_seconds=2, sleep=clock.sleep, clock=clock), **fields)
+                    rest = rest_of(server, NetworkSettings(retry_seconds=2, sleep=clock.sleep, clock=clock), **fields)
                     told = repr(rest) + str(rest)
                     try:
                         list(rest.list_shares())

@@ -523,9 +523,9 @@ def test_a_client_is_cheap_to_carry(server: ScriptedServer, rest: SharingRest) -
     """Executors rebuild it from profile and settings; connections belong to the process."""
     from dataclasses import replace
 
-    from delta_sharing_spark.sharing.transport import TransportSettings
+    from delta_sharing_spark.network.settings import NetworkSettings
 
-    carried = pickle.loads(pickle.dumps(replace(rest, settings=TransportSettings())))
+    carried = pickle.loads(pickle.dumps(replace(rest, settings=NetworkSettings())))
     server.on("/version", Reply(headers=V7))
     assert carried.table_version(NAME) == 7
     assert len(pickle.dumps(carried)) < 2000

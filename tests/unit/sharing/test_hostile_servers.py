@@ -104,7 +104,7 @@ WITHOUT_END = {
 @pytest.mark.parametrize("speak", WITHOUT_END.values(), ids=WITHOUT_END)
 @pytest.mark.parametrize("asked", ["listing", "query", "data", "profile"])
 def test_answers_without_end(speak: Speak, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delta_sharing_spark.sharing.transport.NetworkSettings", lambda **_: HASTY)
+    monkeypatch.setattr("delta_sharing_spark.network.settings.NetworkSettings", lambda **_: HASTY)
     with RawServer(speak) as server:
         rest = SharingRest(
             load_profile({"shareCredentialsVersion": 1, "endpoint": server.url, "bearerToken": TOKEN}), HASTY

@@ -33,11 +33,12 @@ from delta_sharing_spark.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from delta_sharing_spark.network.retry import backoff
+from delta_sharing_spark.network.retry import RetryableError, backoff
 from delta_sharing_spark.network.sessions import data_session, rest_session
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import Query, SharingRest
-from delta_sharing_spark.sharing.transport import RetryableError, TransportSettings, check_endpoint, with_retries
+from delta_sharing_spark.sharing.transport import check_endpoint, with_retries
 
 
 def unused_port() -> int:
@@ -147,7 +148,7 @@ def test_any_header_is_understood_or_an_error_of_ours(server: ScriptedServer, re
         rest.query(NAME, Query())
 
 
-def test_a_host_that_was_never_there_is_told_soon(settings: TransportSettings, clock: Clock) -> None:
+def test_a_host_that_was_never_there_is_told_soon(settings: NetworkSettings, clock: Clock) -> None:
     """A mistyped port does not take the minutes that an outage is given."""
     rest = SharingRest(Profile(f"http://127.0.0.1:{unused_port()}", bearer_token=TOKEN), settings)
     begin = clock()
@@ -159,7 +160,7 @@ def test_a_host_that_was_never_there_is_told_soon(settings: TransportSettings, c
     assert "127.0.0.1 refused the connection: nothing listens on port" in str(e.value)
 
 
-def test_a_host_of_an_unknown_name_is_told_as_one(settings: TransportSettings) -> None:
+def test_a_host_of_an_unknown_name_is_told_as_one(settings: NetworkSettings) -> None:
     rest = SharingRest(Profile("https://sharing.invalid/api", bearer_token=TOKEN), settings)
     with pytest.raises(NetworkError, match=r"there is no host of the name sharing\.invalid"):
         rest.table_version(NAME)
@@ -184,12 +185,12 @@ def test_a_server_that_is_silent(rest_of: Rest, server: ScriptedServer, clock: C
         return OK
 
     server.on("/version", slow)
-    rest = rest_of(server, TransportSettings(read_timeout=0.1, retry_seconds=1, sleep=clock.sleep, clock=clock))
+    rest = rest_of(server, NetworkSettings(read_timeout=0.1, retry_seconds=1, sleep=clock.sleep, clock=clock))
     with pytest.raises(NetworkError, match="timed out"):
         rest.table_version(NAME)
 
 
-def test_what_is_not_transient_is_raised_as_it_is(settings: TransportSettings, clock: Clock) -> None:
+def test_what_is_not_transient_is_raised_as_it_is(settings: NetworkSettings, clock: Clock) -> None:
     """T53: other errors are never retried."""
     for error in (RuntimeError("x"), ConfigError("y"), KeyboardInterrupt()):
 
@@ -261,14 +262,14 @@ def test_endpoints_that_may_have_the_token(endpoint: str) -> None:
         ("https://server:port", "is not a URL"),
     ],
 )
-def test_endpoints_that_may_not(endpoint: str, message: str, settings: TransportSettings) -> None:
+def test_endpoints_that_may_not(endpoint: str, message: str, settings: NetworkSettings) -> None:
     rest = SharingRest(Profile(endpoint, bearer_token=TOKEN), settings)
     with pytest.raises(ConfigError, match=message) as caught:
         list(rest.list_shares())
     assert "s3cret" not in str(caught.value)
 
 
-def test_what_cannot_be_sent_is_no_network_error(server: ScriptedServer, settings: TransportSettings) -> None:
+def test_what_cannot_be_sent_is_no_network_error(server: ScriptedServer, settings: NetworkSettings) -> None:
     """http.client quotes a header that it refuses: the message does not."""
     rest = SharingRest(Profile(server.endpoint, bearer_token="secr3t\nX: y"), settings)
     with pytest.raises(ConfigError, match="cannot be made") as caught:
@@ -313,7 +314,7 @@ def test_debug_logs_hold_no_url_query(server: ScriptedServer, caplog: pytest.Log
     """urllib3 logs the path of every request; the query of a presigned URL is a secret."""
     server.on("", Reply(b"x"))
     with caplog.at_level(logging.DEBUG):
-        data_session(TransportSettings()).get(f"{server.endpoint}/f.parquet?X-Amz-Signature=s3cret", timeout=5)
+        data_session(NetworkSettings()).get(f"{server.endpoint}/f.parquet?X-Amz-Signature=s3cret", timeout=5)
     assert "f.parquet?[redacted]" in caplog.text
     assert "s3cret" not in caplog.text
 
@@ -321,7 +322,7 @@ def test_debug_logs_hold_no_url_query(server: ScriptedServer, caplog: pytest.Log
 # Sessions
 
 
-def test_sessions_are_shared_by_what_they_depend_on(settings: TransportSettings, tmp_path: Path) -> None:
+def test_sessions_are_shared_by_what_they_depend_on(settings: NetworkSettings, tmp_path: Path) -> None:
     same = replace(settings, read_timeout=1.0)
     assert rest_session(settings) is rest_session(same)
     assert rest_session(settings) is not data_session(settings)
@@ -333,7 +334,7 @@ def test_sessions_are_shared_by_what_they_depend_on(settings: TransportSettings,
     assert len({id(rest_session(s)) for s in (settings, *others)}) == 4
 
 
-def test_the_number_of_sessions_is_bounded(settings: TransportSettings) -> None:
+def test_the_number_of_sessions_is_bounded(settings: NetworkSettings) -> None:
     from delta_sharing_spark.network import sessions
 
     for number in range(40):
@@ -341,7 +342,7 @@ def test_the_number_of_sessions_is_bounded(settings: TransportSettings) -> None:
     assert len(sessions._sessions) <= 16
 
 
-def test_the_user_agent(server: ScriptedServer, rest_of: Rest, settings: TransportSettings) -> None:
+def test_the_user_agent(server: ScriptedServer, rest_of: Rest, settings: NetworkSettings) -> None:
     server.on("/version", OK)
     rest_of(server, replace(settings, caller_org="Ac me\n\u00e9", engine="Spark/4.3.0")).table_version(NAME)
     rest_of(server).table_version(NAME)
@@ -364,7 +365,7 @@ def proxy() -> Iterator[ScriptedServer]:
         yield found
 
 
-def _all_requests(rest_of: Rest, server: ScriptedServer, settings: TransportSettings) -> tuple[int, bytes]:
+def _all_requests(rest_of: Rest, server: ScriptedServer, settings: NetworkSettings) -> tuple[int, bytes]:
     oauth = {"tokenEndpoint": f"{server.endpoint}/oauth", "clientId": "a", "clientSecret": f"b{server.port}"}
     rest = rest_of(server, settings, shareCredentialsVersion=2, type="oauth_client_credentials", **oauth)
     server.on("/oauth", Reply({"access_token": "t", "expires_in": 3600}))
@@ -379,7 +380,7 @@ def test_one_proxy_for_rest_oauth_and_data(
     server: ScriptedServer,
     proxy: ScriptedServer,
     rest_of: Rest,
-    settings: TransportSettings,
+    settings: NetworkSettings,
     monkeypatch: pytest.MonkeyPatch,
     origin: str,
 ) -> None:
@@ -401,7 +402,7 @@ def test_no_proxy(
     server: ScriptedServer,
     proxy: ScriptedServer,
     rest_of: Rest,
-    settings: TransportSettings,
+    settings: NetworkSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
@@ -438,7 +439,7 @@ def test_tls_is_verified_on_loopback_too(secure: ScriptedServer, rest_of: Rest, 
 def test_certificates_from_the_option_or_the_environment(
     secure: ScriptedServer,
     rest_of: Rest,
-    settings: TransportSettings,
+    settings: NetworkSettings,
     certificate: Path,
     monkeypatch: pytest.MonkeyPatch,
     origin: str,
@@ -460,7 +461,7 @@ def test_certificates_from_the_option_or_the_environment(
         sessions._sessions.clear()
 
 
-def test_certificates_that_are_not_there(rest_of: Rest, secure: ScriptedServer, settings: TransportSettings) -> None:
+def test_certificates_that_are_not_there(rest_of: Rest, secure: ScriptedServer, settings: NetworkSettings) -> None:
     with pytest.raises(OptionError, match=r"caBundle names the certificates /nowhere.pem"):
         rest_of(secure, replace(settings, ca_bundle="/nowhere.pem")).table_version(NAME)
 

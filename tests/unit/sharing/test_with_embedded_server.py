@@ -16,11 +16,11 @@ import pytest
 from scripted_server import Clock
 
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnauthenticatedError
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.rest import ChangesQuery, Query, SharingRest
-from delta_sharing_spark.sharing.transport import TransportSettings
 from delta_sharing_spark.sharing.wire_records import FileRecord
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -59,7 +59,7 @@ def rest(server: SharingServer, clock: Clock) -> SharingRest:
 
 
 def client(server: SharingServer, clock: Clock, kind: str = "bearer_token") -> SharingRest:
-    return SharingRest(load_profile(server.profile(kind)), TransportSettings(sleep=clock.sleep, clock=clock))
+    return SharingRest(load_profile(server.profile(kind)), NetworkSettings(sleep=clock.sleep, clock=clock))
 
 
 def shown(record: FileRecord) -> dict[str, Any]:
@@ -264,5 +264,5 @@ def test_a_signed_assertion(server: SharingServer, clock: Clock, tmp_path: Path)
 
     server.identity.check_assertion = check
     profile = jwt_of(server, tmp_path / "key.pem", "RS256", tokenEndpoint=server.token_endpoint)  # type: ignore[arg-type]
-    rest = SharingRest(load_profile(profile | {"endpoint": server.endpoint}), TransportSettings(sleep=clock.sleep))
+    rest = SharingRest(load_profile(profile | {"endpoint": server.endpoint}), NetworkSettings(sleep=clock.sleep))
     assert rest.table_version(PLAIN) == 3

@@ -140,7 +140,9 @@ class _Tries:
         self._failures += 1
         self._wrong_ranges += isinstance(failure, WrongRangeError)
         error = failure.error
-        words = (error.error_code, error.server_message) if isinstance(error, ServerError) and error.status == 500 else None
+        words = (
+            (error.error_code, error.server_message) if isinstance(error, ServerError) and error.status == 500 else None
+        )
         self._same = (self._same + 1 if words == self._words else 1) if words is not None else 0
         self._words = words
 

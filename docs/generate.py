@@ -11,6 +11,8 @@ from delta_sharing_spark.features import features_page
 from delta_sharing_spark.options import options_page
 
 HERE = Path(__file__).parent
+#: A mark of the page of figures, and the block that follows it.
+_FIGURES = re.compile(r"(?s)(<!-- figures: (\w+) -->\n)(?:```text\n.*?```\n)?")
 _TREE = re.compile(r"(?s)(?<=```text\n).*?(?=```\n)")
 
 
@@ -21,7 +23,22 @@ def errors_page() -> str:
     return _TREE.sub(lambda _: textwrap.dedent(drawn).strip("\n") + "\n", page, count=1)
 
 
-PAGES = {"options.md": options_page, "features.md": features_page, "errors.md": errors_page}
+def benchmarks_page() -> str:
+    """The page of figures as it stands, with what ``benchmarks/figures.py`` kept of each benchmark."""
+
+    def kept(mark: re.Match[str]) -> str:
+        file = HERE.parent / "benchmarks" / "figures" / f"{mark[2]}.txt"
+        return mark[1] + (f"```text\n{file.read_text(encoding='utf-8')}```\n" if file.exists() else "")
+
+    return _FIGURES.sub(kept, (HERE / "benchmarks.md").read_text(encoding="utf-8"))
+
+
+PAGES = {
+    "options.md": options_page,
+    "features.md": features_page,
+    "errors.md": errors_page,
+    "benchmarks.md": benchmarks_page,
+}
 
 
 def main() -> None:

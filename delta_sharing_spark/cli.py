@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="[PROFILE#][SHARE[.SCHEMA[.TABLE]]]",
         help=f"what to look into, after {profile}; or a profile alone",
     )
+    ls.add_argument("inside", nargs="?", metavar="", help=argparse.SUPPRESS)  # ls PROFILE SHARE, as people write it
     ls.add_argument("--long", "-l", action="store_true", help="all that the server tells: ids, locations, access modes")
     ls.add_argument("--limit", type=_positive, metavar="N", help="at most so many lines")
     ls.set_defaults(run=_ls)
@@ -165,7 +166,7 @@ def _ls(given: argparse.Namespace) -> int:
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.display import Listing
 
-    profile, path = _profile_and_path(given.where)
+    profile, path = _profile_and_path(given.where if given.inside is None else f"{given.where}#{given.inside}")
     client = SharingClient(profile or None, **_options(given))
     items = _inside(client, path)[: given.limit]
     if given.json:
@@ -331,7 +332,7 @@ def _serve(given: argparse.Namespace) -> int:
         out.write(f"A sharing server runs at {server.endpoint}. Read its tables with\n\n")
         for name in names:
             out.write(f'  spark.read.format("deltaSharing").load("{profile}#{name}")\n')
-        out.write("\nEnd it with Ctrl-C.\n")
+        out.write(f"\nor look into it: delta-sharing-spark ls {profile}\nEnd it with Ctrl-C.\n")
         out.flush()
         _until_ended()
     return DONE

@@ -68,6 +68,11 @@ def test_ls(run: Run, profile: str, path: str, names: set[str]) -> None:
     assert names <= set(out.split())
 
 
+def test_ls_takes_profile_and_name_as_two_words(run: Run, profile: str) -> None:
+    assert run("ls", profile, "demo.city") == run("ls", f"{profile}#demo.city")
+    assert run("ls", profile, "demo.city.bicycles")[0] == 0
+
+
 def test_ls_takes_the_profile_from_the_environment(run: Run, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELTA_SHARING_PROFILE", profile)
     assert "dotted.share" in run("ls")[1]

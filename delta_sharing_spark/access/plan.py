@@ -57,6 +57,10 @@ class ScanPlan:
     exact_rows: int | None = None
 
 
+#: A split of fewer bytes than a row group's header takes would only be one more of those that read nothing.
+_LEAST_SPLIT_BYTES = 1 << 10
+
+
 def plan(
     scan: ResolvedScan,
     wanted: Struct | None = None,
@@ -153,7 +157,7 @@ def splits_of(
     """
     bins: Sequence[Sequence[FileSlice]]
     if scan.options.limit is None:
-        bins = files.bins(scan.options.max_split_bytes)
+        bins = files.bins(max(_LEAST_SPLIT_BYTES, scan.options.max_split_bytes))
     else:
         # One task alone can count to an exact limit and stop; it gets no more files than are known to be needed.
         needed = _needed_for(scan.options.limit, files) if scan.predicate is None else files

@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 
 from delta_sharing_spark.redaction import redact
 
+#: Letters of a proxy's answer in an error.
+_LONGEST_ANSWER = 100
+
 
 def beneath(error: BaseException | None) -> Iterator[BaseException]:
     """An exception and what it wraps, in arguments, ``reason``, cause or context; the innermost comes last."""
@@ -35,8 +38,23 @@ def tls_reason(error: BaseException) -> str:
     return redact(str(error))
 
 
+def proxy_reason(error: BaseException) -> str | None:
+    """What a proxy answered instead of connecting, such as ``407 Proxy Authentication Required``; else None."""
+    said = "Tunnel connection failed: "
+    for inner in beneath(error):
+        text = str(inner)
+        if isinstance(inner, OSError) and text.startswith(said):
+            return redact(text.removeprefix(said))[:_LONGEST_ANSWER]
+        if isinstance(inner, ConnectionRefusedError):
+            return "nothing listens at its address"
+    return None
+
+
 def connection_reason(error: BaseException, url: str) -> str | None:
-    """Which of the usual failures it is: an unknown host, nothing that listens on the port, no route; else None."""
+    """Which of the usual failures it is: a proxy, an unknown host, nothing that listens on the port, no route; else None."""
+    if any(type(inner).__name__ == "ProxyError" for inner in beneath(error)):
+        why = proxy_reason(error)
+        return f"the proxy on the way to {urlsplit(url).hostname} did not connect{f': {why}' if why else ''}"
     parts = urlsplit(url)
     host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
     for inner in beneath(error):

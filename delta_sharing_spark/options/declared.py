@@ -246,11 +246,13 @@ class ReadOptions:
         _ACCESS,
         type="`auto`, `url`, `dir`",
     )
-    carry_profile: bool = _option(
-        values.boolean,
+    carry_profile: bool | Literal["token"] = _option(
+        values.carried,
         True,
-        "`false` keeps the sharing token off the executors; URLs and credentials are then not renewed there.",
+        "What executors ask for other URLs and credentials with: the profile (`true`), nothing (`false`: none are renewed there), "
+        "or, of an OAuth profile, its access token alone (`token`), until that ends.",
         _ACCESS,
+        type="`true`, `false`, `token`",
     )
     storage_region: str | None = _option(values.text, None, "Region of the S3 bucket.", _ACCESS, shown="found")
     storage_endpoint: str | None = _option(

@@ -76,6 +76,15 @@ def boolean(name: str, value: str, zone: tzinfo) -> bool:
     return lowered == "true"
 
 
+def carried(name: str, value: str, zone: tzinfo) -> bool | str:
+    if value.strip().lower() == "token":
+        return "token"
+    try:
+        return boolean(name, value, zone)
+    except OptionError:
+        raise invalid(name, value, "must be 'true', 'false' or 'token'") from None
+
+
 def choice(*known: str) -> Parser:
     def parse(name: str, value: str, zone: tzinfo) -> str:
         lowered = value.strip().lower()

@@ -10,9 +10,17 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from datetime import datetime, timedelta, timezone
+from typing import Any, Literal
 
-from delta_sharing_spark.errors import ConfigError, NetworkError, ProfileError, ResponseError, UnavailableError
+from delta_sharing_spark.errors import (
+    ConfigError,
+    CredentialError,
+    NetworkError,
+    ProfileError,
+    ResponseError,
+    UnavailableError,
+)
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.sharing.profile import Profile, is_header_text
@@ -23,6 +31,8 @@ _log = logging.getLogger(__name__)
 #: A token is renewed when it has less than this left, seconds, or a tenth of its life if that is shorter.
 _MARGIN = 600.0
 _ASSERTION_LIFE = 120
+#: A token that says it is good for longer than ten years, in seconds, is as good for ever.
+_LONGEST_LIFE = 10 * 365 * 86400.0
 _CACHED = 32
 #: How long a renewal may take while the old token is still good, and until the next one after it failed; seconds.
 _EARLY, _PAUSE = 5.0, 30.0
@@ -56,8 +66,14 @@ def authorization(profile: Profile, settings: NetworkSettings, *, refused: str |
     Raises:
         ResponseError: The token endpoint's answer is not one.
         UnauthenticatedError, NetworkError: It refused, or is unreachable.
+        CredentialError: The profile is an access token that has ended.
     """
     if profile.type == "bearer_token":
+        if profile.is_carried and profile.expires is not None and profile.expires <= datetime.now(timezone.utc):
+            raise CredentialError(
+                f"the OAuth access token that the plan carries (carryProfile=token) ended at {profile.expires:%Y-%m-%dT%H:%M:%SZ}, "
+                f"so that nothing more can be renewed with it; load the table again, or set carryProfile to true"
+            )
         return f"Bearer {profile.bearer_token}"
     if profile.type == "basic":
         pair = f"{profile.username}:{profile.password}".encode()
@@ -69,6 +85,32 @@ def authorization(profile: Profile, settings: NetworkSettings, *, refused: str |
         elif settings.clock() >= token.renew_at:
             _renew_early(token, profile, settings)
         return f"Bearer {token.value}"
+
+
+def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | Literal["token"]) -> Profile | None:
+    """What executors ask the sharing server with.
+
+    Args:
+        profile: The recipient's.
+        settings: For the requests to a token endpoint.
+        carry: Of the option ``carryProfile``: the profile, nothing, or the access token of an OAuth profile alone.
+
+    Raises:
+        ConfigError: A profile with a password has no token.
+        ResponseError, UnauthenticatedError, NetworkError: As ``authorization``.
+    """
+    if carry != "token" or profile.type == "bearer_token":
+        return profile if carry else None
+    if profile.type == "basic":
+        raise ConfigError(
+            "carryProfile=token: the profile signs in with a password and has no token that could be carried instead; "
+            "set carryProfile to true, or to false"
+        )
+    value = authorization(profile, settings).removeprefix("Bearer ")
+    token = _tokens.get_or_make(profile, _Token)
+    left = timedelta(seconds=min(max(0.0, token.ends_at - settings.clock()), _LONGEST_LIFE))
+    ends = datetime.now(timezone.utc) + left
+    return Profile(profile.endpoint, bearer_token=value, expiration_time=ends.isoformat(), is_carried=True)
 
 
 def renewable(profile: Profile) -> bool:

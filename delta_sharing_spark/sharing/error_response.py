@@ -22,7 +22,7 @@ from delta_sharing_spark.errors import (
     UnavailableError,
 )
 from delta_sharing_spark.network.bodies import BodyError, iter_body
-from delta_sharing_spark.network.reasons import connection_reason
+from delta_sharing_spark.network.reasons import connection_reason, proxy_reason
 from delta_sharing_spark.redaction import without_secrets
 
 _BY_STATUS: dict[int, type[ServerError]] = {401: UnauthenticatedError, 403: ForbiddenError, 404: NotFoundError}
@@ -66,6 +66,7 @@ def unreachable_error(purpose: RequestPurpose, url: str, error: Exception) -> Ne
     server, host, cause = purpose.server, urlsplit(url).hostname, type(error).__name__
     if isinstance(error, requests.exceptions.ProxyError):
         failed = f"the proxy on the way to the {server} {host} refused or could not be reached"
+        cause = proxy_reason(error) or cause
     elif isinstance(error, requests.Timeout):
         failed = f"the {server} {host} timed out"
     else:

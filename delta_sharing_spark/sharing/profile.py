@@ -35,7 +35,8 @@ class PrivateKey:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A recipient's profile. ``type`` is ``bearer_token``, ``basic``, ``oauth_client_credentials`` or
-    ``oauth_jwt_bearer_private_key_jwt``; only that type's fields are set. Secrets stay out of its ``repr``."""
+    ``oauth_jwt_bearer_private_key_jwt``; only that type's fields are set. Secrets stay out of its ``repr``. ``is_carried``
+    where it holds no more than an OAuth access token, for executors (``carryProfile=token``)."""
 
     endpoint: str
     type: str = "bearer_token"
@@ -51,6 +52,7 @@ class Profile:
     issuer: str | None = None
     audience: str | None = None
     private_key: PrivateKey | None = field(default=None, repr=False)
+    is_carried: bool = False
 
     @property
     def expires(self) -> datetime | None:

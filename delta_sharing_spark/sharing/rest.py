@@ -375,6 +375,8 @@ class SharingRest:
     def _expiry(self) -> str:
         from datetime import datetime, timezone
 
+        if self.profile.is_carried:
+            return "the OAuth access token that the plan carries (carryProfile=token) is refused: load the table again"
         expires = self.profile.expires
         if expires is None or expires > datetime.now(timezone.utc):
             return ""

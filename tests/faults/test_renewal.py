@@ -14,7 +14,7 @@ import pytest
 
 from delta_sharing_spark.access.url import renewal
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError, TableChangedError
+from delta_sharing_spark.errors import ConfigError, CredentialError, DeltaSharingError, FileGoneError, TableChangedError
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.table_scan import Scan
@@ -259,6 +259,41 @@ def test_carry_profile_false(server: SharingServer, own: DeltaTableBuilder) -> N
     server.expire_urls()
     with pytest.raises(CredentialError, match=r"carryProfile=false .* load the table again"):
         ids(splits)
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_carry_profile_token(server: SharingServer, own: DeltaTableBuilder, mode: str) -> None:
+    """Executors renew with the access token alone; once it has ended the error says so, and what to set."""
+    server.add_table("s.d.own", own.path, access_modes=("url", "dir"))
+    server.identity.client_id, server.identity.client_secret = "a-client", "secret-of-the-client"
+    expected = sorted(own.expected().column("id").to_pylist())
+    given = {"retryTimeout": "3s", "maxSplitBytes": "1k", "accessMode": mode}
+
+    def planned(carry: str) -> list[Split]:
+        shared = SharingClient(server.profile("oauth_client_credentials"), **given).table("s.d.own")
+        return splits_of(shared.scan(carryProfile=carry))
+
+    server.settings.credential_ttl = 0.5
+    assert b"secret-of-the-client" in pickle.dumps(planned("true"))
+    splits = planned("token")
+    assert b"secret-of-the-client" not in pickle.dumps(splits)
+    time.sleep(0.6)
+    server.expire_urls()
+    server.reset_metrics()
+    assert ids(splits) == expected
+    assert server.count("query" if mode == "url" else "credentials"), "it was renewed"
+    server.identity.client_id, server.identity.token_ttl = "another-client", 2.0
+    splits = planned("token")
+    time.sleep(2.1)
+    server.expire_urls()
+    with pytest.raises(
+        CredentialError, match=r"access token that the plan carries .* ended at .* carryProfile to true"
+    ):
+        ids(splits)
+    server.identity.username, server.identity.password = "u", "p"
+    by_password = SharingClient(server.profile("basic"), **given).table("s.d.own")
+    with pytest.raises(ConfigError, match="signs in with a password"):
+        by_password.scan(carryProfile="token").plan()
 
 
 def test_credentials_of_a_directory_expire(server: SharingServer, own: DeltaTableBuilder) -> None:

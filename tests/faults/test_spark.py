@@ -260,6 +260,12 @@ def test_what_is_pickled_into_tasks_holds_no_option(server: SharingServer) -> No
     reader.partitions()
     for piece in (source, reader, reader.read):
         assert server.token.encode() not in cloudpickle.dumps(piece)
+    server.identity.client_id, server.identity.client_secret = "a-client", "secret-of-the-client"
+    oauth = {name: str(value) for name, value in server.profile("oauth_client_credentials").items()}
+    source = DeltaSharingDataSource({**oauth, "path": "s.d.t", "carryProfile": "token"})
+    reader = source.reader(source.schema())
+    for piece in (reader.partitions(), source, reader, reader.read):
+        assert b"secret-of-the-client" not in cloudpickle.dumps(piece)
     streaming = DeltaSharingDataSource(options)
     streaming.schema()
     streaming.streamReader(schema)

@@ -107,7 +107,7 @@ class Files(FileAccess):
 
 def _local(location: str) -> str:
     path = local_path(location)
-    if "\0" in path or len(path) > 1000 or not Path(path).is_file():
+    if "\0" in path or max(map(len, path.encode(errors="replace").split(b"/"))) > 255 or not Path(path).is_file():
         raise CorruptFileError(f"no file {location[:100]!r}")
     return path
 

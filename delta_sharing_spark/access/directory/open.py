@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from delta_sharing_spark.access.directory.access import DirectoryAccess, paths_of, storage_for
@@ -21,6 +21,7 @@ from delta_sharing_spark.errors import (
     TableChangedError,
 )
 from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.sharing.auth import carried_profile
 from delta_sharing_spark.storage.filesystems import load_library, missing_extra
 from delta_sharing_spark.storage.fsspec_source import read_leased
 from delta_sharing_spark.storage.library_errors import StorageSettings
@@ -158,7 +159,7 @@ def open_directory(
     head: TableSnapshotHead,
     *,
     settings: StorageSettings | None = None,
-    carry_profile: bool = True,
+    carry_profile: bool | Literal["token"] = True,
     seconds: float = DECISION_SECONDS,
     has_fallback: bool = False,
     issuer: Issuer | None = None,
@@ -173,7 +174,7 @@ def open_directory(
         profile, transport, table: How to ask the sharing server.
         head: What it said of the table; ``location`` is required.
         settings: Region, endpoint, time-outs.
-        carry_profile: Whether executors may ask for credentials.
+        carry_profile: What executors ask for credentials with; see ``carried_profile``.
         seconds: The bound of the decision.
         has_fallback: Whether another access mode can be taken instead.
         issuer: Instead of the sharing server, for tests.
@@ -221,7 +222,12 @@ def open_directory(
 
     opening = seconds * (1 - _SILENCE) if has_fallback else seconds
     tokens = _together(connect, (root, *others), opening, name)
-    carried = DirectoryAccess(name, tokens, asking if carry_profile else None, settings, at if known else None)
+    issuing = carried_profile(profile, transport, carry_profile)
+    if issuing is not None and isinstance(asking, SharingIssuer):
+        executors_issuer: Issuer | None = replace(asking, profile=issuing)
+    else:
+        executors_issuer = asking if carry_profile else None
+    carried = DirectoryAccess(name, tokens, executors_issuer, settings, at if known else None)
     driver = replace(carried, issuer=asking, settings=driving)
     return TableDirectory(name, head, carried, driver, KeptLog(StorageLogStore(driver.lease, root, head.version)))
 

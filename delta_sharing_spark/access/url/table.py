@@ -44,6 +44,7 @@ from delta_sharing_spark.access.url.versions import (
     refused_stream,
 )
 from delta_sharing_spark.errors import RequestRefusedError, UnavailableError, VersionError
+from delta_sharing_spark.sharing.auth import carried_profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
 from delta_sharing_spark.sharing.rest import SharingRest
 
@@ -280,13 +281,14 @@ class UrlTable(OpenTable):
         """
         negotiated, head, ends = self._negotiated, response.head, response.min_url_expiration
         renewal = None
-        if negotiated.options.carry_profile:
+        profile = carried_profile(negotiated.profile, negotiated.settings, negotiated.options.carry_profile)
+        if profile is not None:
             query, partitions = _repeatable(response.query), scan.shape.partition_columns
             renewal = RenewalContext(
                 key=uuid.uuid4().hex,
                 table=self._table,
                 table_id=head.metadata.id,
-                profile=negotiated.profile,
+                profile=profile,
                 settings=negotiated.settings,
                 query=query,
                 pinned=_is_pinned(query),

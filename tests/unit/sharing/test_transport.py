@@ -7,10 +7,12 @@ import logging
 import random
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,7 @@ from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import Query, SharingRest
 from delta_sharing_spark.sharing.transport import check_endpoint, with_retries
+from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 
 
 def unused_port() -> int:
@@ -409,6 +412,39 @@ def test_no_proxy(
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     assert _all_requests(rest_of, server, settings) == (7, b"direct")
     assert proxy.asked == []
+
+
+class _RefusingProxy(BaseHTTPRequestHandler):
+    def do_CONNECT(self) -> None:
+        self.send_error(407)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("how", ["answers", "is not there"])
+def test_a_proxy_that_refuses_is_named(settings: NetworkSettings, how: str) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _RefusingProxy) as refusing:
+        threading.Thread(target=refusing.serve_forever, daemon=True).start()
+        port = refusing.server_port if how == "answers" else unused_port()
+        settings = replace(settings, proxy=f"http://user:s3cret@127.0.0.1:{port}", retry_seconds=0.5)
+        said = "407 Proxy Authentication Required" if how == "answers" else "nothing listens at its address"
+        rest = SharingRest(Profile("https://sharing.invalid", bearer_token="t0ken"), settings)
+        with pytest.raises(NetworkError, match=rf"the proxy on the way to .* sharing\.invalid .*{said}") as refused:
+            rest.table_version(NAME)
+        assert "s3cret" not in str(refused.value)
+        source = HttpSource(data_session(settings), _Fixed(), name="f", size=1, policy=HttpPolicy(retry_seconds=0.5))
+        with pytest.raises(NetworkError, match=f"the proxy on the way to data.invalid did not connect: {said}"):
+            source.read(0, 1)
+        refusing.shutdown()
+
+
+class _Fixed:
+    """The lease of one URL."""
+
+    def url(self) -> str:
+        return "https://data.invalid/f?sig=x"
+
+    def refused(self, url: str, reason: str) -> None: ...
 
 
 # Certificates

@@ -90,6 +90,20 @@ def test_a_401_names_the_tokens_expiry(
     assert len(server.asked) == 1
 
 
+@pytest.mark.parametrize("body", ["Unauthorized", "<html><body>Log in</body></html>", "", "[1]", '{"message": 1}'])
+def test_a_401_need_not_be_json(server: ScriptedServer, rest_of: Rest, body: str) -> None:
+    """The reference server answers a wrong token with a line of text."""
+    server.on("", Reply(body, 401, {"Content-Type": "text/plain"}))
+    for ask in (
+        lambda rest: rest.table_version(NAME),
+        lambda rest: rest.metadata(NAME),
+        lambda rest: [*rest.list_shares()],
+    ):
+        with pytest.raises(UnauthenticatedError, match=r"401.*ask the provider") as caught:
+            ask(rest_of(server))
+        assert caught.value.status == 401
+
+
 def test_expiry_is_compared_in_utc(server: ScriptedServer, rest_of: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The JVM client compares it with the local wall clock (peers.md D9)."""
     import time

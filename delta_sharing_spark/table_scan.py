@@ -63,9 +63,10 @@ class Scan(RowSource):
 
     def resolved(self) -> ResolvedScan:
         """The resolved scan: one metadata request, the first time."""
-        return self._open()[1]
+        return self.opened()[1]
 
-    def _open(self) -> tuple[TableOpener, ResolvedScan]:
+    def opened(self) -> tuple[TableOpener, ResolvedScan]:
+        """The table, opened once for this scan, and the resolved scan of it."""
         if self._resolved is None:
             opener = TableOpener(negotiated_table(self._parsed(), self.table.client.profile))
             resolved = resolve_opened(opener)
@@ -139,7 +140,7 @@ class Scan(RowSource):
 
     def plan(self) -> ScanPlan:
         """List and prune the files; a count of them is shown while that takes long and somebody watches."""
-        opener, scan = self._open()
+        opener, scan = self.opened()
         with planning_progress(str(self.table)) as listed:
             return plan(scan, opener=opener, listed=listed)
 

@@ -19,6 +19,7 @@ from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.layout import Chunk, Layout
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.schema_match import NotNativeError
+from delta_sharing_spark.native.visits import Visits
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import Range, cut
 
@@ -34,17 +35,21 @@ _SHOWN_BYTES = 64 << 20
 _REWRITTEN_BYTES = 4 << 30
 _PIECE, _PIECES = 4 << 20, 4
 _SENT = 1 << 20
-#: Bytes after a chunk that are fetched with it, in case they are wanted too.
-_NEAR = 256 << 10
+#: Bytes after a chunk that are fetched with it, in case they are wanted too: so many more each time that they were.
+_NEAR, _NEARER = 256 << 10, 4
 #: Files whose footers are fetched ahead, at least and at most.
 _FEWEST, _MOST = 2, 32
 
 
-class Unsure:
-    """Yielded between bytes: the reader may have read all that it wants."""
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Yielded between bytes: the reader may have read all that it wants. Wait so many ``seconds`` for it to say so."""
+
+    seconds: float
 
 
-UNSURE = Unsure()
+#: Where nothing tells what the reader wants, and where what it read before says that it has enough.
+_UNKNOWN, _ENOUGH = Doubt(0.05), Doubt(0.3)
 
 
 @dataclass(slots=True)
@@ -80,8 +85,7 @@ class PlanReader:
         self._budget = budget
         self._lock = threading.Lock()
         self._shown: dict[int, Future[ShownFile]] = {}
-        #: (file, row group) to the columns that were read of it, the latest last.
-        self._read: OrderedDict[tuple[int, int], set[bytes]] = OrderedDict()
+        self._visits = Visits()
         self._groups: OrderedDict[tuple[int, int], _Group] = OrderedDict()
         self._ahead: set[int] = set()
         self._window = _FEWEST
@@ -142,7 +146,7 @@ class PlanReader:
         with self._lock:
             self._shown.pop(number, None)
 
-    def read(self, number: int, offset: int) -> Iterator[memoryview | Unsure]:
+    def read(self, number: int, offset: int) -> Iterator[memoryview | Doubt]:
         """The file's bytes from ``offset`` to its end; the reader takes what it wants of them.
 
         Raises:
@@ -152,24 +156,27 @@ class PlanReader:
         layout = shown.layout
         if offset < 4:
             yield memoryview(b"PAR1")[offset:]
-            yield UNSURE
+            yield _ENOUGH
             offset = 4
         if shown.whole is not None:
             yield from self._whole(number, shown, offset)
             offset = max(offset, layout.data_end)
+        near = _NEAR
         while offset < layout.data_end:
             index = layout.chunk_from(offset)
             chunk = layout.chunks[index] if index < len(layout.chunks) else None
             if chunk is not None and chunk.range.start == offset and chunk.range.length:
-                yield from self._chunk(number, shown, chunk)
+                yield from self._chunk(number, shown, chunk, near)
                 offset = chunk.range.end
-                if not self._is_at_hand(number, layout, index + 1, offset):
-                    yield UNSURE
+                doubt = self._next(number, layout, chunk)
+                if doubt is not None:
+                    yield doubt
+                    near *= _NEARER
             else:
                 end = layout.data_end if chunk is None else min(layout.data_end, chunk.range.start)
                 end = min(end, offset + _SENT) if end > offset else min(layout.data_end, offset + _SENT)
                 yield shown.read(offset, end)
-                yield UNSURE
+                yield _UNKNOWN
                 offset = end
         yield memoryview(layout.tail)[offset - layout.data_end :]
 
@@ -184,15 +191,6 @@ class PlanReader:
         if bad is not None:
             raise self._null_in(number, bad)
 
-    def _is_at_hand(self, number: int, layout: Layout, index: int, offset: int) -> bool:
-        """Whether the next chunk follows at once, and costs no request."""
-        if index >= len(layout.chunks) or layout.chunks[index].range.start != offset:
-            return False
-        chunk = layout.chunks[index]
-        with self._lock:
-            group = self._groups.get((number, chunk.row_group))
-            return group is not None and chunk.null_in is None and group.find(chunk.range) is not None
-
     def _null_in(self, number: int, chunk: Chunk) -> NullInRequiredError:
         file = self.plan.files[number].task.id
         return NullInRequiredError(
@@ -202,10 +200,10 @@ class PlanReader:
             column=chunk.null_in,
         )
 
-    def _chunk(self, number: int, shown: ShownFile, chunk: Chunk) -> Iterator[memoryview | Unsure]:
+    def _chunk(self, number: int, shown: ShownFile, chunk: Chunk, near: int) -> Iterator[memoryview | Doubt]:
         if chunk.null_in is not None:
             raise self._null_in(number, chunk)
-        buffer = self._expect(number, shown, chunk)
+        buffer = self._expect(number, shown, chunk, near)
         if buffer is None:
             yield from self._windowed(shown, chunk.range)
             return
@@ -213,41 +211,48 @@ class PlanReader:
             yield buffer.read(piece.start, piece.length)
         self._done(number, chunk)
 
-    def _expect(self, number: int, shown: ShownFile, chunk: Chunk) -> BufferedRanges | None:
+    def _expect(self, number: int, shown: ShownFile, chunk: Chunk, near: int) -> BufferedRanges | None:
         """The buffer that a chunk comes in, with the others that the query is likely to read; None if it is too large."""
         key = (number, chunk.row_group)
+        chunks = [c for c in shown.layout.chunks if c.row_group == chunk.row_group]
         with self._lock:
-            columns = self._read.get(key)
-            confirmed: set[bytes] = set()
-            if columns is None:
-                confirmed = next((c for c in reversed(self._read.values()) if chunk.column in c), set())
-                columns = self._read[key] = set()
-                while len(self._read) > 64:
-                    self._read.popitem(last=False)
-            columns.add(chunk.column)
+            visit = self._visits.enter(key, chunk.column)
+            likely, is_all = self._visits.likely(visit, chunk, chunks)
+            visit.add(chunk.column)
             group = self._groups.get(key)
             buffer = None if group is None else group.find(chunk.range)
             if buffer is None:
-                buffer = self._fetch(key, shown, confirmed | {chunk.column}, chunk)
-            if confirmed:
-                self._fetch((number, chunk.row_group + 1), shown, confirmed, None)
+                buffer = self._fetch(key, shown, _wanted(chunk, chunks, likely, 0 if is_all else near))
+            if is_all:
+                following = [c for c in shown.layout.chunks if c.row_group == key[1] + 1 and c.column in likely]
+                self._fetch_ahead((number, key[1] + 1), shown, following)
             return buffer
 
-    def _fetch(
-        self, key: tuple[int, int], shown: ShownFile, columns: set[bytes], needed: Chunk | None
-    ) -> BufferedRanges | None:
-        chunks = [c for c in shown.layout.chunks if c.row_group == key[1] and c.column in columns and c.range.length]
+    def _next(self, number: int, layout: Layout, chunk: Chunk) -> Doubt | None:
+        """What to do before going on after a chunk; None: go on at once."""
+        index = layout.chunk_from(chunk.range.end)
+        after = layout.chunks[index] if index < len(layout.chunks) else None
+        if after is None or after.range.start != chunk.range.end or after.row_group != chunk.row_group:
+            return _ENOUGH
+        key = (number, chunk.row_group)
+        chunks = [c for c in layout.chunks if c.row_group == chunk.row_group]
+        with self._lock:
+            likely, is_all = self._visits.likely(self._visits.current(key), chunk, chunks)
+            group = self._groups.get(key)
+            if after.column in likely or (group is not None and group.find(after.range) is not None):
+                return None
+            return _ENOUGH if is_all else _UNKNOWN
+
+    def _fetch_ahead(self, key: tuple[int, int], shown: ShownFile, chunks: list[Chunk]) -> None:
         size = sum(chunk.range.length for chunk in chunks)
-        if needed is not None and size > _GROUP_BYTES:
-            chunks, size = [needed], needed.range.length
-        if needed is not None and chunks == [needed]:
-            chunks += _neighbours(shown.layout, needed)
-            size = sum(chunk.range.length for chunk in chunks)
-        if not chunks or size > _GROUP_BYTES or (needed is None and (key in self._groups or self._budget.is_full)):
+        if chunks and size <= _GROUP_BYTES and key not in self._groups and not self._budget.is_full:
+            self._fetch(key, shown, chunks)
+
+    def _fetch(self, key: tuple[int, int], shown: ShownFile, chunks: list[Chunk]) -> BufferedRanges | None:
+        """Begin to fetch chunks, the needed one first; None if that is too large to be held."""
+        if chunks[0].range.length > _PIECE * _PIECES:
             return None
-        if needed is not None and needed.range.length > _PIECE * _PIECES:
-            return None
-        buffer = BufferedRanges(shown.source, [chunk.range for chunk in chunks], self._budget.fetchers)
+        buffer = BufferedRanges(shown.source, [chunk.range for chunk in chunks], self._budget.fetchers, _PIECE)
         group = self._groups.setdefault(key, _Group())
         for chunk in chunks:
             group.buffers.append(buffer)
@@ -303,16 +308,20 @@ class PlanReader:
         self._budget.forget(self)
 
 
-def _neighbours(layout: Layout, chunk: Chunk) -> list[Chunk]:
-    """The small chunks that follow one directly: read with it, they cost no request of their own."""
-    found: list[Chunk] = []
+def _wanted(chunk: Chunk, chunks: list[Chunk], likely: set[bytes], near: int) -> list[Chunk]:
+    """What to fetch with a chunk that is asked for: what is likely wanted of its row group, else what is ``near``."""
+    after = [c for c in chunks if c.range.start >= chunk.range.start]
+    wanted = [c for c in after if c is chunk or c.column in likely]
+    if sum(c.range.length for c in wanted) > _GROUP_BYTES:
+        return [chunk]
     end = chunk.range.end
-    for other in layout.chunks[layout.chunk_from(chunk.range.start) + 1 :]:
-        if other.range.start != end or other.row_group != chunk.row_group or other.range.end - chunk.range.end > _NEAR:
+    for other in after[1:]:
+        if other.range.start != end or other.range.end - chunk.range.end > near:
             break
-        found.append(other)
+        if other.column not in likely:
+            wanted.append(other)
         end = other.range.end
-    return found
+    return wanted
 
 
 class Budget:

@@ -133,14 +133,34 @@ def _deleted(kept: RowSelection) -> Any:
 
 def _rewrite(task: FileTask, access: FileAccess, shape: FileShape, reason: str) -> ShownFile:
     """The file's exact rows, by the Python source, as a Parquet file on local disk that has no name."""
+    spec = shape.spec
+    _log.info("file %s of %s is rewritten for Spark's reader: %s", task.id, spec.table, reason)
+    out = tempfile.TemporaryFile(prefix="delta-sharing-")  # noqa: SIM115 - lives as long as the file is shown
+    try:
+        _write_rows(out, task, access, spec)
+        source = _TailKept(LocalSource(out, task.id))
+        read_footer(source, spec.table, 0)
+        layout = lay_out(
+            source.footer,
+            source.size,
+            without_mapping(spec.schema),
+            "none",
+            deletion_column=shape.deletion_column,
+            hidden=shape.hidden,
+            length_planned=task.size,
+        )
+    except BaseException:
+        out.close()
+        raise
+    return ShownFile(source.inner, layout, None, reason)
+
+
+def _write_rows(out: IO[bytes], task: FileTask, access: FileAccess, spec: ReadSpec) -> None:
     import pyarrow.parquet as pq
 
     from delta_sharing_spark.scan.split_reader import read_split
     from delta_sharing_spark.schema.arrow import arrow_schema
 
-    spec = shape.spec
-    _log.info("file %s of %s is rewritten for Spark's reader: %s", task.id, spec.table, reason)
-    out = tempfile.TemporaryFile(prefix="delta-sharing-")  # noqa: SIM115 - lives as long as the file is shown
     schema = arrow_schema(spec.schema)
     batches = read_split(Split(0, spec, (FileSlice(task),), access))
     try:
@@ -154,23 +174,8 @@ def _rewrite(task: FileTask, access: FileAccess, shape: FileShape, reason: str) 
                     _write(writer, waiting, schema)
                     waiting, size = [], 0
             _write(writer, waiting, schema)
-    except BaseException:
-        out.close()
-        raise
     finally:
         batches.close()
-    source = _TailKept(LocalSource(out, task.id))
-    read_footer(source, spec.table, 0)
-    layout = lay_out(
-        source.footer,
-        source.size,
-        without_mapping(spec.schema),
-        "none",
-        deletion_column=shape.deletion_column,
-        hidden=shape.hidden,
-        length_planned=task.size,
-    )
-    return ShownFile(source.inner, layout, None, reason)
 
 
 def _write(writer: Any, batches: list[Any], schema: Any) -> None:
@@ -181,7 +186,7 @@ def _write(writer: Any, batches: list[Any], schema: Any) -> None:
 
 
 class LocalSource:
-    """A ``ByteSource`` over an open local file."""
+    """A ``ByteSource`` over an open local file, which is closed with its last reader."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self.name = name

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native import webhdfs
-from delta_sharing_spark.native.fetching import Budget, PlanReader, Unsure
+from delta_sharing_spark.native.fetching import Budget, Doubt, PlanReader
 from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.webhdfs import Request
@@ -29,8 +29,6 @@ MAX_PLANS, MAX_PLANNED_FILES = 2_000, 500_000
 _CONNECTIONS = 512
 #: Seconds: a kept connection may idle; between two looks at whether the sessions still live; a send may take.
 _IDLE, _WATCH, _STALLED = 60.0, 1.0, 600.0
-#: Seconds to wait for a reader that may have read enough, before more is fetched for it.
-_DOUBT = 0.05
 _MAX_HEAD = 64 << 10
 
 _LET_GO = "delta-sharing-spark: the plan of this DataFrame was let go, with its session or for newer ones; load the table again"
@@ -249,11 +247,11 @@ class Gateway:
             return False
 
 
-def _send_rest(connection: socket.socket, pieces: Iterator[memoryview | Unsure]) -> bool:
+def _send_rest(connection: socket.socket, pieces: Iterator[memoryview | Doubt]) -> bool:
     try:
         for piece in pieces:
-            if isinstance(piece, Unsure):
-                if select.select([connection], [], [], _DOUBT)[0]:
+            if isinstance(piece, Doubt):
+                if select.select([connection], [], [], piece.seconds)[0]:
                     return False  # closed, or another request before the end of this answer
             else:
                 connection.sendall(piece)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.native.files import FileShape, ShownFile, rewriting_spec, show_file
@@ -151,8 +152,12 @@ def _free_name(name: str, schema: Struct) -> str:
     return name
 
 
-def plan_native(load: ResolvedScan) -> NativePlan:
+def plan_native(load: ResolvedScan, opener: TableOpener | None = None) -> NativePlan:
     """Plan a load for Spark's own reader.
+
+    Args:
+        load: The resolved load.
+        opener: What it was resolved over; the table is not opened again then.
 
     Raises:
         StepAsideError: The lane does not fit it.
@@ -161,9 +166,10 @@ def plan_native(load: ResolvedScan) -> NativePlan:
     why = why_not(load)
     if why is not None:
         raise StepAsideError(why)
-    # The sharing token stays in this process, which renews what it serves, whatever executors may carry.
-    load = replace(load, options=replace(load.options, carry_profile=True))
-    planned = plan(load)
+    if not load.options.carry_profile:
+        # The sharing token stays in this process, which renews what it serves, whatever executors may carry.
+        load, opener = replace(load, options=replace(load.options, carry_profile=True)), None
+    planned = plan(load, opener=opener)
     if planned.report.files > MAX_FILES:
         raise StepAsideError(
             f"it has {planned.report.files} files to read, more than {MAX_FILES}, and Spark lists each"

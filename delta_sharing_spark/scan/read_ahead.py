@@ -31,11 +31,13 @@ class Ranges(Protocol):
 
 
 class BufferedRanges:
-    """All of ``ranges``, being fetched from the moment this is made."""
+    """All of ``ranges``, being fetched from the moment this is made, by requests of at most ``piece`` bytes."""
 
-    def __init__(self, source: ByteSource, ranges: Sequence[Range], pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, source: ByteSource, ranges: Sequence[Range], pool: ThreadPoolExecutor, piece: int = PIECE
+    ) -> None:
         self._source = source
-        self._pieces = [piece for whole in coalesce(ranges, GAP) for piece in cut(whole, PIECE)]
+        self._pieces = [part for whole in coalesce(ranges, GAP) for part in cut(whole, piece)]
         self._starts = [p.start for p in self._pieces]
         self._futures: list[Future[memoryview]] = [pool.submit(source.read, p.start, p.length) for p in self._pieces]
 

@@ -42,7 +42,7 @@ def frame_of(scan: Scan, spark: SparkSession, engine: str | None = None) -> Data
         unfit = _unfit(reach, engine)
         if unfit is None:
             try:
-                return native_frame(spark, scan.resolved(), reach)[0]
+                return native_frame(spark, scan, reach)[0]
             except StepAsideError as reason:
                 unfit = str(reason)
         why = unfit
@@ -68,7 +68,7 @@ def native_frames(spark: SparkSession, scans: Sequence[Scan], engine: str) -> li
         for scan in scans if why is None else ():
             key = repr((str(scan.table), sorted(scan.options.items())))
             if key not in frames:
-                frames[key] = native_frame(spark, scan.resolved(), reach)[0]
+                frames[key] = native_frame(spark, scan, reach)[0]
     except StepAsideError as reason:
         why = f"{scan.table}: {reason}"
     if why is not None:

@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, IntegerType, StructField, StructType
 
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native.expressions import condition_sql, scalar_sql, type_sql
 from delta_sharing_spark.native.gateway import Gateway
@@ -26,6 +25,7 @@ from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError, plan_native
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.table_scan import Scan
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ _READER_OPTIONS = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
     "parquet.page.verify-checksum.enabled": "true",
+    # One OPEN for columns that lie side by side, not one for each.
+    "parquet.hadoop.vectored.io.enabled": "false",
     "dfs.webhdfs.socket.connect-timeout": "60s",
     "dfs.webhdfs.socket.read-timeout": "900s",
 }
@@ -88,8 +90,8 @@ def reach_of(spark: SparkSession) -> Reach:
     return Reach(host or None, f"the executors are not in the driver's process ({master})", is_local=False)
 
 
-def native_frame(spark: SparkSession, load: ResolvedScan, reach: Reach) -> tuple[DataFrame, NativePlan]:
-    """A resolved load as a DataFrame that Spark's own reader reads.
+def native_frame(spark: SparkSession, scan: Scan, reach: Reach) -> tuple[DataFrame, NativePlan]:
+    """A scan as a DataFrame that Spark's own reader reads.
 
     Raises:
         StepAsideError: The lane does not fit the load, or the session.
@@ -97,7 +99,8 @@ def native_frame(spark: SparkSession, load: ResolvedScan, reach: Reach) -> tuple
     """
     if reach.host is None:
         raise StepAsideError(reach.reason)
-    plan = plan_native(load)
+    opener, load = scan.opened()
+    plan = plan_native(load, opener)
     condition = None
     if plan.predicate is not None:
         condition = condition_sql(plan.predicate)
@@ -225,7 +228,11 @@ def _end_of(spark: SparkSession) -> Callable[[], bool]:
 
 
 def _is_stopped(context: SparkContext | None) -> bool:
-    return context is None or context._jsc is None
+    """Whether a context was stopped, or its JVM has died."""
+    if context is None or context._jsc is None:
+        return True
+    process = getattr(context._gateway, "proc", None)
+    return process is not None and process.poll() is not None
 
 
 def _gateway(reach: Reach) -> Gateway:

@@ -41,7 +41,7 @@ def client() -> Iterator[SharingClient]:
 
 
 def check(spark: Any, scan: Scan) -> None:
-    frame, plan = native_frame(spark, scan.resolved(), reach_of(spark))
+    frame, plan = native_frame(spark, scan, reach_of(spark))
     described = json.loads(frame.schema.json())
     assert as_nullable(described) == as_nullable(spark_schema_json(scan.schema))
     if "variant" in str(scan.schema):  # Spark's toArrow refuses a variant that is NULL
@@ -79,7 +79,7 @@ def test_broken_golden(spark: Any, client: SharingClient, name: str) -> None:
     error, words = BROKEN[name]
     scan = client.table(f"golden.tables.{shared_name(name)}").scan(accessMode="dir")
     with pytest.raises(Exception) as refused:  # noqa: PT011 - ours at the load, Spark's own in a query
-        native_frame(spark, scan.resolved(), reach_of(spark))[0].collect()
+        native_frame(spark, scan, reach_of(spark))[0].collect()
     text = f"{type(refused.value).__name__}: {refused.value}"
     assert error in text
     assert words in text
@@ -94,6 +94,6 @@ def test_written_by_delta(spark: Any, client: SharingClient, name: str) -> None:
         scan = table.scan(version=int(version), accessMode=mode)
         if name in ASIDE:
             with pytest.raises(Exception, match=ASIDE[name]):
-                native_frame(spark, scan.resolved(), reach_of(spark))
+                native_frame(spark, scan, reach_of(spark))
             continue
         check(spark, scan)

@@ -164,7 +164,7 @@ def test_a_frame_outlives_its_urls_and_ends_when_let_go(
     spark: Any, client: SharingClient, shared: SharingServer
 ) -> None:
     scan = client.table("views.d.plain").scan(accessMode="url")
-    frame, plan = native.native_frame(spark, scan.resolved(), native.reach_of(spark))
+    frame, plan = native.native_frame(spark, scan, native.reach_of(spark))
     assert frame.where("id < 10").count() == 10
     shared.expire_urls()
     assert len(frame.collect()) == 3000

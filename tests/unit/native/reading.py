@@ -93,7 +93,8 @@ def files_under(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
 @contextmanager
 def served(scan: Scan) -> Iterator[tuple[Gateway, NativePlan, str]]:
     """A scan's plan on a gateway of its own."""
-    plan = plan_native(scan.resolved())
+    opener, load = scan.opened()
+    plan = plan_native(load, opener)
     gateway = Gateway()
     try:
         yield gateway, plan, gateway.add(plan, lambda: False)

@@ -7,20 +7,22 @@ import socket
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import fetching, gateway, peers
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.plan import plan_native
+from delta_sharing_spark.native.plan import NativePlan, plan_native
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reading import RemoteError, ask, files_under, rows_of, served
+from reading import RemoteError, RemoteFile, ask, files_under, rows_of, served
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +44,14 @@ def wait_for(condition: object, seconds: float = 10.0) -> bool:
     return False
 
 
-def ours() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("delta-sharing-native")]
+def ours() -> set[threading.Thread]:
+    """Threads of gateways; a Spark session of this process may have one of its own."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("delta-sharing-native")}
 
 
 def test_it_ends_with_the_last_session(path: Path) -> None:
     ended: set[str] = set()
+    before = ours()
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
         running = Gateway()
@@ -59,7 +63,7 @@ def test_it_ends_with_the_last_session(path: Path) -> None:
             ask(addresses[0], "LISTSTATUS")
         assert rows_of(second, addresses[1]).num_rows == 20_000
         ended.add(second.token)
-        assert wait_for(lambda: running.is_closed and not ours()), ours()
+        assert wait_for(lambda: running.is_closed and not ours() - before)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", running.port), timeout=5)
 
@@ -117,10 +121,77 @@ def test_old_plans_are_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             running.close()
 
 
+def test_a_thousand_loads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is listed and read once, none is let go: threads and sockets stay few, and memory is that of file lists."""
+    with SharingServer({"s.d.t": path}) as server:
+        opener, load = SharingClient(server.profile()).table("s.d.t").scan().opened()
+        planned = plan_files(load, opener=opener)
+        running, before = Gateway(), ours()
+        try:
+            plans = []
+            for number in range(1000):
+                plans.append(NativePlan(load, planned))
+                address = running.add(plans[-1], lambda: False)
+                if number % 10 == 0:
+                    (file, _), *_ = files_under(address)
+                    assert RemoteFile(file).read(4) == b"PAR1"
+                if number == 100:
+                    tracemalloc.start()
+            held, _ = tracemalloc.get_traced_memory()
+            assert held < 900 * 20_000
+            assert all(running.serves(plan) for plan in plans)
+            assert len(ours() - before) <= 1 + fetching.CONNECTIONS * 3 // 2 + 1
+            assert len(running._connections) <= 1
+            for plan in plans:
+                running.release(plan)
+            assert running._budget._memory == running._budget._fetched == 0
+        finally:
+            tracemalloc.stop()
+            running.close()
+
+
+def test_a_load_opens_the_table_once(path: Path) -> None:
+    with SharingServer() as server:
+        server.add_table("s.d.t", path, access_modes=("url", "dir"))
+        for mode, kinds in (("url", ["metadata", "query"]), ("dir", ["metadata", "credentials"])):
+            scan = SharingClient(server.profile()).table("s.d.t").scan(accessMode=mode)
+            server.reset_metrics()
+            with served(scan) as (_, plan, _):
+                assert len(plan.files) == 2
+                assert [request.kind for request in server.requests if request.kind != "data"] == kinds
+
+
+def test_a_run_of_columns_costs_one_request_once_it_is_known(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark reads columns that lie side by side as one run; the gateway learns it, and goes on without a doubt."""
+    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
+    monkeypatch.setattr("delta_sharing_spark.native.visits._AT_ONCE", 1)
+    with SharingServer({"s.d.t": path}) as server:
+        running = Gateway()
+        running.add(plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved()), lambda: False)
+        try:
+            reader = next(iter(running._plans.values()))[0]
+            first = [chunk.range for chunk in reader.shown(0).layout.chunks if chunk.row_group == 0]
+            length = first[3].end - first[0].start
+            doubts, wanted = [], []
+            for number in (0, 1):
+                reader.shown(number)
+                server.reset_metrics()
+                came: list[object] = []
+                for piece in reader.read(number, first[0].start):
+                    came.append(piece)
+                    if sum(len(p) for p in came if isinstance(p, memoryview)) >= length:
+                        break
+                doubts.append(sum(isinstance(piece, fetching.Doubt) for piece in came))
+                wanted.append(server.count("data"))
+            assert doubts[1] == 0 < doubts[0]
+            assert wanted[1] <= 2, "the run, and ahead the next row group's"
+        finally:
+            running.close()
+
+
 def test_the_second_row_group_is_fetched_before_it_is_asked_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two columns of seven: their chunks come by requests of their own, the next row group's with the first's."""
     import pyarrow.parquet as pq
-    from reading import RemoteFile
 
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     monkeypatch.setattr(fetching, "_NEAR", 0)

@@ -1,14 +1,16 @@
 """Spark's own reader over a share (the native lane) beside local Parquet files, the Python source and the JVM connector.
 
-    python benchmarks/native.py                          12,000,000 rows x 9 columns, and 200 columns; TPC-H at scale 1
-    python benchmarks/native.py --rows 500000 --runs 1 --scale 0.05
-    python benchmarks/native.py --network                over 40 ms and 30 MB/s a connection, beside the Python source
+    python benchmarks/native.py                          4,000,000 rows x 9 columns, and 200 columns; TPC-H at scale 0.3
+    python benchmarks/native.py --rows 200000 --wide 20000 --runs 1 --scale 0.02
+    python benchmarks/native.py --network                also over 40 ms and 30 MB/s a connection
 
-``file`` is ``spark.read.parquet`` on the local files, ``native`` and ``python`` are ``to_spark(engine=...)`` in url mode
-from an embedded server in a process of its own; ``python+`` is told the columns and conditions by ``scan``. All contenders
-run in turn in one session, once to warm up; figures are medians, in seconds, and ratios to ``file``. DataFrames are loaded
-outside the clock but for ``load``. With ``JVM_PEER`` naming a directory whose ``jars/`` hold the JVM connector, it is the
-last contender: run this with a Spark of the version that the jars are made for; ``--jvm key=value`` sets its settings.
+``file`` is ``spark.read.parquet`` on the local files; ``lane`` and ``python`` are ``to_spark(engine=...)`` in url mode from an
+embedded server in a process of its own; ``python+`` is told the columns and conditions by ``scan``. They are loaded outside
+the clock, ``load`` apart. ``lane+load`` loads a DataFrame anew in each run, as the JVM connector does in ``jvm`` (its
+defaults) and ``tuned``, where JVM_PEER names the directory it was built into (``benchmarks/jvm.py``). TPC-H is the sum of the
+22 queries' medians: ``file`` and ``lane`` over views that stand from the start, ``lane sql`` and ``python sql`` by
+``client.sql``, loads included. All run in turn after a first time that does not count; figures are medians, in seconds, and
+in brackets times of the first.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from jvm import TUNED, JvmPeer, peer_home
 from scan import write_table
 from served import Served
 from tpch_data import tables
@@ -34,7 +39,40 @@ from delta_sharing_spark.testing.interpreter import worker_python
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 LATENCY, BANDWIDTH = 0.04, 30e6
-JVM_FORMAT = "io.delta.sharing.spark.DeltaSharingDataSource"
+FILTER = "day = date'2022-01-15' and customer < 1000"
+TITLES = ("full scan", "three columns", "count", "selective filter", "two of 200 columns")
+#: What ``python+`` is told.
+TOLD: dict[str, dict[str, Any]] = {
+    "three columns": {"columns": ["city", "price", "id"]},
+    "selective filter": {"where": FILTER},
+    "two of 200 columns": {"columns": ["c17", "c123"]},
+}
+#: How the JVM connector's process is asked for the same.
+PEER_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "full scan": ("full scan", {}),
+    "three columns": ("3 columns agg", {"columns": ["city", "price", "id"]}),
+    "count": ("count", {}),
+    "selective filter": ("selective where", {"where": FILTER, "sum": "id"}),
+    "two of 200 columns": ("3 columns agg", {"group": "1", "columns": ["1", "c17", "c123"]}),
+}
+
+Run = Callable[[], object]
+
+
+def query(title: str, frame: Any) -> None:
+    """Run one of the queries."""
+    from pyspark.sql import functions as F
+
+    if title == "full scan":
+        frame.write.format("noop").mode("overwrite").save()
+    elif title == "count":
+        frame.count()
+    elif title == "selective filter":
+        frame.where(FILTER).agg({"id": "sum"}).collect()
+    elif title == "three columns":
+        frame.groupBy("city").agg({"price": "sum", "id": "sum"}).collect()
+    else:
+        frame.groupBy(F.expr("1")).agg({"c17": "sum", "c123": "sum"}).collect()
 
 
 def write_wide(path: Path, rows: int) -> None:
@@ -46,21 +84,6 @@ def write_wide(path: Path, rows: int) -> None:
         built.append(pa.table({name: draw.integers(0, 1 << 40, rows // 4) for name in schema.names}, schema))
 
 
-def scan_everything(frame: Any) -> None:
-    frame.write.format("noop").mode("overwrite").save()
-
-
-QUERIES_OF_WIDE: dict[str, Callable[[Any], Any]] = {
-    "two of 200 columns": lambda f: f.selectExpr("sum(c17)", "max(c123)").collect(),
-}
-QUERIES_OF_LONG: dict[str, Callable[[Any], Any]] = {
-    "full scan": scan_everything,
-    "three columns": lambda f: f.groupBy("city").agg({"price": "sum", "id": "max"}).collect(),
-    "count": lambda f: f.count(),
-    "selective filter": lambda f: f.where("day = date'2022-01-15' and customer < 1000").collect(),
-}
-
-
 def session(driver_memory: str) -> Any:
     from pyspark.sql import SparkSession
 
@@ -68,135 +91,146 @@ def session(driver_memory: str) -> Any:
     builder = builder.master("local[*]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.driver.memory", driver_memory)
     builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "4")
-    jars = sorted(Path(os.environ["JVM_PEER"], "jars").glob("*.jar")) if os.environ.get("JVM_PEER") else []
-    if jars:
-        builder = builder.config("spark.jars", ",".join(map(str, jars)))
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
 class Contenders:
-    """Each way to a table of the benchmark, loaded."""
+    """Each way to a table of the benchmark."""
 
-    def __init__(self, spark: Any, served: Served, root: Path, network: bool) -> None:
-        self._spark, self._root, self._network = spark, root, network
+    def __init__(self, spark: Any, served: Served, root: Path, peer: JvmPeer | None) -> None:
+        self.spark, self.peer = spark, peer
+        self._root = root
         self._profile = root / "config.share"
         self._profile.write_text(served.profile)
-        self._client = SharingClient(str(self._profile), accessMode="url")
+        self.client = SharingClient(str(self._profile), accessMode="url")
 
-    def of(self, name: str, columns: list[str] | None = None, where: str | None = None) -> dict[str, Any]:
-        table = self._client.table(f"bench.file.{name}")
-        found: dict[str, Any] = {}
-        if not self._network:
-            found["file"] = self._spark.read.parquet(str(self._root / name / "*.parquet"))
-        began = time.perf_counter()
-        found["native"] = table.scan().to_spark(self._spark, engine="native")
-        print(f"  {name}: loaded by the native lane in {time.perf_counter() - began:.2f} s")
-        found["python"] = table.scan().to_spark(self._spark, engine="python")
-        if columns or where:
-            found["python+"] = table.scan(columns=columns, where=where).to_spark(self._spark, engine="python")
-        if os.environ.get("JVM_PEER"):
-            found["jvm"] = self._spark.read.format(JVM_FORMAT).load(f"{self._profile}#bench.file.{name}")
+    def load(self, way: str, name: str, told: Mapping[str, Any] | None = None) -> Any:
+        if way == "file":
+            return self.spark.read.parquet(str(self._root / name / "*.parquet"))
+        scan = self.client.table(f"bench.file.{name}").scan(**(told or {}))
+        return scan.to_spark(self.spark, engine="python" if way.startswith("python") else "native")
+
+    def of(self, title: str, *, network: bool = False) -> dict[str, Run]:
+        """Each way to answer a query; over the network without local files and the JVM connector."""
+        name = "wide" if title == TITLES[-1] else "long"
+        ways = [*(() if network else ("file",)), "lane", "python", *(["python+"] if title in TOLD else [])]
+        found: dict[str, Run] = {
+            way: partial(query, title, self.load(way, name, TOLD.get(title) if way == "python+" else None))
+            for way in ways
+        }
+        if self.peer is not None and not network:
+            found["lane+load"] = lambda: query(title, self.load("lane", name))
+            case, asked = PEER_CASES[title]
+            address = f"{self._profile}#bench.file.{name}"
+            found["jvm"] = partial(self.peer.run, case, address, asked, {})
+            found["tuned"] = partial(self.peer.run, case, address, asked, TUNED)
         return found
 
 
-#: What ``python+`` is told.
-TOLD: dict[str, tuple[list[str] | None, str | None]] = {
-    "two of 200 columns": (["c17", "c123"], None),
-    "three columns": (["city", "price", "id"], None),
-    "selective filter": (None, "day = date'2022-01-15' and customer < 1000"),
-}
-
-
-def compare(contenders: Contenders, table: str, queries: dict[str, Callable[[Any], Any]], runs: int) -> None:
-    for title, query in queries.items():
-        frames = contenders.of(table, *TOLD.get(title, (None, None)))
-        for frame in frames.values():
-            query(frame)
-        seconds: dict[str, list[float]] = {name: [] for name in frames}
-        for turn in range(runs):
-            names = list(frames)
-            for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                began = time.perf_counter()
-                query(frames[name])
-                seconds[name].append(time.perf_counter() - began)
-        report(title, seconds)
-
-
-def report(title: str, seconds: dict[str, list[float]]) -> None:
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    base = medians.get("file", medians["native"])
-    shown = "".join(f"{name:>9} {value:7.2f} s {value / base:5.2f}" for name, value in medians.items())
-    print(f"  {title:<20}{shown}", flush=True)
-
-
-def compare_tpch(spark: Any, contenders: Contenders, root: Path, runs: int) -> None:
-    """All 22 queries over views of each contender, the sum of their medians."""
-    names = [
-        path.name for path in root.iterdir() if (path / "_delta_log").is_dir() and path.name not in ("long", "wide")
-    ]
-    frames = {name: contenders.of(name) for name in names}
-    ways = list(next(iter(frames.values())))
+def measure(ways: Mapping[str, Run], runs: int) -> dict[str, float]:
+    """Medians of each way, run in turn."""
     seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(runs + 1):
+        names = list(ways)
+        for way in names[turn % len(names) :] + names[: turn % len(names)]:
+            began = time.perf_counter()
+            told = ways[way]()  # the JVM connector's process tells its own time
+            spent = told if isinstance(told, float) else time.perf_counter() - began
+            if turn:
+                seconds[way].append(spent)
+    return {way: statistics.median(values) for way, values in seconds.items()}
+
+
+def report(title: str, medians: Mapping[str, float]) -> None:
+    base = next(iter(medians.values()))
+    cells = "".join(f"  {way} {spent:.2f} ({spent / base:.2f})" for way, spent in medians.items())
+    print(f"{title:<20}{cells}", flush=True)
+
+
+def compare_tpch(contenders: Contenders, names: list[str], runs: int) -> dict[str, float]:
+    """The sums of the medians of all 22 queries."""
+    spark, client = contenders.spark, contenders.client
+    for way in ("file", "lane"):
+        for name in names:
+            contenders.load(way, name).createOrReplaceTempView(f"{way}_{name}")
+    sums: dict[str, float] = {}
     for number, text in QUERIES.items():
-        times: dict[str, list[float]] = {way: [] for way in ways}
         answers: dict[str, Any] = {}
-        for turn in range(runs + 1):
-            for way in ways[turn % len(ways) :] + ways[: turn % len(ways)]:
-                for name in names:
-                    frames[name][way].createOrReplaceTempView(f"tpch_sf_{name}")
-                began = time.perf_counter()
-                answers[way] = spark.sql(text.replace("tpch.sf.", "tpch_sf_")).toArrow().to_pylist()
-                if turn:
-                    times[way].append(time.perf_counter() - began)
-        if any(answer != answers[ways[0]] for answer in answers.values()):
+
+        def over_views(way: str, text: str = text, answers: dict[str, Any] = answers) -> None:
+            answers[way] = spark.sql(text.replace("tpch.sf.", f"{way}_")).toArrow().to_pylist()
+
+        def by_client(engine: str, text: str = text, answers: dict[str, Any] = answers) -> None:
+            frame = client.sql(spark, text.replace("tpch.sf.", "bench.file."), engine=engine)
+            answers[engine] = frame.toArrow().to_pylist()
+
+        medians = measure(
+            {
+                "file": partial(over_views, "file"),
+                "lane": partial(over_views, "lane"),
+                "lane sql": partial(by_client, "native"),
+                "python sql": partial(by_client, "python"),
+            },
+            runs,
+        )
+        if any(answer != answers["file"] for answer in answers.values()):
             print(f"  query {number}: the answers differ")
-        for way in ways:
-            seconds[way].append(statistics.median(times[way]))
-    report("TPC-H, 22 queries", {way: [sum(values)] for way, values in seconds.items()})
+        for way, spent in medians.items():
+            sums[way] = sums.get(way, 0.0) + spent
+    return sums
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=12_000_000)
-    parser.add_argument("--wide", type=int, default=400_000, help="rows of the table of 200 columns")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="of TPC-H; 0 leaves it out")
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--wide", type=int, default=200_000, help="rows of the table of 200 columns")
+    parser.add_argument("--runs", type=int, default=5, help="of TPC-H and over the network at most 3")
+    parser.add_argument("--scale", type=float, default=0.3, help="of TPC-H; 0 leaves it out")
     parser.add_argument("--network", action="store_true", help=f"{LATENCY * 1000:.0f} ms, {BANDWIDTH / 1e6:.0f} MB/s")
-    parser.add_argument("--memory", default="4g", help="of Spark's driver")
-    parser.add_argument("--jvm", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the JVM connector")
-    options = parser.parse_args()
-    import sys
-
+    parser.add_argument("--memory", default="3g", help="of Spark's driver")
+    given = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python(sys.executable)
     with tempfile.TemporaryDirectory(prefix="native-") as directory:
-        root = Path(directory)
-        write_table(root / "long", options.rows, 8, 500_000)
-        write_wide(root / "wide", options.wide)
-        if options.scale:
-            for name, rows in tables(options.scale).items():
-                built = DeltaTableBuilder(root / name, rows.schema, style=FileStyle(keep_rows=False))
-                built.append(rows, files=8 if rows.num_rows > 10_000 else 1)
-        spark = session(options.memory)
-        for setting in options.jvm:
-            spark.conf.set(*setting.split("=", 1))
-        shared = {path.name: path for path in root.iterdir() if (path / "_delta_log").is_dir()}
-        served = Served(shared)
+        root, few = Path(directory), min(given.runs, 3)
+        write_table(root / "long", given.rows, 8, 500_000)
+        write_wide(root / "wide", given.wide)
+        tpch = tables(given.scale) if given.scale else {}
+        for name, rows in tpch.items():
+            built = DeltaTableBuilder(root / name, rows.schema, style=FileStyle(keep_rows=False))
+            built.append(rows, files=8 if rows.num_rows > 10_000 else 1)
+        home = peer_home()
+        peer = JvmPeer(home) if home is not None else None
+        served = Served({name: root / name for name in ("long", "wide", *tpch)})
+        spark = session(given.memory)
         try:
-            if options.network:
-                served.shape(LATENCY, BANDWIDTH)
-            contenders = Contenders(spark, served, root, options.network)
+            contenders = Contenders(spark, served, root, peer)
             print(
-                f"Spark {spark.version}, {os.cpu_count()} cores, medians of {options.runs}: seconds, ratio to the first"
+                f"Spark {spark.version}, {os.cpu_count()} cores, {given.rows:,} rows x 9, {given.wide:,} x 200, ",
+                end="",
             )
-            compare(contenders, "long", QUERIES_OF_LONG, options.runs)
-            compare(contenders, "wide", QUERIES_OF_WIDE, options.runs)
-            if options.scale:
-                compare_tpch(spark, contenders, root, options.runs)
+            print(
+                f"medians of {given.runs}: seconds (times of the first); JVM connector: {'yes' if peer else 'not built'}"
+            )
+            report(
+                "load",
+                measure({w: partial(contenders.load, w, "long") for w in ("file", "lane", "python")}, given.runs),
+            )
+            for title in TITLES:
+                report(title, measure(contenders.of(title), given.runs))
+            if tpch:
+                report(f"TPC-H, scale {given.scale:g}", compare_tpch(contenders, list(tpch), few))
+            if given.network:
+                served.shape(LATENCY, BANDWIDTH)
+                print(f"over {LATENCY * 1000:.0f} ms and {BANDWIDTH / 1e6:.0f} MB/s a connection, medians of {few}")
+                for title in TITLES:
+                    report(title, measure(contenders.of(title, network=True), few))
         finally:
-            served.close()
             spark.stop()
+            served.close()
+            if peer is not None:
+                peer.close()
 
 
 if __name__ == "__main__":

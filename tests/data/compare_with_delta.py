@@ -98,9 +98,13 @@ class Comparison:
             for version in range(newest + 1):
                 theirs, ours = partial(self.delta, versionAsOf=version), partial(table.scan, version=version, **way)
                 self.check(f"version {version} {way}", theirs, partial(read, ours))
+                self.check(f"version {version} {way}, native lane", theirs, partial(self.native, ours))
+            whole = partial(table.scan, **way)
             for where in predicates:
                 theirs, ours = partial(self.delta, where), partial(table.scan, where=where, **way)
                 self.check(f"where {where} {way}", theirs, partial(read, ours))
+                self.check(f"where {where} {way}, native lane", theirs, partial(self.native, ours))
+                self.check(f"{where} of Spark's {way}, native lane", theirs, partial(self.native, whole, where))
             for start, end in [(0, newest), *ends]:
                 theirs = partial(self.delta, readChangeFeed=True, startingVersion=start, endingVersion=end)
                 ours = partial(without_time, partial(table.changes, start, end, **way))
@@ -109,6 +113,9 @@ class Comparison:
     def delta(self, where: str = "true", **options: Any) -> Answer:
         frame = self.spark.read.format("delta").options(**options).load(self.path)
         return answer(frame.where(where).drop("_commit_timestamp"))
+
+    def native(self, scan_of: Callable[[], Scan], where: str = "true") -> Answer:
+        return answer(scan_of().to_spark(self.spark, engine="native").where(where))
 
     def streams(self, made: RandomTable, server: SharingServer) -> None:
         profile = server.write_profile(self.root / "profile.share")

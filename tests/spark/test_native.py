@@ -250,3 +250,20 @@ def test_sql(spark: Any, client: SharingClient) -> None:
     native_answer = client.sql(spark, text, engine="native")
     assert is_native(native_answer)
     assert native_answer.collect() == client.sql(spark, text).collect()
+
+
+def test_a_null_in_a_not_null_column_fails_the_query_that_reads_it(
+    spark: Any, client: SharingClient, shared: SharingServer, tmp_path: Path
+) -> None:
+    built = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64(), "n": pa.int64()}))
+    built.append([{"id": 1, "n": None}, {"id": 2, "n": 2}])
+    log = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
+    nullable = '\\"name\\":\\"n\\",\\"type\\":\\"long\\",\\"nullable\\":'
+    assert f"{nullable}true" in log.read_text()
+    log.write_text(log.read_text().replace(f"{nullable}true", f"{nullable}false"))
+    shared.add_table("required.d.t", tmp_path / "t")
+    frame = client.table("required.d.t").scan().to_spark(spark)
+    assert is_native(frame)
+    assert ids(frame) == [1, 2]
+    with pytest.raises(Exception, match="NULL in column 'n', which the table declares NOT NULL"):
+        frame.where("n IS NULL").collect()

@@ -151,6 +151,15 @@ def test_loads_that_the_lane_does_not_fit(client: SharingClient) -> None:
             plan_native(scan.resolved())
 
 
+@pytest.mark.parametrize(("most", "what"), [("MAX_FILES", "files"), ("MAX_PARTITIONS", "partitions")])
+def test_tables_that_spark_would_take_long_to_list(
+    client: SharingClient, monkeypatch: pytest.MonkeyPatch, most: str, what: str
+) -> None:
+    monkeypatch.setattr(f"delta_sharing_spark.native.plan.{most}", 2)
+    with pytest.raises(StepAsideError, match=f"[0-9]+ {what} to read, more than 2, and Spark lists each"):
+        plan_native(client.table("s.d.t1").scan().resolved())
+
+
 def test_unknown_paths(client: SharingClient) -> None:
     with served(client.table("s.d.t1").scan()) as (_, plan, address):
         (file, _), *_ = files_under(address)

@@ -40,6 +40,9 @@ _READER_OPTIONS = {
     "parquet.page.verify-checksum.enabled": "true",
     # One OPEN for columns that lie side by side, not one for each.
     "parquet.hadoop.vectored.io.enabled": "false",
+    # An answer that breaks off is asked for again, from where it ended: only then can the cause be told.
+    "dfs.http.client.retry.policy.enabled": "true",
+    "dfs.http.client.retry.policy.spec": "50,2",
     "dfs.webhdfs.socket.connect-timeout": "60s",
     "dfs.webhdfs.socket.read-timeout": "900s",
 }

@@ -242,8 +242,8 @@ class Gateway:
         try:
             return _send_rest(connection, pieces)
         except DeltaSharingError as error:
-            # The client reads on from where the bytes ended, and is told the cause then.
-            _log.warning("a file of %s broke off: %s", reader.plan.table, error)
+            # A client that wants more reads on from where the bytes ended, and is told the cause then.
+            _log.info("an answer of %s broke off: %s", reader.plan.table, error)
             return False
 
 

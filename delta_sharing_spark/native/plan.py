@@ -166,7 +166,7 @@ def plan_native(load: ResolvedScan, opener: TableOpener | None = None) -> Native
     why = why_not(load)
     if why is not None:
         raise StepAsideError(why)
-    if not load.options.carry_profile:
+    if load.options.carry_profile is not True:
         # The sharing token stays in this process, which renews what it serves, whatever executors may carry.
         load, opener = replace(load, options=replace(load.options, carry_profile=True)), None
     planned = plan(load, opener=opener)

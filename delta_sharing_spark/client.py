@@ -146,20 +146,20 @@ class SharingClient:
         spark: SparkSession,
         query: str,
         args: Mapping[str, Any] | Sequence[Any] | None = None,
-        engine: str = "python",
+        engine: str | None = None,
     ) -> DataFrame:
         """Run any Spark query over shared tables by their three-part names, beside the session's own tables.
 
-        Each table is loaded with just the columns and rows that Spark's own plan needs of it; Spark runs the query
-        itself. ``client.explain_sql(query)`` tells what is narrowed. ``VERSION AS OF`` and ``TIMESTAMP AS OF`` with a
-        literal read a table as of then.
+        Spark's own reader reads where it fits all tables of the query (the native lane), and prunes by itself. Elsewhere
+        each table is loaded with just the columns and rows that Spark's own plan needs of it. Spark runs the query
+        itself. ``client.explain_sql(query)`` tells which. ``VERSION AS OF`` and ``TIMESTAMP AS OF`` with a literal read a
+        table as of then.
 
         Args:
             spark: A classic or Connect session.
             query: A query; write its result by ``.write`` of what is returned.
             args: Values of the query's parameters, as ``spark.sql`` takes them.
-            engine: ``"native"`` and ``"auto"`` let Spark's own reader read where it fits all tables of the query, see
-                ``Scan.to_spark``: Spark prunes itself then, and the query is planned once.
+            engine: As ``Scan.to_spark``; one table that the native lane does not fit sends all to the Python source.
 
         Raises:
             PredicateError: The text is not a query (an INSERT, a command); nothing has run then.
@@ -170,7 +170,12 @@ class SharingClient:
 
         return run(self, spark, query, args, engine)
 
-    def query(self, spark: SparkSession, build: Callable[[Callable[[str], DataFrame]], DataFrame]) -> DataFrame:
+    def query(
+        self,
+        spark: SparkSession,
+        build: Callable[[Callable[[str], DataFrame]], DataFrame],
+        engine: str | None = None,
+    ) -> DataFrame:
         """A DataFrame over shared tables, each loaded with just the columns and rows that it needs.
 
         Args:
@@ -178,8 +183,10 @@ class SharingClient:
             build: Is called with a function that takes ``share.schema.table`` and gives the table's DataFrame; returns
                 the DataFrame wanted. It is called several times, first over tables that cannot be executed: where it
                 executes something, or builds another DataFrame at each call, its tables are loaded whole.
+            engine: As in ``sql``.
 
         Raises:
+            OptionError: An unknown engine.
             DeltaSharingError: A shared table cannot be loaded.
 
         Examples:
@@ -187,27 +194,29 @@ class SharingClient:
         """
         from delta_sharing_spark.spark.sql import query
 
-        return query(self, spark, build)
+        return query(self, spark, build, engine)
 
     def explain_sql(
         self,
         query: str | Callable[[Callable[[str], DataFrame]], DataFrame],
         spark: SparkSession | None = None,
         args: Mapping[str, Any] | Sequence[Any] | None = None,
+        engine: str | None = None,
     ) -> str:
-        """What each shared table of a query is loaded with, which conditions are left to Spark, and why.
+        """Which lane a query takes, and what its plan needs of each shared table; what is left to Spark, and why.
 
         Args:
             query: As in ``sql``, or a function as in ``query``.
             spark: The session whose plan is asked; the active one by default.
             args: Values of the query's parameters.
+            engine: As in ``sql``.
 
         Raises:
             ConfigError: No session is active.
         """
         from delta_sharing_spark.spark.sql import explain
 
-        return explain(self, query, spark, args)
+        return explain(self, query, spark, args, engine)
 
     def register(
         self,

@@ -1,20 +1,23 @@
-"""Which columns a query needs of each of its tables, on a Spark Connect session, where plans are texts.
+"""What a query needs of each of its tables, on a Spark Connect session, where plans are texts.
 
 In place of each table stands a relation whose every column is made from a word of its own, drawn anew, by a function that
-Spark cannot compute before it runs; executing it fails. A column that Spark's optimizer removed has its word nowhere in the physical plan: so
-nothing is read from the plan but which words stand in it. Conditions cannot be told so, and are left to Spark.
+Spark cannot compute before it runs; executing it fails. A column that Spark's optimizer removed has its word nowhere in
+the physical plan. What the plan's filters seem to say is put to Spark itself: see ``connect_conditions``.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.spark.connect_conditions import conjectures, proved
 from delta_sharing_spark.spark.plan_needs import TableNeed
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ class WordRelations:
         self._spark = spark
         self._word = f"w{uuid.uuid4().hex}"
         self._schemas: list[Struct] = []
+        self._frames: list[DataFrame] = []
 
     def add(self, schema: Struct) -> DataFrame:
         """A relation of a table's schema.
@@ -59,10 +63,17 @@ class WordRelations:
         failure = functions.concat(
             functions.lit("this relation is there to plan over "), functions.col("id").cast("string")
         )
-        return self._spark.range(_ROWS).where(functions.raise_error(failure).isNull()).select(*columns)
+        rows = self._spark.range(_ROWS).where(functions.raise_error(failure).isNull())
+        self._frames.append(rows.select(*columns))
+        return self._frames[-1]
 
-    def needs(self, frame: DataFrame) -> list[TableNeed]:
-        """What a data frame over the relations needs of each, in the order in which they were added."""
+    def needs(self, frame: DataFrame, over: Callable[[Callable[[int], DataFrame]], DataFrame]) -> list[TableNeed]:
+        """What a query over the relations needs of each, in the order in which they were added.
+
+        Args:
+            frame: The query over the relations.
+            over: The query over others in their places.
+        """
         text = self._explained(frame)
         analyzed, _, physical = text.rpartition(_PHYSICAL)
         if _TIMED.search(analyzed):
@@ -70,12 +81,30 @@ class WordRelations:
         elif not physical or _CUT.search(physical):
             reason = "Spark Connect does not show the whole plan"
         else:
-            return [self._need(table, schema, physical) for table, schema in enumerate(self._schemas)]
+            conditions = self._conditions(physical, over)
+            return [self._need(i, schema, physical, conditions[i]) for i, schema in enumerate(self._schemas)]
         return [TableNeed(reason=reason) for _ in self._schemas]
 
-    def _need(self, table: int, schema: Struct, physical: str) -> TableNeed:
+    def _conditions(
+        self, physical: str, over: Callable[[Callable[[int], DataFrame]], DataFrame]
+    ) -> Sequence[str | None]:
+        def plan_with(conditions: Sequence[str | None]) -> str | None:
+            def filtered(place: int) -> DataFrame:
+                condition = conditions[place]
+                return self._frames[place] if condition is None else self._frames[place].where(condition)
+
+            try:
+                return self._explained(over(filtered)).rpartition(_PHYSICAL)[2]
+            except PySparkException:
+                return None
+
+        zone = self._spark.conf.get("spark.sql.session.timeZone") or "UTC"
+        return proved(physical, conjectures(physical, self._word, self._schemas, zone), plan_with)
+
+    def _need(self, table: int, schema: Struct, physical: str, condition: str | None) -> TableNeed:
         needed = Struct(tuple(f for i, f in enumerate(schema.fields) if self._mark(table, i) in physical))
-        return TableNeed(needed, reason="conditions are left to Spark: Spark Connect does not tell them for certain")
+        reason = None if condition else "conditions are left to Spark: its plan shows none that it proves"
+        return TableNeed(needed, condition, reason=reason)
 
     def _mark(self, table: int, column: int) -> str:
         return f"{self._word}t{table}c{column}z"

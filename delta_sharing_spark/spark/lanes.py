@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.errors import ConfigError, OptionError
-from delta_sharing_spark.native.plan import StepAsideError, why_not
+from delta_sharing_spark.native.plan import NativePlan, StepAsideError, plan_native, why_not
+from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
-from delta_sharing_spark.spark.native import Reach, native_frame, reach_of
+from delta_sharing_spark.spark.native import Reach, native_frame, planned_frame, reach_of
 from delta_sharing_spark.spark.register import register
 from delta_sharing_spark.table_scan import ENGINES
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from delta_sharing_spark.table_scan import Scan
 
 _log = logging.getLogger(__name__)
+
+#: Up to so many files of a table are all shown to Spark, which costs less than planning a query twice.
+MANY_FILES = 100
 
 
 def frame_of(scan: Scan, spark: SparkSession, engine: str | None = None) -> DataFrame:
@@ -52,29 +57,62 @@ def frame_of(scan: Scan, spark: SparkSession, engine: str | None = None) -> Data
     return python_frame(scan, spark)
 
 
-def native_frames(spark: SparkSession, scans: Sequence[Scan], engine: str) -> list[DataFrame] | None:
-    """Scans as DataFrames of the native lane; None where it does not fit the session, or one of them.
+def native_frames(
+    spark: SparkSession, scans: Sequence[Scan], engine: str, conditions: Callable[[], Sequence[str | None]]
+) -> list[DataFrame] | None:
+    """Scans of one query as DataFrames of the native lane; None where it does not fit the session, or one of them.
+
+    Args:
+        spark: A classic or Connect session.
+        scans: What the query reads.
+        engine: The engine asked for.
+        conditions: Tells what every row that the query needs of each scan fulfils. It is asked where a scan has many
+            files, to leave out some; Spark's own reader prunes everything else by itself.
 
     Raises:
         OptionError: An unknown engine.
+        ConfigError: ``native`` was asked for, and no executor can reach this process.
         DeltaSharingError: A table cannot be loaded.
     """
     if checked_engine(engine) == "python":
         return None
     reach = reach_of(spark)
+    if engine == "native" and reach.host is None:
+        raise ConfigError(f"engine='native' cannot read in this session: {reach.reason}; use engine='auto' or 'python'")
     why = _unfit(reach, engine)
-    frames: dict[str, DataFrame] = {}
+    frames: dict[tuple[str, str | None], DataFrame] = {}
+    found = []
     try:
-        for scan in scans if why is None else ():
-            key = repr((str(scan.table), sorted(scan.options.items())))
+        for place, scan in enumerate(scans if why is None else ()):
+            plan, condition = _planned(scan, place, conditions)
+            key = repr((str(scan.table), sorted(scan.options.items()))), condition
             if key not in frames:
-                frames[key] = native_frame(spark, scan, reach)[0]
+                frames[key] = planned_frame(spark, plan, reach)
+            found.append(frames[key])
     except StepAsideError as reason:
         why = f"{scan.table}: {reason}"
     if why is not None:
         _log.log(logging.WARNING if engine == "native" else logging.INFO, "query: Python data source (%s)", why)
         return None
-    return [frames[repr((str(scan.table), sorted(scan.options.items())))] for scan in scans]
+    return found
+
+
+def _planned(scan: Scan, place: int, conditions: Callable[[], Sequence[str | None]]) -> tuple[NativePlan, str | None]:
+    """A scan's plan, and the condition by which files were left out of it."""
+    opener, load = scan.opened()
+    plan = None
+    try:
+        plan = plan_native(load, opener)
+        if len(plan.files) <= MANY_FILES:
+            return plan, None
+    except StepAsideError:
+        if why_not(load) is not None:
+            raise
+    condition = conditions()[place]
+    if condition is None:
+        return plan or plan_native(load, opener), None
+    pushed = parse_where(condition, load.columns, time_zone=load.options.time_zone)
+    return plan_native(replace(load, pushed=pushed), opener), condition
 
 
 def python_frame(scan: Scan, spark: SparkSession) -> DataFrame:
@@ -94,6 +132,13 @@ def explain_engine(scan: Scan, spark: SparkSession, engine: str | None = None) -
     reach = reach_of(spark)
     why = _unfit(reach, engine) or why_not(scan.resolved())
     return f"Python data source: {why}" if why else f"native lane, Spark's own Parquet reader: {reach.reason}"
+
+
+def explain_engines(spark: SparkSession, scans: Sequence[Scan], engine: str) -> str:
+    """Which lane a query over scans takes in a session, in one line."""
+    each = [(scan, explain_engine(scan, spark, engine)) for scan in scans]
+    unfit = next((f"{text} ({scan.table})" for scan, text in each if not text.startswith("native")), None)
+    return unfit or f"{each[0][1]}, which prunes; conditions leave out files where a table has more than {MANY_FILES}"
 
 
 def checked_engine(engine: str) -> str:

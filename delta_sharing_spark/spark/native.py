@@ -104,6 +104,15 @@ def native_frame(spark: SparkSession, scan: Scan, reach: Reach) -> tuple[DataFra
         raise StepAsideError(reach.reason)
     opener, load = scan.opened()
     plan = plan_native(load, opener)
+    return planned_frame(spark, plan, reach), plan
+
+
+def planned_frame(spark: SparkSession, plan: NativePlan, reach: Reach) -> DataFrame:
+    """A plan as a DataFrame, in a session that reaches this process.
+
+    Raises:
+        StepAsideError: The lane does not fit the session, or the load's condition.
+    """
     condition = None
     if plan.predicate is not None:
         condition = condition_sql(plan.predicate)
@@ -125,7 +134,7 @@ def native_frame(spark: SparkSession, scan: Scan, reach: Reach) -> tuple[DataFra
         text = str(error).strip().partition("\n")[0][:300]
         raise StepAsideError(f"the session cannot read WebHDFS ({type(error).__name__}: {text})") from error
     _log.info("table %s: native lane, %d files (%s)", plan.table, len(plan.files), reach.reason)
-    return frame, plan
+    return frame
 
 
 def release(plan: NativePlan) -> None:

@@ -69,11 +69,12 @@ class PlanningRelations:
         self._schemas.append(schema)
         return frame
 
-    def needs(self, frame: Any) -> list[TableNeed]:
-        """What a data frame over the relations needs of each, in the order in which they were added.
+    def needs(self, frame: Any, over: object = None) -> list[TableNeed]:
+        """What a query over the relations needs of each, in the order in which they were added.
 
         Args:
-            frame: The data frame; nothing of it is executed.
+            frame: The query over the relations; nothing of it is executed.
+            over: Not used: this plan tells all.
         """
         execution = frame._jdf.queryExecution()
         moment = self._moment(execution.analyzed())

@@ -9,31 +9,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql.types import StructField, StructType
 
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, PredicateError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.schema.partition_values import timestamp_micros
-from delta_sharing_spark.schema.spark import spark_schema_json
-from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.spark.connect_plans import WordRelations
-from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
-from delta_sharing_spark.spark.lanes import native_frames
+from delta_sharing_spark.spark.lanes import explain_engines, native_frames
+from delta_sharing_spark.spark.narrowed_loads import Frames, SharedReference, column_paths, sent_condition
 from delta_sharing_spark.spark.plan_needs import TableNeed
 from delta_sharing_spark.spark.plan_reading import PlanningRelations
 from delta_sharing_spark.spark.register import active_session, register
 from delta_sharing_spark.spark.statement import is_connect, require_query
 from delta_sharing_spark.spark.table_names import TableReference, table_references, tokens_of, with_frames
-from delta_sharing_spark.table_scan import cheapest_column, quoted_column
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from delta_sharing_spark.client import SharingClient
 
@@ -46,21 +43,6 @@ _Query = Callable[[Callable[[int], "DataFrame"]], "DataFrame"]
 
 
 @dataclass(frozen=True, slots=True)
-class SharedReference:
-    """A shared table where a query mentions it.
-
-    Attributes:
-        name: The table.
-        schema: Its columns.
-        options: Options of this mention: the version or the moment it is read as of.
-    """
-
-    name: TableName
-    schema: Struct
-    options: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Planned:
     """What a query needs of each of its tables, and its columns by name and type; no columns if all is needed."""
 
@@ -68,26 +50,49 @@ class Planned:
     columns: Sequence[tuple[str, str]] = ()
 
 
-def run(client: SharingClient, spark: SparkSession, text: str, args: Any = None, engine: str = "python") -> DataFrame:
+def run(
+    client: SharingClient, spark: SparkSession, text: str, args: Any = None, engine: str | None = None
+) -> DataFrame:
     """See ``SharingClient.sql``."""
     references, over = _of_text(client, spark, text, args)
-    native = native_frames(spark, [client.table(str(r.name)).scan(**r.options) for r in references], engine)  # type: ignore[arg-type]
-    if native is not None:
-        return over(native.__getitem__)
-    return _narrowed(Frames(client, spark, references), plan(client, spark, references, over), over)
+    return _loaded(client, spark, references, over, engine)
 
 
-def query(client: SharingClient, spark: SparkSession, build: Build) -> DataFrame:
+def query(client: SharingClient, spark: SparkSession, build: Build, engine: str | None = None) -> DataFrame:
     """See ``SharingClient.query``."""
     references, over, whole = _of_build(client, spark, build)
-    frames = Frames(client, spark, references)
-    if whole is not None:
-        _log.info("%s; its tables are loaded whole", whole)
-        return build(lambda name: frames.whole(_reference(client, parse_table_name(name))))
-    return _narrowed(frames, plan(client, spark, references, over), over)
+    if whole is None:
+        return _loaded(client, spark, references, over, engine)
+    _log.info("%s; its tables are loaded whole", whole)
+    return build(lambda name: client.table(name).scan().to_spark(spark, engine))
 
 
-def explain(client: SharingClient, asked: str | Build, spark: SparkSession | None = None, args: Any = None) -> str:
+def _loaded(
+    client: SharingClient, spark: SparkSession, references: Sequence[SharedReference], over: _Query, engine: str | None
+) -> DataFrame:
+    """A query over loads of its tables: by Spark's own reader where it fits all, else with just what is needed."""
+
+    @cache
+    def planned() -> Planned:
+        return plan(client, spark, references, over)
+
+    def conditions() -> list[str | None]:
+        return [need.where for need in planned().needs]
+
+    scans = [reference.scan for reference in references]
+    native = native_frames(spark, scans, engine or client.engine, conditions) if scans else None
+    if native is not None:
+        return over(native.__getitem__)
+    return _narrowed(Frames(client, spark, references), planned(), over)
+
+
+def explain(
+    client: SharingClient,
+    asked: str | Build,
+    spark: SparkSession | None = None,
+    args: Any = None,
+    engine: str | None = None,
+) -> str:
     """See ``SharingClient.explain_sql``."""
     spark, whole = spark or active_session(), None
     if isinstance(asked, str):
@@ -96,9 +101,12 @@ def explain(client: SharingClient, asked: str | Build, spark: SparkSession | Non
         references, over, whole = _of_build(client, spark, asked)
     if whole is not None:
         return f"every table is loaded whole: {whole}"
+    if not references:
+        return "no shared table"
     needs = plan(client, spark, references, over).needs
-    lines = [line for r, n in zip(references, needs, strict=True) for line in _explained(client, r, n)]
-    return "\n".join(lines) or "no shared table"
+    lines = [explain_engines(spark, [r.scan for r in references], engine or client.engine)]
+    lines += [line for r, n in zip(references, needs, strict=True) for line in _explained(client, r, n)]
+    return "\n".join(lines)
 
 
 def _explained(client: SharingClient, reference: SharedReference, need: TableNeed) -> list[str]:
@@ -106,8 +114,12 @@ def _explained(client: SharingClient, reference: SharedReference, need: TableNee
     if need.columns is None:
         columns = f"all: {need.reason}"
     else:
-        columns = ", ".join(_paths(reference.schema, need.columns)) or "none: its rows are counted"
-    lines = [f"{reference.name}{travel}", f"  columns  {columns}", f"  where    {_sent(client, need) or 'none'}"]
+        columns = ", ".join(column_paths(reference.schema, need.columns)) or "none: its rows are counted"
+    lines = [
+        f"{reference.name}{travel}",
+        f"  columns  {columns}",
+        f"  where    {sent_condition(client, need) or 'none'}",
+    ]
     if need.columns is not None and need.reason:
         lines.append(f"           {need.reason}")
     return lines + [f"  left     {text}" for text in need.left]
@@ -130,7 +142,11 @@ def plan(client: SharingClient, spark: SparkSession, references: Sequence[Shared
             reason = f"Spark cannot plan over its types ({_first_line(error)})"
             return Planned([TableNeed(reason=reason) for _ in references])
         planned = over(stand_ins.__getitem__)
-        return Planned(relations.needs(planned), _described(planned))
+        try:
+            return Planned(relations.needs(planned, over), _described(planned))
+        except PySparkException as error:  # a stream among its tables, which Spark plans when it starts
+            reason = f"Spark does not plan the query before it runs ({_first_line(error)})"
+            return Planned([TableNeed(reason=reason) for _ in references])
 
 
 def _relations(client: SharingClient, spark: SparkSession) -> AbstractContextManager[PlanningRelations | WordRelations]:
@@ -174,7 +190,8 @@ def _of_text(client: SharingClient, spark: SparkSession, text: str, args: Any) -
     mentions = table_references(text, tokens)
     shared = [(mention, found) for mention in mentions if (found := known.find(mention)) is not None]
     names = [f"t{i}" for i in range(len(shared))]
-    spliced = with_frames(text, tokens, [mention for mention, _ in shared], names)
+    # Spark fills names in braces in only where there are some.
+    spliced = with_frames(text, tokens, [mention for mention, _ in shared], names) if shared else text
 
     def over(frame_of: Callable[[int], DataFrame]) -> DataFrame:
         return _sql(spark, spliced, args, {name: frame_of(i) for i, name in enumerate(names)})
@@ -232,7 +249,8 @@ class _Shared:
 
 def _reference(client: SharingClient, name: TableName, options: Mapping[str, str] | None = None) -> SharedReference:
     scan = client.table(str(name)).scan(**(options or {}))  # type: ignore[arg-type]
-    return SharedReference(name, scan.schema, options or {})
+    scan.resolved()  # a table that is not there is known now
+    return SharedReference(name, scan, options or {})
 
 
 def _of_build(
@@ -276,121 +294,9 @@ def _of_build(
     return references, over, None if same else "the function makes another data frame at each call"
 
 
-# --- their loads ------------------------------------------------------------------------------------------------------
-
-
-class Frames:
-    """Loads of shared tables; mentions that need the same share one.
-
-    Args:
-        client, spark: Who reads, and where.
-        references: The tables of a query.
-    """
-
-    def __init__(self, client: SharingClient, spark: SparkSession, references: Sequence[SharedReference]) -> None:
-        self.references = references
-        self._client, self._spark = client, spark
-        self._loaded: dict[tuple[tuple[str, str], ...], DataFrame] = {}
-
-    def whole(self, reference: SharedReference) -> DataFrame:
-        """All of a table."""
-        return self._load(self._options(reference))
-
-    def narrowed(self, reference: SharedReference, need: TableNeed) -> DataFrame:
-        """A table with what a query needs of it; other columns are NULL."""
-        options = self._options(reference)
-        if need.columns is None:
-            return self._load(options)
-        where = _sent(self._client, need)
-        if where is not None:
-            options["where"] = where
-        paths = _paths(reference.schema, need.columns)
-        if not paths and reference.schema.fields:
-            paths = [quoted_column(str(cheapest_column(reference.schema)))]
-        options["columns"] = ",".join(paths)
-        return _filled(self._load(options), reference.schema, need.columns)
-
-    def _options(self, reference: SharedReference) -> dict[str, str]:
-        given = self._client.options_for(reference.name)
-        replaced = {"where", "columns", *(name.lower() for name in reference.options)}
-        kept = {name: value for name, value in given.items() if name.lower() not in replaced}
-        own = {name.lower(): value for name, value in given.items() if name.lower() in ("where", "columns")}
-        return {**kept, **own, **reference.options}
-
-    def _load(self, options: dict[str, str]) -> DataFrame:
-        # A load that may be pruned by Spark's filters serves one reference only.
-        serial = str(len(self._loaded)) if "pushdown" in {name.lower() for name in options} else ""
-        key = (*sorted(options.items()), ("", serial))
-        if key not in self._loaded:
-            warn_of_inline_secrets(self._spark, options)
-            path = options.pop("path")
-            self._loaded[key] = self._spark.read.format("deltaSharing").options(**options).load(path)
-        return self._loaded[key]
-
-
-def _sent(client: SharingClient, need: TableNeed) -> str | None:
-    """The condition that a table is loaded with: the client's own and the query's."""
-    options = {name.lower(): value for name, value in client.options.items()}
-    own = options.get("where")
-    if need.where is None or "limit" in options:  # a limit counts the rows that pass a condition
-        return own
-    return need.where if own is None else f"({own}) AND ({need.where})"
-
-
 def _zone_of_loads(client: SharingClient) -> str:
     """The zone in which a load reads the literals of ``where`` that name none."""
     return parse_options(client.load_options(TableName("a", "b", "c"), {})).time_zone
-
-
-def _paths(table: Struct, needed: Struct) -> list[str]:
-    """The needed columns as the option ``columns`` takes them, narrowed structs by their fields."""
-    paths = []
-    for column in needed.fields:
-        whole = table.find(column.name)
-        if whole is not None and isinstance(whole.type, Struct) and isinstance(column.type, Struct) and whole != column:
-            paths += [f"{column.name}.{path}" for path in _paths(whole.type, column.type)]
-        else:
-            paths.append(quoted_column(column.name))
-    return paths
-
-
-def _filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
-    """The table's columns, those that are not needed as NULLs."""
-    if needed == table:
-        return frame
-    types = _spark_schema(table).fields
-    return frame.select(*_columns(table, needed, types, lambda name: f"`{_backquoted(name)}`"))
-
-
-def _columns(table: Struct, needed: Struct, types: Sequence[StructField], path: Callable[[str], str]) -> list[Column]:
-    from pyspark.sql import functions
-
-    columns = []
-    for have, typed in zip(table.fields, types, strict=True):
-        want = needed.find(have.name)
-        name = path(have.name)
-        if want is None:
-            column = functions.lit(None).cast(typed.dataType)
-        elif isinstance(have.type, Struct) and isinstance(want.type, Struct) and want != have:
-            assert isinstance(typed.dataType, StructType)
-            inner = _columns(have.type, want.type, typed.dataType.fields, _within(name))
-            column = functions.when(functions.col(name).isNotNull(), functions.struct(*inner))
-        else:
-            column = functions.col(name)
-        columns.append(column.alias(have.name))
-    return columns
-
-
-def _within(struct: str) -> Callable[[str], str]:
-    return lambda name: f"{struct}.`{_backquoted(name)}`"
-
-
-def _backquoted(name: str) -> str:
-    return name.replace("`", "``")
-
-
-def _spark_schema(schema: Struct) -> StructType:
-    return StructType.fromJson(spark_schema_json(schema))
 
 
 def _first_line(error: Exception) -> str:

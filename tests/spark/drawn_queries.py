@@ -1,15 +1,17 @@
-"""Queries drawn at random over two tables whose columns are named like clauses."""
+"""Queries drawn at random over tables whose columns are named like clauses, in sessions with drawn settings."""
 
 from __future__ import annotations
 
 import datetime
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 
-ROWS = 40
+ROWS, COMMITS = 40, 4
 _TEXTS = ["a", "b", "it's", "a_b", "%", "", "A", None]
 _DAYS = [datetime.date(2023, 12, 31), datetime.date(2024, 1, 1), datetime.date(2024, 2, 29), None]
 _PATTERNS = ["'a%'", "'%b'", "'%\\\\_%'", "'a_b'", "'%'"]
@@ -19,8 +21,32 @@ _SHARED = {"id": "number", "note": "text", "offset": "number", "limit": "number"
            "case": "moment", "end": "flag", "version": "decimal"}  # fmt: skip
 COLUMNS = {
     "first": {**_SHARED, "start": "number", "sort": "text", "box": "struct"},
-    "second": {**_SHARED, "for": "number", "values": "day"},
+    "second": {**_SHARED, "for": "number", "values": "day", "having": "list"},
 }
+#: Kinds of columns that conditions are not drawn over like the others.
+_NESTED = ("struct", "list")
+#: Settings of a session that change how a query is planned, or what it means.
+SETTINGS = [
+    ("spark.sql.caseSensitive", "true"),
+    ("spark.sql.ansi.enabled", "false"),
+    ("spark.sql.session.timeZone", "America/New_York"),
+    ("spark.sql.session.timeZone", "Asia/Kolkata"),
+    ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
+    ("spark.sql.optimizer.excludedRules", "org.apache.spark.sql.catalyst.optimizer.ColumnPruning"),
+    ("spark.sql.optimizer.excludedRules", "org.apache.spark.sql.catalyst.optimizer.PushDownPredicates,org.apache.spark.sql.catalyst.optimizer.ConstantFolding"),
+    ("spark.sql.constraintPropagation.enabled", "false"),
+    ("spark.sql.optimizer.nestedSchemaPruning.enabled", "false"),
+    ("spark.sql.optimizer.inSetConversionThreshold", "1"),
+    ("spark.sql.adaptive.enabled", "false"),
+    ("spark.sql.codegen.wholeStage", "false"),
+    ("spark.sql.cbo.enabled", "true"),
+    ("spark.sql.autoBroadcastJoinThreshold", "-1"),
+    ("spark.sql.sources.useV1SourceList", ""),
+    ("spark.sql.parquet.filterPushdown", "false"),
+]  # fmt: skip
+#: True of every row, whatever the moment and the chance.
+_CERTAIN = ["rand() >= 0", "length(uuid()) = 36", "monotonically_increasing_id() >= 0", "now() = current_timestamp()", "current_date() > DATE'2020-01-01'",
+            "current_user() IS NOT NULL", "spark_partition_id() >= 0", "current_database() IS NOT NULL"]  # fmt: skip
 _LITERALS = {
     "number": _NUMBERS,
     "decimal": _NUMBERS,
@@ -58,6 +84,12 @@ def tables(seed: int) -> dict[str, pa.Table]:
             return pa.array([draw.choice([*moments, None]) for _ in range(ROWS)], pa.timestamp("us", "UTC"))
         if kind == "flag":
             return pa.array([draw.choice([True, False, None]) for _ in range(ROWS)], pa.bool_())
+        if kind == "list":
+            lists = [
+                None if draw.random() < 0.2 else draw.choices([0, 1, 2, 3, None], k=draw.choice([0, 1, 3]))
+                for _ in range(ROWS)
+            ]
+            return pa.array(lists, pa.list_(pa.int64()))
         boxes = [
             None if draw.random() < 0.2 else {"end": draw.choice([1, 2, None]), "group": draw.choice(_TEXTS)}
             for _ in range(ROWS)
@@ -67,28 +99,56 @@ def tables(seed: int) -> dict[str, pa.Table]:
     return {name: pa.table({c: column(kind) for c, kind in columns.items()}) for name, columns in COLUMNS.items()}
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A query.
+
+    Attributes:
+        text: Its SQL; ``@`` stands for catalog (or share) and schema, ``#`` for another schema with a table of one name.
+        args: Values of its parameters.
+        settings: Of the session it is planned and executed in.
+    """
+
+    text: str
+    args: Mapping[str, Any] | Sequence[Any] | None
+    settings: Mapping[str, str]
+
+
 class Queries:
-    """Draws queries; ``@`` stands for catalog (or share) and schema."""
+    """Draws queries whose rows do not depend on chance."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(seed)
+        self._args: dict[str, Any] | list[Any] | None = None
 
-    def query(self) -> str:
-        """A query whose rows do not depend on chance."""
-        shape = self._draw.choice(
-            [
-                self._plain,
-                self._plain,
-                self._join,
-                self._join,
-                self._grouped,
-                self._with,
-                self._set,
-                self._nested,
-                self._windowed,
-            ]
-        )
-        return shape()
+    def query(self) -> Drawn:
+        """The next query."""
+        self._args = self._draw.choice([None, None, None, {}, []])
+        shapes: list[Callable[[], str]] = [
+            self._plain, self._plain, self._join, self._join, self._grouped, self._with, self._set, self._nested, self._windowed,
+            self._lateral, self._generated, self._pivoted, self._recursive, self._travelled, self._natural, self._repeated, self._limited,
+        ]  # fmt: skip
+        text = self._draw.choice(shapes)()
+        for name in ("first", "second"):
+            if self._draw.random() < 0.15:
+                written = self._pick([f"`@`.`{name}`", f"@ . /* FROM @.{name} ' */ {name}", f"IDENTIFIER('@.{name}')"])
+                text = text.replace(f"@.{name}", written.replace("`@`", "@"), 1)
+            if self._draw.random() < 0.05:
+                text = text.replace(f"@.{name} ", f"~{name} ", 1)
+        if self._draw.random() < 0.1:
+            text = text.replace(" WHERE ", " -- FROM @.second; '\n WHERE ")
+        return Drawn(text, self._args, dict(self._draw.sample(SETTINGS, self._draw.choice([0, 0, 1, 2]))))
+
+    def _number(self) -> str:
+        """A number, perhaps as a parameter."""
+        value = self._draw.choice([0, 1, 2, 7, -1])
+        if self._args is None or self._draw.random() < 0.3:
+            return str(value)
+        if isinstance(self._args, list):
+            self._args.append(value)
+            return "?"
+        self._args[f"p{len(self._args)}"] = value
+        return f":p{len(self._args) - 1}"
 
     def _pick(self, options: Sequence[str]) -> str:
         return self._draw.choice(options)
@@ -99,7 +159,7 @@ class Queries:
             (alias, c)
             for alias, table in sources.items()
             for c, k in COLUMNS[table].items()
-            if kind in (None, k) and k != "struct"
+            if kind in (None, k) and k not in _NESTED
         ]
         if kind in ("number", "text") and self._draw.random() < 0.15:
             boxed = [alias for alias, table in sources.items() if table == "first"]
@@ -114,6 +174,8 @@ class Queries:
             left, right = self._condition(sources, depth - 1), self._condition(sources, depth - 1)
             return self._pick([f"{left} AND {right}", f"{left} OR {right}", f"({left} OR {right})", f"NOT ({left} AND {right})",
                                f"CASE WHEN {left} THEN {right} ELSE {self._condition(sources, 0)} END", f"({left}) <=> true"])  # fmt: skip
+        if self._draw.random() < 0.04:
+            return self._pick(_CERTAIN)
         kind = self._pick(["number", "number", "float", "text", "day", "moment", "flag", "decimal"])
         column, literal = self._column(sources, kind), self._pick(_LITERALS[kind])
         forms = [f"{column} {self._pick(['=', '<', '<=', '>', '>=', '<>', '<=>'])} {literal}", f"{column} IS NULL", f"{column} IS NOT NULL",
@@ -121,13 +183,19 @@ class Queries:
                  f"{column} BETWEEN {literal} AND {self._pick(_LITERALS[kind])}", f"{column} = {self._column(sources, kind)}",
                  f"coalesce({column}, {literal}) > {self._pick(_LITERALS[kind])}"]  # fmt: skip
         if kind == "text":
-            forms += [
-                f"{column} LIKE {self._pick(_PATTERNS)}",
-                f"upper({column}) = 'A'",
-                f"startswith({column}, 'a')",
-            ]
+            forms += [f"{column} LIKE {self._pick(_PATTERNS)}", f"upper({column}) = 'A'", f"startswith({column}, 'a')", f"{column} ILIKE 'A%'", f"{column} RLIKE '^a'",
+                      f"{column} COLLATE UTF8_LCASE {self._pick(['=', '>', '<'])} 'A'", f"{column} COLLATE UTF8_LCASE IN ('A', 'B')", f"startswith({column} COLLATE UTF8_LCASE, 'A')",
+                      f"contains({column}, 'b')", f"endswith({column}, '')", f"nullif({column}, 'a') = {literal}", f"{column} || 'x' > 'a'", f"substr({column}, 1, 1) = 'a'",
+                      f"{column} LIKE ANY ('a%', 'b')", f"NOT {column} LIKE ALL ('a%', '%')"]  # fmt: skip
         if kind in ("day", "moment"):
-            forms += [f"year({column}) = 2024", f"CAST({column} AS DATE) >= DATE'2024-01-01'"]
+            forms += [f"year({column}) = 2024", f"CAST({column} AS DATE) >= DATE'2024-01-01'", f"date_trunc('DAY', {column}) = TIMESTAMP'2024-01-01 00:00:00'",
+                      f"{column} > current_date() - INTERVAL {self._pick(['900', '99999'])} DAYS", f"month({column}) IN (1, 2)", f"{column} = {self._column(sources, 'day')}",
+                      f"{column} <= CAST('2024-01-01' AS TIMESTAMP_NTZ)", f"CAST({column} AS STRING) LIKE '2024-01%'", f"date_add({column}, 1) > DATE'2024-01-01'"]  # fmt: skip
+        if kind in ("number", "decimal", "float"):
+            forms += [f"{column} + {self._number()} > {self._number()}", f"{column} = {self._number()}", f"{column} > {self._number()}", f"{column} IN ({self._number()}, {self._number()})",
+                      f"CAST({column} AS STRING) = '1'", f"{column} = '1'", f"{column} > 1.5BD", f"{column} < 2.5D", f"try_cast({column} AS TINYINT) = 7", f"drawn_plus({column}) > 2",
+                      f"{column} >= drawn_variable", f"{column} = {self._column(sources, 'decimal')}", f"abs({column}) = 1", f"CAST({column} AS INT) = 2", f"-{column} < 1", f"{column} % 2 = 0",
+                      f"if({column} > 1, {column}, NULL) = 2", f"CAST({column} AS DECIMAL(3,1)) = 2.5", f"isnan({column})"]  # fmt: skip
         if kind == "flag":
             forms = [column, f"NOT {column}", f"{column} IS NOT TRUE", f"{column} = false"]
         return self._pick(forms)
@@ -202,3 +270,83 @@ class Queries:
         table, alias = self._source()
         inner = f"SELECT *, count(*) OVER (PARTITION BY {self._column({alias: table}, 'text')}) AS n, sum(id) OVER () AS s FROM @.{table} {alias} WHERE {self._condition({alias: table}, 1)}"
         return f"SELECT y.id, y.n FROM ({inner}) y WHERE {self._condition({'y': table}, 1)} AND y.n > 1"
+
+    def _lateral(self) -> str:
+        outer, inner = self._pick(["first", "second"]), self._pick(["first", "second"])
+        both = {"o": outer, "i": inner}
+        body = f"SELECT count(*) AS n, max({self._column({'i': inner}, 'text')}) AS m FROM @.{inner} i WHERE i.id = o.offset AND {self._condition(both, 1)}"
+        return f"SELECT o.id, l.n, l.m FROM @.{outer} o, LATERAL ({body}) l WHERE {self._condition({'o': outer}, 1)}"
+
+    def _generated(self) -> str:
+        condition = self._condition({"x": "second"}, 1)
+        return self._pick([f"SELECT x.id, e FROM @.second x LATERAL VIEW OUTER explode(x.having) t AS e WHERE {condition}",
+                           f"SELECT x.id, e FROM @.second x LATERAL VIEW explode(filter(x.having, v -> v > x.id)) t AS e WHERE {condition} AND e < 3",
+                           f"SELECT x.id, size(x.having) AS n FROM @.second x WHERE array_contains(x.having, {self._number()}) OR {condition}",
+                           f"SELECT x.id FROM @.second x WHERE x.having[0] = {self._number()} AND {condition}",
+                           f"SELECT x.box, x.box.end FROM @.first x WHERE x.box IS NOT NULL AND {self._condition({'x': 'first'}, 1)}",
+                           f"SELECT named_struct('a', x.id, 'b', x.box.group).b AS c FROM @.first x WHERE struct(x.id, x.offset) = struct({self._number()}, {self._number()}) OR {self._condition({'x': 'first'}, 1)}"])  # fmt: skip
+
+    def _pivoted(self) -> str:
+        table, _ = self._source()
+        body = f"SELECT note, offset, `limit` FROM @.{table} x WHERE {self._condition({'x': table}, 1)}"
+        return self._pick([f"SELECT * FROM ({body}) PIVOT (sum(`limit`) AS s, count(*) AS n FOR offset IN (0, 1, 2))",
+                           f"SELECT * FROM (SELECT id, offset, `limit`, note FROM @.{table} x WHERE {self._condition({'x': table}, 1)}) UNPIVOT (v FOR n IN (`limit`)) WHERE v > 0",
+                           f"SELECT note, offset, count(*) AS n, grouping_id() AS g FROM @.{table} x WHERE {self._condition({'x': table}, 1)} GROUP BY {self._pick(['ROLLUP', 'CUBE'])} (note, offset) HAVING note = 'a' OR n > 1"])  # fmt: skip
+
+    def _recursive(self) -> str:
+        table, other = self._pick(["first", "second"]), self._pick(["first", "second"])
+        return f"WITH RECURSIVE r(n, d) AS (SELECT CAST(id AS BIGINT), 0 FROM @.{table} x WHERE {self._condition({'x': table}, 1)} UNION ALL SELECT CAST(y.offset AS BIGINT), d + 1 FROM r JOIN @.{other} y ON y.id = r.n WHERE d < 2 AND {self._condition({'y': other}, 0)}) SELECT n, d, count(*) AS c FROM r GROUP BY n, d"
+
+    def _travelled(self) -> str:
+        table, _ = self._source()
+        version = self._draw.randrange(1, COMMITS + 1)
+        travel = self._pick(
+            [
+                f"VERSION AS OF {version}",
+                f"FOR SYSTEM_VERSION AS OF '{version}'",
+                f"TIMESTAMP AS OF '{moment_of(version)}'",
+            ]
+        )
+        return self._pick([f"SELECT {self._column({'x': table})} AS c FROM @.{table} {travel} AS x WHERE {self._condition({'x': table}, 1)}",
+                           f"SELECT x.id, y.note FROM @.{table} {travel} AS x FULL JOIN @.{table} y ON x.id = y.offset WHERE {self._condition({'x': table, 'y': table}, 1)}",
+                           f"SELECT count(*) FROM @.{table} {travel} x"])  # fmt: skip
+
+    def _natural(self) -> str:
+        kind = self._pick(["NATURAL JOIN", "NATURAL LEFT JOIN", "NATURAL FULL JOIN"])
+        one, other = "(SELECT id, note, start FROM @.first x)", "(SELECT id, note, `for` FROM @.second x)"
+        where = self._pick(["id > 0", "note = 'a'", "start = 1 OR `for` = 1", "`for` IS NULL"])
+        twice = f"SELECT a.id, b.note AS n FROM @.first a JOIN #.first b ON a.id = b.id AND {self._condition({'a': 'first', 'b': 'first'}, 1)}"
+        return self._pick(
+            [
+                f"SELECT * FROM {one} {kind} {other} WHERE {where}",
+                f"SELECT id, `group` FROM @.first a JOIN @.second b USING (id, `group`) WHERE {where.replace('start', 'a.start').replace('note', 'a.note')}",
+                twice,
+            ]
+        )
+
+    def _repeated(self) -> str:
+        table, _ = self._source()
+        sides = [
+            f"SELECT {c} AS c FROM @.{table} x WHERE {self._condition({'x': table}, 1)}"
+            for c in ("id", "offset", "`limit`", "id")
+        ]
+        return self._pick([" UNION ALL ".join(sides), f"SELECT ({sides[0].replace(' AS c', ' AS c', 1).replace('SELECT id', 'SELECT max(id)')}) AS m, count(*) AS n FROM @.{table} x WHERE x.id IN ({sides[1]}) OR EXISTS ({sides[2]})",
+                           f"WITH a AS ({sides[0]}), b AS (SELECT * FROM a WHERE c > 0), first AS (SELECT c FROM b) SELECT f.c, s.note FROM first f JOIN @.first s ON f.c = s.id WHERE {self._condition({'s': 'first'}, 1)}"])  # fmt: skip
+
+    def _limited(self) -> str:
+        table, _ = self._source()
+        condition = self._condition({"x": table}, 1)
+        return self._pick([f"SELECT x.id FROM @.{table} x WHERE {condition} ORDER BY x.id DESC NULLS LAST LIMIT 5", f"SELECT count(*) FROM (SELECT * FROM @.{table} LIMIT 7)",
+                           f"SELECT count(*) FROM (SELECT * FROM @.{table} x WHERE {condition} LIMIT 3)", f"SELECT count(*) FROM @.{table} TABLESAMPLE (100 PERCENT) x WHERE {condition}",
+                           f"SELECT * FROM (TABLE @.{table} ) x WHERE {condition}", f"SELECT DISTINCT x.note FROM @.{table} x WHERE {condition} ORDER BY note LIMIT 2 OFFSET 1",
+                           f"SELECT id, note FROM (SELECT *, row_number() OVER (PARTITION BY note ORDER BY id, offset, `limit`) AS r FROM @.{table} x) x WHERE r = 1 AND note > 'a'"])  # fmt: skip
+
+
+def moment_of(version: int) -> str:
+    """A moment at which a version was the newest."""
+    return f"2024-05-0{version + 1} 12:00:00Z"
+
+
+def commit_time(version: int) -> int:
+    """Milliseconds since the epoch of a version's commit: one a day."""
+    return int(datetime.datetime(2024, 5, version + 1, tzinfo=datetime.timezone.utc).timestamp() * 1000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ from pyspark.errors import ParseException
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.spark import lanes
+from delta_sharing_spark.spark.plan_reading import _kind, _plans
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
@@ -67,6 +70,16 @@ def client(
     yield SharingClient(profile)
     spark.catalog.dropTempView("session_view")
     spark.sql("DROP DATABASE shop CASCADE")
+
+
+def scans_of(frame: Any) -> list[Any]:
+    """The scans of a classic plan."""
+    return [plan for plan in _plans(frame._jdf.queryExecution().executedPlan()) if _kind(plan) == "FileSourceScanExec"]
+
+
+def files_of(scan: Any) -> list[str]:
+    files = scan.relation().location().inputFiles()
+    return [str(f) for f in files]
 
 
 def rows_of(frame: Any) -> list[str]:
@@ -172,9 +185,11 @@ def test_it_equals_spark_on_its_own_tables(client: SharingClient, spark: Any, sp
     if "QUALIFY" in text and spark.version < "4.1":
         pytest.skip("Spark 4.0 knows no QUALIFY")
     expected = spark.sql(text.replace("@", "spark_catalog.shop"))
-    found = client.sql(spark, text.replace("@", "market.shop"))
-    assert found.columns == expected.columns
-    assert rows_of(found) == rows_of(expected)
+    rows = rows_of(expected)
+    for engine in ("python", "native"):
+        found = client.sql(spark, text.replace("@", "market.shop"), engine=engine)
+        assert found.columns == expected.columns
+        assert rows_of(found) == rows
 
 
 def test_only_what_is_needed_is_fetched(client: SharingClient, spark: Any, server: SharingServer) -> None:
@@ -182,10 +197,124 @@ def test_only_what_is_needed_is_fetched(client: SharingClient, spark: Any, serve
     text = (
         "SELECT a.id FROM market.shop.orders a JOIN market.shop.orders b ON a.id = b.id WHERE a.id < 20 AND b.price > 1"
     )
-    assert client.sql(spark, text).count() == 18
+    assert client.sql(spark, text, engine="python").count() == 18
     # One for the schema, one for each of the two different loads.
     assert (server.count("metadata"), server.count("query")) == (3, 2)
     assert len({r.path.partition("?")[0] for r in server.requests if r.kind == "data"}) <= 3
+
+
+def lane_of(frame: Any) -> str:
+    """The lane by what Spark's plan reads from."""
+    classic = hasattr(frame, "_jdf")
+    plan = frame._jdf.queryExecution().toString() if classic else frame._explain_string(extended=True)
+    return "native" if "webhdfs" in plan else "python"
+
+
+def test_spark_s_own_reader_reads_where_it_fits_all_tables(
+    client: SharingClient, spark: Any, server: SharingServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "SELECT o.id, c.city FROM market.shop.orders o JOIN market.shop.customers c USING (cust)"
+    assert [lane_of(client.sql(spark, text, engine=e)) for e in (None, "native", "python")] == ["native"] * 2 + [
+        "python"
+    ]
+    assert client.explain_sql(text, spark).startswith("native lane")
+    odd_rows = pa.table({"_metadata": pa.array([1, 2], pa.int64())})
+    server.add_table("market.shop.odd", DeltaTableBuilder(tmp_path / "odd", odd_rows.schema).append(odd_rows).path)
+    caplog.set_level("INFO", logger="delta_sharing_spark")
+    mixed = f"{text} JOIN market.shop.odd m ON m._metadata = o.id"
+    frame = client.sql(spark, mixed)
+    assert lane_of(frame) == "python"
+    assert rows_of(frame) == ["(1, 'Oslo')", "(2, None)"]
+    assert "market.shop.odd: it has a column _metadata" in caplog.text
+    assert "market.shop.odd" in client.explain_sql(mixed, spark).splitlines()[0]
+
+
+def test_the_lane_leaves_out_files_of_large_tables(
+    client: SharingClient, spark: Any, spark_mode: str, server: SharingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if spark_mode == "connect":
+        pytest.skip("a plan tells conditions on classic sessions only")
+    monkeypatch.setattr(lanes, "MANY_FILES", 2)  # orders has three
+    text = "SELECT a.id FROM market.shop.orders a LEFT JOIN market.shop.orders b ON a.id = b.cust AND b.id < 5 WHERE a.id > 50"
+    frame = client.sql(spark, text)
+    assert sorted(len(files_of(scan)) for scan in scans_of(frame)) == [0, 1]  # no cust is above 50
+    assert len(frame.collect()) == 9
+    whole = client.query(spark, lambda t: t("market.shop.orders").where("note LIKE '%e%' OR rand() < 2"))
+    assert [len(files_of(scan)) for scan in scans_of(whole)] == [3]
+
+
+def test_parameters(client: SharingClient, spark: Any) -> None:
+    for engine in ("python", "native"):
+        named = "SELECT id FROM market.shop.orders WHERE note = :note AND id > :low AND day > :day"
+        args = {"note": "it's", "low": 20, "day": datetime.date(2024, 1, 20)}
+        assert rows_of(client.sql(spark, named, args, engine)) == ["(41,)", "(46,)", "(51,)", "(56,)"]
+        text = "SELECT id FROM market.shop.orders WHERE id IN (?, ?) AND note <> ?"
+        assert rows_of(client.sql(spark, text, [1, 3, "it's"], engine)) == ["(3,)"]
+    assert "columns  id, day, note\n" in client.explain_sql(named, spark, args)
+
+
+def test_functions_that_call_java_are_just_a_query(client: SharingClient, spark: Any) -> None:
+    text = "SELECT java_method('java.lang.Math', 'max', 1, 2) AS m FROM market.shop.orders WHERE id = reflect('java.lang.Math', 'min', 7, 9)"
+    for engine in ("python", "native"):
+        assert rows_of(client.sql(spark, text, engine=engine)) == ["('2',)"]
+
+
+def test_braces_stay_as_they_are(client: SharingClient, spark: Any) -> None:
+    assert rows_of(client.sql(spark, "SELECT '{a} {{b}} {' AS c")) == ["('{a} {{b}} {',)"]
+    text = "SELECT '{a} {{b}} {' AS c FROM market.shop.orders WHERE id = 1"
+    assert rows_of(client.sql(spark, text)) == ["('{a} {{b}} {',)"]
+
+
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_a_stream_beside_shared_tables(client: SharingClient, spark: Any, engine: str) -> None:
+    spark.readStream.format("rate").option("rowsPerSecond", 10).load().createOrReplaceTempView("rates")
+    try:
+        text = "SELECT r.value, o.note FROM rates r JOIN market.shop.orders o ON r.value = o.id WHERE o.id < 20"
+        frame = client.sql(spark, text, engine=engine)
+        assert frame.isStreaming
+    finally:
+        spark.catalog.dropTempView("rates")
+
+
+def test_a_function_s_data_frame(client: SharingClient, spark: Any) -> None:
+    def build(table: Any) -> Any:
+        orders, customers = table("market.shop.orders"), table("market.shop.customers")
+        return orders.where("id > 5").join(customers, "cust").groupBy("city").agg({"price": "max"})
+
+    expected = rows_of(build(lambda name: spark.table(name.replace("market", "spark_catalog"))))
+    for engine in ("python", "native"):
+        frame = client.query(spark, build, engine=engine)
+        assert lane_of(frame) == engine
+        assert rows_of(frame) == expected
+    assert "columns  id, cust, price\n" in client.explain_sql(build, spark)
+
+
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_a_function_that_executes_something_gets_whole_tables(client: SharingClient, spark: Any, engine: str) -> None:
+    seen = []
+
+    def build(table: Any) -> Any:
+        orders = table("market.shop.orders")
+        seen.append(orders.agg({"id": "max"}).collect()[0][0])
+        return orders.where(f"id = {seen[-1]}").select("id")
+
+    assert rows_of(client.query(spark, build, engine)) == ["(59,)"]
+    assert set(seen) == {59}
+    assert "executing it" in client.explain_sql(build, spark)
+
+
+def test_a_function_that_changes_its_mind_gets_whole_tables(client: SharingClient, spark: Any) -> None:
+    bounds = iter([50, 40, 30, 20, 10])
+
+    def build(table: Any) -> Any:
+        return table("market.shop.orders").where(f"id > {next(bounds)}").select("id")
+
+    assert len(rows_of(client.query(spark, build, "python"))) == 29
+    names = iter(["orders", "customers", "customers"])
+    found = client.query(spark, lambda table: table(f"market.shop.{next(names)}").select("cust"), "python")
+    assert found.count() == 7
+    with pytest.raises(ZeroDivisionError):
+        client.query(spark, lambda table: 1 / 0)  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
@@ -194,7 +323,8 @@ def test_literals_are_read_in_the_zone_of_the_session(client: SharingClient, spa
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
         expected = spark.sql(text.replace("@", "spark_catalog.shop"))
-        assert rows_of(client.sql(spark, text.replace("@", "market.shop"))) == rows_of(expected)
+        for engine in ("python", "native"):
+            assert rows_of(client.sql(spark, text.replace("@", "market.shop"), engine=engine)) == rows_of(expected)
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
@@ -216,7 +346,8 @@ def test_sessions_with_other_rules(client: SharingClient, spark: Any, conf: str,
     try:
         text = f"SELECT id FROM @.orders WHERE {condition}"
         expected = spark.sql(text.replace("@", "spark_catalog.shop"))
-        assert rows_of(client.sql(spark, text.replace("@", "market.shop"))) == rows_of(expected)
+        for engine in ("python", "native"):
+            assert rows_of(client.sql(spark, text.replace("@", "market.shop"), engine=engine)) == rows_of(expected)
     finally:
         spark.conf.unset(conf)
 
@@ -316,7 +447,12 @@ STATEMENTS = [
     "DELETE FROM ?", "UPDATE ? SET id = 1", "MERGE INTO ? USING market.shop.orders s ON s.id = ?.id WHEN MATCHED THEN DELETE",
     "SET spark.sql.shuffle.partitions = 7", "RESET", "USE shop", "SHOW TABLES", "DESCRIBE market.shop.orders",
     "EXPLAIN SELECT id FROM market.shop.orders", "EXPLAIN INSERT INTO ? SELECT id FROM market.shop.orders", "REFRESH TABLE ?",
-    "BEGIN INSERT INTO ? VALUES (1); SELECT 1; END", "EXECUTE IMMEDIATE 'DROP TABLE ?'", "DECLARE x INT DEFAULT 1", "", ";", "-- nothing",
+    "BEGIN INSERT INTO ? VALUES (1); SELECT 1; END", "EXECUTE IMMEDIATE 'DROP TABLE ?'", "DECLARE x INT DEFAULT 1", "", ";",
+    "WITH c AS (SELECT 1 AS id) UPDATE ? SET id = 1", "WITH c AS (SELECT 1 AS id) DELETE FROM ?", "WITH c AS (SELECT 1 AS id) MERGE INTO ? USING c ON true WHEN MATCHED THEN DELETE",
+    "FROM (SELECT id FROM market.shop.orders) q INSERT OVERWRITE TABLE ? SELECT id WHERE id > 3", "SELECT 1 AS id ; INSERT INTO ? VALUES (9)", "CREATE OR REPLACE TEMP VIEW made AS SELECT 1",
+    "INSERT OVERWRITE DIRECTORY '/tmp/made' USING parquet SELECT 1", "EXPLAIN EXTENDED SELECT 1", "ANALYZE TABLE ? COMPUTE STATISTICS", "ADD JAR '/tmp/x.jar'",
+    "SET VAR x = 1", "CALL system.do()", "MSCK REPAIR TABLE ?", "UNCACHE TABLE ?", "LOAD DATA INPATH '/tmp/x' INTO TABLE ?", "COMMENT ON TABLE ? IS 'x'", "OPTIMIZE ?",
+    "SELECT $$ ( $$) INSERT INTO ? SELECT id FROM (SELECT 1 AS id, $$ ) $$ AS t", "-- nothing",
 ]  # fmt: skip
 
 

@@ -1,21 +1,27 @@
-"""``client.sql`` on drawn queries, against the same queries over the whole tables as Parquet files.
+"""Drawn queries by ``client.sql``, by both lanes, against the same queries over the whole tables as Parquet files.
 
 The same queries each time; ``nox -s fuzz-sql`` draws others (``--drawn-queries=N --drawn-seed=S``).
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from drawn_queries import Queries, tables
+from drawn_queries import COMMITS, ROWS, Queries, commit_time, tables
 from parquet_twins import create_twin
 from pyspark.errors import PySparkException
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+#: How a query travels in time, after a table's name.
+_TRAVEL = re.compile(r"(@\.\w+) (?:FOR )?(?:SYSTEM_)?(?:VERSION AS OF '?(\d)'?|TIMESTAMP AS OF '2024-05-0(\d)[^']*')")
 
 
 def answer(frame: Any) -> tuple[list[str], list[str]] | str:
@@ -24,37 +30,97 @@ def answer(frame: Any) -> tuple[list[str], list[str]] | str:
         return frame.columns, sorted(repr(tuple(row)) for row in frame.collect())
     except PySparkException as error:
         return str(error.getCondition())
+    except Exception as error:  # what Spark's JVM throws and PySpark has no class for
+        return f"{type(error).__name__}: {str(error)[:300]}"
+
+
+@contextmanager
+def session(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+
+def of_twins(text: str) -> str:
+    """The query over the Parquet tables, versions as tables of their own."""
+
+    def version(match: re.Match[str]) -> str:
+        return f"{match[1]}_v{match[2] or int(match[3]) - 1}"
+
+    named = _TRAVEL.sub(version, text).replace("~", "whole_").replace("#", "spark_catalog.drawn_other")
+    return named.replace("@", "spark_catalog.drawn")
+
+
+@pytest.fixture
+def client(spark: Any, server: SharingServer, profile: str, tmp_path: Path, drawn_seed: int) -> Iterator[SharingClient]:
+    """The drawn tables: shared, as Parquet tables by version, and as temporary views over both."""
+    for schema, shift in (("drawn", 0), ("drawn_other", 1)):
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS {schema}")
+        for name, rows in tables(drawn_seed + shift).items():
+            now = [commit_time(0)]
+            table = DeltaTableBuilder(tmp_path / schema / name, rows.schema, clock=lambda now=now: now[0])
+            for version, start in enumerate(range(0, ROWS, ROWS // COMMITS), 1):
+                part = rows.slice(start, ROWS // COMMITS)
+                now[0] = commit_time(version)
+                table.append(part)
+                create_twin(
+                    spark, schema, f"{name}_v{version}", rows.slice(0, start + part.num_rows), tmp_path / schema
+                )
+            server.add_table(f"odd.{schema}.{name}", table.path)
+            create_twin(spark, schema, name, rows, tmp_path / schema)
+    client = SharingClient(profile)
+    for name in ("first", "second"):
+        spark.table(f"spark_catalog.drawn.{name}").createOrReplaceTempView(f"whole_{name}")
+        client.table(f"odd.drawn.{name}").scan().to_spark(spark).createOrReplaceTempView(f"shared_{name}")
+    spark.sql("DECLARE OR REPLACE VARIABLE drawn_variable INT DEFAULT 2")
+    spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION drawn_plus(x DOUBLE) RETURNS DOUBLE RETURN x + 1")
+    yield client
+    spark.sql("DROP TEMPORARY FUNCTION drawn_plus")
+    spark.sql("DROP TEMPORARY VARIABLE drawn_variable")
+    for name in ("whole_first", "whole_second", "shared_first", "shared_second"):
+        spark.catalog.dropTempView(name)
+    for schema in ("drawn", "drawn_other"):
+        spark.sql(f"DROP DATABASE {schema} CASCADE")
+
+
+@pytest.fixture
+def drawn_seed(pytestconfig: pytest.Config) -> int:
+    return int(pytestconfig.getoption("--drawn-seed"))
 
 
 @pytest.mark.timeout(6 * 3600)  # nox -s fuzz-sql draws a thousand
+@pytest.mark.filterwarnings("ignore:The SQL config:UserWarning")
 def test_drawn_queries_answer_as_over_whole_tables(
-    spark: Any, server: SharingServer, profile: str, tmp_path: Path, pytestconfig: pytest.Config
+    client: SharingClient, spark: Any, drawn_seed: int, pytestconfig: pytest.Config
 ) -> None:
-    count, seed = pytestconfig.getoption("--drawn-queries"), pytestconfig.getoption("--drawn-seed")
-    spark.sql("CREATE DATABASE IF NOT EXISTS drawn")
-    for name, rows in tables(seed).items():
-        table = DeltaTableBuilder(tmp_path / name, rows.schema)
-        for start in range(0, rows.num_rows, 10):
-            table.append(rows.slice(start, 10))
-        server.add_table(f"odd.names.{name}", table.path)
-        create_twin(spark, "drawn", name, rows, tmp_path)
-    client, queries = SharingClient(profile), Queries(seed)
+    count, queries = pytestconfig.getoption("--drawn-queries"), Queries(drawn_seed)
     compared = refused = 0
     wrong = []
-    try:
-        while compared < count:
-            text = queries.query()
+    while compared < count:
+        drawn = queries.query()
+        with session(spark, drawn.settings):
             try:
-                expected = spark.sql(text.replace("@", "spark_catalog.drawn"))
-            except PySparkException:
+                expected = spark.sql(of_twins(drawn.text), drawn.args or None)
+                _ = expected.schema
+            except Exception:  # Spark's own internal errors too
                 refused += 1
-                assert refused < 20 + 2 * count, "most drawn queries are no queries"
+                assert refused < 50 + 3 * count, "most drawn queries are no queries"
                 continue
             compared += 1
-            # A query that fails for some of the whole table's rows may succeed on the rows that it needs, never the reverse.
-            whole, found = answer(expected), answer(client.sql(spark, text.replace("@", "odd.names")))
-            if whole != found and not (isinstance(whole, str) and not isinstance(found, str)):
-                wrong.append((text, whole, found))
-    finally:
-        spark.sql("DROP DATABASE drawn CASCADE")
-    assert not wrong, f"{len(wrong)} of {compared} (seed {seed}): {wrong[0]}"
+            whole = answer(expected)
+            text = drawn.text.replace("~", "shared_").replace("#", "odd.drawn_other").replace("@", "odd.drawn")
+            for engine in ("python", "native"):
+                try:
+                    found = answer(client.sql(spark, text, drawn.args or None, engine=engine))
+                except Exception as error:
+                    found = f"{type(error).__name__}: {str(error)[:300]}"
+                # A query that fails for some of the whole table's rows may succeed on those that it needs, never the reverse.
+                if whole != found and not (isinstance(whole, str) and not isinstance(found, str)):
+                    wrong.append((engine, drawn, whole, found))
+    detail = "\n\n".join(f"{engine}: {drawn}\n  {whole}\n  {found}" for engine, drawn, whole, found in wrong[:20])
+    assert not wrong, f"{len(wrong)} of {compared} (seed {drawn_seed}, {refused} were no queries):\n{detail}"

@@ -1,4 +1,4 @@
-"""TPC-H's 22 queries by ``client.sql`` give exactly what Spark gives on the same tables as local Parquet files."""
+"""TPC-H's 22 queries by ``client.sql``, by both lanes, give exactly what Spark gives on the same tables as local Parquet files."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def client(
 @pytest.mark.parametrize("number", QUERIES)
 def test_query(client: SharingClient, spark: Any, number: int) -> None:
     expected = spark.sql(QUERIES[number].replace("tpch.sf.", "spark_catalog.tpch.")).toArrow()
-    found = client.sql(spark, QUERIES[number]).toArrow()
-    assert found.to_pylist() == expected.to_pylist()
-    assert found.schema.names == expected.schema.names
+    for engine in ("python", "native"):
+        found = client.sql(spark, QUERIES[number], engine=engine).toArrow()
+        assert found.to_pylist() == expected.to_pylist()
+        assert found.schema.names == expected.schema.names
     assert expected.num_rows > 0
     assert any(value is not None for value in expected.to_pylist()[0].values())

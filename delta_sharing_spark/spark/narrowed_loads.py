@@ -1,0 +1,150 @@
+"""Loads of the shared tables of a query by the Python data source, each with just what the query needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructField, StructType
+
+from delta_sharing_spark.schema.spark import spark_schema_json
+from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
+from delta_sharing_spark.spark.plan_needs import TableNeed
+from delta_sharing_spark.table_scan import Scan, cheapest_column, quoted_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from delta_sharing_spark.client import SharingClient
+
+
+@dataclass(frozen=True, slots=True)
+class SharedReference:
+    """A shared table where a query mentions it.
+
+    Attributes:
+        name: The table.
+        scan: All of it that the client's own options let through, as of the version or moment of this mention.
+        options: Options of this mention: the version or the moment.
+    """
+
+    name: TableName
+    scan: Scan
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> Struct:
+        """Its columns."""
+        return self.scan.schema
+
+
+class Frames:
+    """Loads of shared tables; mentions that need the same share one.
+
+    Args:
+        client, spark: Who reads, and where.
+        references: The tables of a query.
+    """
+
+    def __init__(self, client: SharingClient, spark: SparkSession, references: Sequence[SharedReference]) -> None:
+        self.references = references
+        self._client, self._spark = client, spark
+        self._loaded: dict[tuple[tuple[str, str], ...], DataFrame] = {}
+
+    def whole(self, reference: SharedReference) -> DataFrame:
+        """All of a table."""
+        return self._load(self._options(reference))
+
+    def narrowed(self, reference: SharedReference, need: TableNeed) -> DataFrame:
+        """A table with what a query needs of it; other columns are NULL."""
+        options = self._options(reference)
+        if need.columns is None:
+            return self._load(options)
+        where = sent_condition(self._client, need)
+        if where is not None:
+            options["where"] = where
+        paths = column_paths(reference.schema, need.columns)
+        if not paths and reference.schema.fields:
+            paths = [quoted_column(str(cheapest_column(reference.schema)))]
+        options["columns"] = ",".join(paths)
+        return _filled(self._load(options), reference.schema, need.columns)
+
+    def _options(self, reference: SharedReference) -> dict[str, str]:
+        given = self._client.options_for(reference.name)
+        replaced = {"where", "columns", *(name.lower() for name in reference.options)}
+        kept = {name: value for name, value in given.items() if name.lower() not in replaced}
+        own = {name.lower(): value for name, value in given.items() if name.lower() in ("where", "columns")}
+        return {**kept, **own, **reference.options}
+
+    def _load(self, options: dict[str, str]) -> DataFrame:
+        # A load that may be pruned by Spark's filters serves one reference only.
+        serial = str(len(self._loaded)) if "pushdown" in {name.lower() for name in options} else ""
+        key = (*sorted(options.items()), ("", serial))
+        if key not in self._loaded:
+            warn_of_inline_secrets(self._spark, options)
+            path = options.pop("path")
+            self._loaded[key] = self._spark.read.format("deltaSharing").options(**options).load(path)
+        return self._loaded[key]
+
+
+def sent_condition(client: SharingClient, need: TableNeed) -> str | None:
+    """The condition that a table is loaded with: the client's own and the query's."""
+    options = {name.lower(): value for name, value in client.options.items()}
+    own = options.get("where")
+    if need.where is None or "limit" in options:  # a limit counts the rows that pass a condition
+        return own
+    return need.where if own is None else f"({own}) AND ({need.where})"
+
+
+def column_paths(table: Struct, needed: Struct) -> list[str]:
+    """The needed columns as the option ``columns`` takes them, narrowed structs by their fields."""
+    paths = []
+    for column in needed.fields:
+        whole = table.find(column.name)
+        if whole is not None and isinstance(whole.type, Struct) and isinstance(column.type, Struct) and whole != column:
+            paths += [f"{column.name}.{path}" for path in column_paths(whole.type, column.type)]
+        else:
+            paths.append(quoted_column(column.name))
+    return paths
+
+
+def _filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
+    """The table's columns, those that are not needed as NULLs."""
+    if needed == table:
+        return frame
+    types = _spark_schema(table).fields
+    return frame.select(*_columns(table, needed, types, lambda name: f"`{_backquoted(name)}`"))
+
+
+def _columns(table: Struct, needed: Struct, types: Sequence[StructField], path: Callable[[str], str]) -> list[Column]:
+    from pyspark.sql import functions
+
+    columns = []
+    for have, typed in zip(table.fields, types, strict=True):
+        want = needed.find(have.name)
+        name = path(have.name)
+        if want is None:
+            column = functions.lit(None).cast(typed.dataType)
+        elif isinstance(have.type, Struct) and isinstance(want.type, Struct) and want != have:
+            assert isinstance(typed.dataType, StructType)
+            inner = _columns(have.type, want.type, typed.dataType.fields, _within(name))
+            column = functions.when(functions.col(name).isNotNull(), functions.struct(*inner))
+        else:
+            column = functions.col(name)
+        columns.append(column.alias(have.name))
+    return columns
+
+
+def _within(struct: str) -> Callable[[str], str]:
+    return lambda name: f"{struct}.`{_backquoted(name)}`"
+
+
+def _backquoted(name: str) -> str:
+    return name.replace("`", "``")
+
+
+def _spark_schema(schema: Struct) -> StructType:
+    return StructType.fromJson(spark_schema_json(schema))

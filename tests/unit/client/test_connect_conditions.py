@@ -1,0 +1,89 @@
+"""What a Connect plan's text is conjectured to say, and what makes a conjecture believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.spark.connect_conditions import conjectures, proved, same_plan
+
+P = Primitive
+TABLE = Struct(
+    (
+        Field("id", P("long")),
+        Field("no te", P("string")),
+        Field("day", P("date")),
+        Field("at", P("timestamp")),
+        Field("box", Struct((Field("end", P("integer")),))),
+        Field("flag", P("boolean")),
+        Field("price", P("double")),
+    )
+)
+KINDS = ["LongType", "StringType", "DateType", "TimestampType", "StructType(StructField(end,IntegerType,true))", "BooleanType", "DoubleType"]  # fmt: skip
+
+
+def column(place: int, table: int = 0, row: int = 15) -> str:
+    """A column as Spark 4.3 writes it."""
+    mark = f"concat(wORDt{table}c{place}z, cast(id#{row}L as string))"
+    return f"from_json(StructField(value,{KINDS[place]},true), {mark}, Some(UTC), false).value"
+
+
+def plan(*filters: str) -> str:
+    unreadable = (
+        "isnull(raise_error(USER_RAISED_EXCEPTION, map(errorMessage, concat(this, cast(id#15L as string))), NullType))"
+    )
+    return "\n".join(f"   :  +- *(2) Filter ({unreadable} AND {text})\n      +- *(1) Range (0, 9)" for text in filters)
+
+
+ID, NOTE, DAY, AT, BOX, FLAG, PRICE = (column(i) for i in range(7))
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        (f"(({ID} > 5) AND ({NOTE} = x y))", "`id` > 5 AND `no te` = 'x y'"),
+        (f"({NOTE} IN (a,b, c) AND NOT {FLAG})", "`no te` IN ('a', 'b', ' c') AND (NOT (`flag`))"),
+        (f"({ID} INSET 1, 10, 2 AND isnotnull({ID}))", "`id` IN (1, 10, 2) AND `id` IS NOT NULL"),
+        (f"((({DAY} = 2024-01-01) OR StartsWith({NOTE}, a)) AND (year({DAY}) = 2024))", "(`day` = DATE'2024-01-01' OR `no te` LIKE 'a%')"),
+        (f"({AT} > 2024-01-01 05:00:00.123)", "`at` > TIMESTAMP'2024-01-01 10:00:00.123000Z'"),
+        (f"({BOX}.end <=> 3)", "`box`.`end` <=> 3"),
+        (f"({PRICE} >= 1.0E10)", "`price` >= CAST('1.0E10' AS DOUBLE)"),
+        (f"({NOTE} LIKE a_b%)", "`no te` LIKE 'a_b%'"),
+        (f"(({NOTE} = it's) AND (({ID} > 5) OR ({NOTE} = a\\b)))", None),
+        (f"(({ID} = null) AND ({ID} > {BOX}.end))", None),
+        (f"({ID} = 1) AND {column(0, 1)} = 1", None),
+    ],
+)  # fmt: skip
+def test_a_filter_in_the_words_of_where(text: str, condition: str | None) -> None:
+    assert conjectures(plan(text), "wORD", [TABLE, TABLE], "America/New_York") == [condition, None]
+
+
+def test_a_table_that_is_scanned_twice_is_needed_where_either_filter_holds() -> None:
+    assert conjectures(plan(f"({ID} > 5)", f"({FLAG} AND ({column(0, 1)} < 2))", f"({NOTE} = q)"), "wORD", [TABLE, TABLE], "UTC") == [
+        "(`id` > 5) OR (`no te` = 'q')",
+        None,
+    ]  # fmt: skip
+
+
+def test_plans_are_the_same_whatever_the_order_of_conjuncts_and_the_numbers() -> None:
+    other = plan(f"(({NOTE} = x) AND ({column(0, 0, 99)} > 5))").replace("*(2)", "*(7)")
+    assert same_plan(plan(f"(({ID} > 5) AND ({NOTE} = x))"), other)
+    assert not same_plan(plan(f"({ID} > 5)"), plan(f"(({ID} > 5) AND ({ID} > 5))"))
+    assert not same_plan(plan(f"({ID} > 5)"), plan(f"({ID} > 6)"))
+
+
+def test_only_what_leaves_the_plan_as_it_is_is_believed() -> None:
+    asked = []
+
+    def plan_with(conditions: Sequence[str | None]) -> str | None:
+        asked.append(list(conditions))
+        return None if "c" in conditions else "other" if "b" in conditions else "plan"
+
+    assert proved("plan", ["a", None, "d"], plan_with) == ["a", None, "d"]
+    assert asked == [["a", None, "d"]]
+    assert proved("plan", ["a", "b", None, "c", "d"], plan_with) == ["a", None, None, None, "d"]
+    assert len(asked) == 6
+    assert proved("plan", [None, None], plan_with) == [None, None]
+    assert len(asked) == 6

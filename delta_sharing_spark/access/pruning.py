@@ -1,4 +1,4 @@
-"""Which files of a scan need not be read: one pruner for each planning, whatever brings the files."""
+"""Skips the files of a scan that no row can pass of; each planning has one pruner, in every access mode."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.plan import FileTask
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.deltalog.add_batch import AddBatch
 
-#: Why a file is skipped, as ``predicates.file_skipping`` numbers it; 0 keeps it.
-_RULES = {1: "partition values", 2: "statistics"}
+#: How ``explain`` calls the reasons.
+_RULES = {SkipReason.PARTITION_VALUES: "partition values", SkipReason.STATISTICS: "statistics"}
 
 
 class FilePruner:
@@ -25,7 +26,7 @@ class FilePruner:
 
     Args:
         scan: The conditions.
-        listed: Called with the number of files that were looked at since its last call, for who watches.
+        listed: Called with the number of files that were looked at since its last call.
 
     Attributes:
         skipped: How many files were skipped, by rule.
@@ -34,7 +35,7 @@ class FilePruner:
     def __init__(self, scan: ResolvedScan, listed: Callable[[int], None] | None = None) -> None:
         self._scan, self._listed = scan, listed
         self._skipping = None
-        self._skipped: Counter[int] = Counter()
+        self._skipped: Counter[SkipReason] = Counter()
         if scan.prune is not None:
             from delta_sharing_spark.predicates.file_skipping import FileSkipping
 
@@ -61,13 +62,13 @@ class FilePruner:
         """Parts of the conditions that no file can be skipped by."""
         return () if self._skipping is None else tuple(str(part) for part in self._skipping.non_pruning_conjuncts())
 
-    def reason(self, partition_values: Mapping[str, str | None] | None, stats: str | None) -> int:
-        """Why a file can be skipped; 0 keeps it. Counts nothing: an answer that breaks off is taken in once more."""
+    def reason(self, partition_values: Mapping[str, str | None] | None, stats: str | None) -> SkipReason:
+        """Why a file can be skipped. Counts nothing: an answer that breaks off is taken in once more."""
         if self._listed is not None:
             self._listed(1)
-        return 0 if self._skipping is None else self._skipping.reason(partition_values or {}, stats)
+        return SkipReason.KEEP if self._skipping is None else self._skipping.reason(partition_values or {}, stats)
 
-    def count(self, reason: int, files: int) -> None:
+    def count(self, reason: SkipReason, files: int) -> None:
         """Count files that were skipped for a reason."""
         self._skipped[reason] += files
 
@@ -91,5 +92,5 @@ class FilePruner:
         reasons = self._skipping.reasons(batch.num_rows, batch.partition_values, batch.stats_texts, batch.stats_parsed)
         for reason in _RULES:
             self.count(reason, int(np.count_nonzero(reasons == reason)))
-        keep: npt.NDArray[np.bool_] = reasons == 0
+        keep: npt.NDArray[np.bool_] = reasons == SkipReason.KEEP
         return batch.filter(keep)

@@ -16,6 +16,7 @@ from delta_sharing_spark.predicates.bounds import bounded, lower, upper
 from delta_sharing_spark.predicates.keys import key
 from delta_sharing_spark.predicates.range_exclusion import exclusions
 from delta_sharing_spark.predicates.scalar_types import BINARY, BOOLEAN, DOUBLE, FLOAT
+from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.three_valued import (
     ALL_NULL,
     TRUE,
@@ -29,8 +30,6 @@ from delta_sharing_spark.predicates.tree import Column, Compare, Expression, col
 from delta_sharing_spark.schema.partition_values import partition_value
 from delta_sharing_spark.schema.types import DataType, Decimal, Field, Struct
 
-#: Why a file is not read: 0 keeps it.
-KEEP, BY_PARTITION, BY_STATISTICS = 0, 1, 2
 _CACHED = 65_536
 #: Stands for a partition value that the plan lacks: the reader says what is wrong with such a file.
 _MISSING = "\0missing"
@@ -95,8 +94,8 @@ class FileSkipping:
 
         return tuple(c for c in conjuncts(self._expression) if not may_exclude(c, prunable) or self._open_above(c))
 
-    def reason(self, partition_values: Mapping[str, str | None], stats: str | None) -> int:
-        """``KEEP``, or what shows that no row of the file can pass: ``BY_PARTITION`` or ``BY_STATISTICS``.
+    def reason(self, partition_values: Mapping[str, str | None], stats: str | None) -> SkipReason:
+        """Why a file can be skipped.
 
         Args:
             partition_values: By physical or logical names, as the log serializes them; one that is missing may be anything.
@@ -104,8 +103,12 @@ class FileSkipping:
         """
         bits, bounds = self._by_partition(tuple(_value(partition_values, names) for _, names, _ in self._partition))
         if not bits & TRUE:
-            return BY_PARTITION
-        return KEEP if bits == TRUE or not stats or self._by_statistics(stats, bounds) else BY_STATISTICS
+            return SkipReason.PARTITION_VALUES
+        return (
+            SkipReason.KEEP
+            if bits == TRUE or not stats or self._by_statistics(stats, bounds)
+            else SkipReason.STATISTICS
+        )
 
     def reasons(
         self,
@@ -130,7 +133,7 @@ class FileSkipping:
         verdicts = {k: self._by_partition(k) for k in set(keys)}
         excluded = {k for k, (bits, _) in verdicts.items() if not bits & TRUE}
         if excluded:
-            result[[k in excluded for k in keys]] = BY_PARTITION
+            result[[k in excluded for k in keys]] = SkipReason.PARTITION_VALUES
         if stats is None or not self._data:
             return result
         if parsed is not None:
@@ -138,11 +141,11 @@ class FileSkipping:
                 mask = exclusion.among(parsed)
                 if mask is not None:
                     outside = mask.fill_null(False).to_numpy(zero_copy_only=False)
-                    result[outside & (result == KEEP)] = BY_STATISTICS
-        places = [i for i in np.flatnonzero(result == KEEP).tolist() if verdicts[keys[i]][0] != TRUE]
+                    result[outside & (result == SkipReason.KEEP)] = SkipReason.STATISTICS
+        places = [i for i in np.flatnonzero(result == SkipReason.KEEP).tolist() if verdicts[keys[i]][0] != TRUE]
         for place, text in zip(places, stats(places), strict=True):
             if text and not self._by_statistics(text, verdicts[keys[place]][1]):
-                result[place] = BY_STATISTICS
+                result[place] = SkipReason.STATISTICS
         return result
 
     def _by_partition(self, texts: tuple[str | None, ...]) -> tuple[int, list[ColumnBounds]]:

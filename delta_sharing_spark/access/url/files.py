@@ -13,6 +13,7 @@ from delta_sharing_spark.access.table_schema import TableShape, shape_of
 from delta_sharing_spark.access.url.vectors import vector_of
 from delta_sharing_spark.deltalog.add_batch import rows_in_stats
 from delta_sharing_spark.errors import ResponseError
+from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.change_feed import change_files
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.sharing.query import QueryResponse
@@ -58,7 +59,7 @@ class SnapshotFiles:
         self._table, self._pruner, self._keep_stats = table, pruner, keep_stats
         self.times: dict[str, int | None] = {}
         self.tasks: list[FileTask] = []
-        self.skipped: Counter[int] = Counter()
+        self.skipped: Counter[SkipReason] = Counter()
 
     def append(self, record: FileRecord) -> None:
         """Take in one record.
@@ -73,7 +74,7 @@ class SnapshotFiles:
         if record.id in self.times:
             raise self._repeated(record.id)
         self.times[record.id] = record.timestamp
-        reason = 0 if self._pruner is None else self._pruner.reason(record.partition_values, record.stats)
+        reason = SkipReason.KEEP if self._pruner is None else self._pruner.reason(record.partition_values, record.stats)
         if reason:
             self.skipped[reason] += 1
         else:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_sharing_spark.predicates.file_skipping import BY_PARTITION, BY_STATISTICS, KEEP, FileSkipping
+from delta_sharing_spark.predicates.file_skipping import FileSkipping
 from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
+from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Decimal, Field, Primitive, Struct
 from delta_sharing_spark.testing.tables.parsed_statistics import parsed_stats
@@ -38,7 +39,10 @@ def stats(column: str, low: Any, high: Any, nulls: int | None = 0, rows: int | N
 
 
 def skipped(text: str, column: str, low: Any, high: Any, nulls: int | None = 0, rows: int | None = 10) -> bool:
-    return FileSkipping(parse_where(text, TABLE), TABLE, ()).reason({}, stats(column, low, high, nulls, rows)) != KEEP
+    return (
+        FileSkipping(parse_where(text, TABLE), TABLE, ()).reason({}, stats(column, low, high, nulls, rows))
+        != SkipReason.KEEP
+    )
 
 
 LONG = "x" * 32
@@ -130,13 +134,13 @@ def test_null_counts(text: str, nulls: int | None, rows: int | None, gone: bool)
     "text", ["", "{", "[]", "null", '{"minValues": 3}', '{"numRecords": "x", "minValues": {"a": []}}']
 )
 def test_unreadable_statistics_keep_the_file(text: str) -> None:
-    assert FileSkipping(parse_where("a = 1", TABLE), TABLE, ()).reason({}, text) == KEEP
+    assert FileSkipping(parse_where("a = 1", TABLE), TABLE, ()).reason({}, text) == SkipReason.KEEP
 
 
 def test_columns_are_looked_up_by_physical_names() -> None:
     skipping = FileSkipping(parse_where("m = 1 AND n.x = 2 AND p = 3", TABLE), TABLE, PARTITIONS)
     assert skipping.stats_columns == {"col-1", "col-2"}
-    assert skipping.reason({"col-p": "4"}, None) == BY_PARTITION
+    assert skipping.reason({"col-p": "4"}, None) == SkipReason.PARTITION_VALUES
     inside = json.dumps(
         {
             "numRecords": 1,
@@ -144,15 +148,15 @@ def test_columns_are_looked_up_by_physical_names() -> None:
             "maxValues": {"col-1": 1, "col-2": {"col-3": 9}},
         }
     )
-    assert skipping.reason({"col-p": "3"}, inside) == BY_STATISTICS
-    assert skipping.reason({"p": "3"}, inside.replace("col-", "other-")) == KEEP
+    assert skipping.reason({"col-p": "3"}, inside) == SkipReason.STATISTICS
+    assert skipping.reason({"p": "3"}, inside.replace("col-", "other-")) == SkipReason.KEEP
 
 
 def test_a_partition_value_may_be_keyed_by_the_logical_name() -> None:
     skipping = FileSkipping(parse_where("p = 3", TABLE), TABLE, PARTITIONS)
-    assert skipping.reason({"p": "3"}, None) == KEEP
-    assert skipping.reason({"p": "4"}, None) == BY_PARTITION
-    assert skipping.reason({}, None) == KEEP  # the reader says what is wrong with such a file
+    assert skipping.reason({"p": "3"}, None) == SkipReason.KEEP
+    assert skipping.reason({"p": "4"}, None) == SkipReason.PARTITION_VALUES
+    assert skipping.reason({}, None) == SkipReason.KEEP  # the reader says what is wrong with such a file
 
 
 def test_what_could_not_help_is_told() -> None:
@@ -185,8 +189,8 @@ def test_many_files_in_columns() -> None:
         PARTITIONS,
     )
     reasons = skipping.reasons(count, {"day": days}, lambda at: [texts[i] for i in at])
-    assert np.count_nonzero(reasons == KEEP) == 2
-    assert np.count_nonzero(reasons == BY_PARTITION) == sum(d.as_py() < "2020-02-01" for d in days)
+    assert np.count_nonzero(reasons == SkipReason.KEEP) == 2
+    assert np.count_nonzero(reasons == SkipReason.PARTITION_VALUES) == sum(d.as_py() < "2020-02-01" for d in days)
 
 
 class _Statistics:
@@ -304,7 +308,7 @@ def test_parsed_statistics_leave_files_out_before_their_json_is_made(text: str, 
 
     skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
     reasons = skipping.reasons(3, {}, made, parsed_stats(texts, TABLE)).tolist()
-    assert reasons == [KEEP if i in left else BY_STATISTICS for i in range(3)]
+    assert reasons == [SkipReason.KEEP if i in left else SkipReason.STATISTICS for i in range(3)]
     assert asked == (left or [0, 1, 2])
 
 

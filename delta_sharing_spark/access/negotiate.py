@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
-from delta_sharing_spark.errors import AccessModeError, CredentialError, DeltaSharingError, NetworkError, ServerError
+from delta_sharing_spark.errors import AccessModeError, CredentialError, NetworkError, ServerError
 
 _LOG = logging.getLogger(__name__)
-T = TypeVar("T")
 
 Mode = Literal["url", "dir", "flight"]
 
@@ -138,28 +137,3 @@ def _known(offered: Sequence[str] | None) -> set[Mode]:
 
 def _listed(offered: Sequence[str] | None) -> str:
     return ", ".join(repr(mode) for mode in offered) if offered else "'url' (it names none)"
-
-
-def with_fallback(decision: Decision, by_directory: Callable[[], T], by_url: Callable[[], T], *, table: str) -> T:
-    """Run what the decision chose; where its location cannot be read and the decision allows it, the url way instead.
-
-    ``by_directory`` is expected to bound its own time (``open_directory`` does, where told that it is replaceable). The
-    way taken is logged with its reason.
-
-    Raises:
-        DeltaSharingError: From whichever way was taken last.
-    """
-    _LOG.info("table %s: access mode %s (%s)", table, decision.mode, decision.reason)
-    if decision.mode == "url":
-        return by_url()
-    try:
-        return by_directory()
-    except UNREADABLE as error:
-        if decision.fallback != "url":
-            raise
-        _LOG.warning("table %s: falling back from access mode dir to url: %s", table, _first_line(error))
-        return by_url()
-
-
-def _first_line(error: DeltaSharingError) -> str:
-    return str(error).partition("\n")[0]

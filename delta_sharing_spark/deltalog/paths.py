@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO, Protocol
-from urllib.parse import unquote, urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote
 
 from delta_sharing_spark.errors import LogError
 
@@ -63,49 +60,6 @@ class LogStore(Protocol):
 
     def modified(self, path: str) -> int | None:
         """A file's modification time in milliseconds, None where the storage does not tell. Raises as :meth:`read`."""
-
-
-class LocalLogStore:
-    """A table on the local file system: ``file:`` URIs and plain paths."""
-
-    known_version: int | None = None
-
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        text = os.fspath(root)
-        directory = local_path(text) if text.startswith("file:") else os.path.abspath(text)
-        self.root = "file://" + directory.rstrip("/")
-
-    def _path(self, path: str) -> Path:
-        return Path(local_path(join(self.root, path)))
-
-    def read(self, path: str) -> bytes:
-        return self._path(path).read_bytes()
-
-    def open(self, path: str) -> BinaryIO:
-        import pyarrow as pa
-
-        file: BinaryIO = pa.OSFile(str(self._path(path)))  # read by Arrow's threads without Python's lock
-        return file
-
-    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
-        entries = []
-        try:
-            with os.scandir(self._path(relative_dir)) as found:
-                for entry in found:
-                    if entry.name >= start_name and entry.is_file():
-                        stat = entry.stat()
-                        entries.append(LogEntry(entry.name, stat.st_size, stat.st_mtime_ns // 1_000_000))
-        except FileNotFoundError:
-            return []
-        except PermissionError:
-            return None
-        return sorted(entries, key=lambda e: e.name)
-
-    def size(self, path: str) -> int | None:
-        return self._path(path).stat().st_size
-
-    def modified(self, path: str) -> int | None:
-        return self._path(path).stat().st_mtime_ns // 1_000_000
 
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -177,11 +131,6 @@ def local_path(uri: str) -> str:
             raise LogError(f"{uri!r} names a file on another host; only local file: paths are read")
         return "/" + path
     return rest
-
-
-def uri_to_root(uri: str) -> str:
-    """A table location as servers and users write it (a URI without encoding, perhaps with a trailing slash)."""
-    return uri.rstrip("/") if urlsplit(uri).scheme else "file://" + os.path.abspath(url2pathname(uri)).rstrip("/")
 
 
 # The file name grammar of `_delta_log/` (Delta protocol, "Delta Table Specification").

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
-from delta_sharing_spark.deltalog.locate_segment import find_segment
 from delta_sharing_spark.deltalog.paths import LogStore
 from delta_sharing_spark.deltalog.replay import load_head
-
-
-def latest_version(store: LogStore, *, table: str = "the table") -> int:
-    """The newest version, by the names of the log's files. Raises as :func:`delta_sharing_spark.deltalog.locate_segment.find_segment`."""
-    return find_segment(store, None, table).version
 
 
 def version_at_or_before(

@@ -13,18 +13,10 @@ from delta_sharing_spark.deltalog.actions import Metadata, Protocol
 from delta_sharing_spark.deltalog.add_batch import vector_from
 from delta_sharing_spark.deltalog.commit_parser import parse_lines
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
-from delta_sharing_spark.deltalog.paths import (
-    LOG_DIR,
-    LocalLogStore,
-    commit_name,
-    decode_uri,
-    in_log,
-    join,
-    local_path,
-    parse_name,
-)
+from delta_sharing_spark.deltalog.paths import LOG_DIR, commit_name, decode_uri, in_log, join, local_path, parse_name
 from delta_sharing_spark.deltalog.replay import Head, load_head, load_snapshot
 from delta_sharing_spark.scan.plan import DeletionVector
+from delta_sharing_spark.testing.local_log_store import LocalLogStore
 from delta_sharing_spark.testing.server.responses import not_found
 from delta_sharing_spark.testing.server.settings import SharedTable
 

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from local_access import LocalAccess, read, spec_of
 
-from delta_sharing_spark.deltalog.paths import LocalLogStore
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.scan.splits import pack
 from delta_sharing_spark.schema.arrow import arrow_schema
+from delta_sharing_spark.testing.local_log_store import LocalLogStore
 
 GOLDEN = (Path(__file__).parents[3] / "../shared/golden").resolve()
 if not GOLDEN.is_dir():

@@ -78,8 +78,8 @@ def storage_options(
     return EngineOptions(values, location=_written(token.location, "s3"), expires=token.expires)
 
 
-def _aws(secret: AwsSession, at: Location, settings: StorageSettings, engine: Engine) -> dict[str, Any]:
-    region = settings.region or find_region(at.container, settings)
+def _aws(secret: AwsSession, location: Location, settings: StorageSettings, engine: Engine) -> dict[str, Any]:
+    region = settings.region or find_region(location.container, settings)
     endpoint = settings.endpoint
     if engine == "fsspec":
         values: dict[str, Any] = {
@@ -96,7 +96,7 @@ def _aws(secret: AwsSession, at: Location, settings: StorageSettings, engine: En
             "SECRET": secret.secret_access_key,
             "SESSION_TOKEN": secret.session_token,
             "REGION": region,
-            "SCOPE": _written(at, "s3"),
+            "SCOPE": _written(location, "s3"),
         }
         if endpoint:
             scheme, _, host = endpoint.partition("://")
@@ -115,18 +115,18 @@ def _aws(secret: AwsSession, at: Location, settings: StorageSettings, engine: En
     return values
 
 
-def _azure(secret: AzureSas, at: Location, settings: StorageSettings, engine: Engine) -> dict[str, Any]:
-    endpoint = settings.endpoint or f"https://{at.blob_host}"
+def _azure(secret: AzureSas, location: Location, settings: StorageSettings, engine: Engine) -> dict[str, Any]:
+    endpoint = settings.endpoint or f"https://{location.blob_host}"
     connection = f"BlobEndpoint={endpoint};SharedAccessSignature={secret.sas}"
     if engine == "fsspec":
         # As a connection string, and not as a SAS: adlfs takes one of the environment before a SAS.
-        return {"account_name": at.account, "connection_string": connection}
+        return {"account_name": location.account, "connection_string": connection}
     if engine == "duckdb":
         # It compares the account's name with the path's, and reads abfss by the DFS endpoint.
-        dfs = settings.endpoint or f"https://{at.blob_host.replace('.blob.', '.dfs.', 1)}"
-        connection = f"AccountName={at.account};DfsEndpoint={dfs};{connection}"
-        return {"TYPE": "azure", "CONNECTION_STRING": connection, "SCOPE": _written(at, "s3")}
-    values = {"azure_storage_account_name": at.account, "azure_storage_sas_token": secret.sas}
+        dfs = settings.endpoint or f"https://{location.blob_host.replace('.blob.', '.dfs.', 1)}"
+        connection = f"AccountName={location.account};DfsEndpoint={dfs};{connection}"
+        return {"TYPE": "azure", "CONNECTION_STRING": connection, "SCOPE": _written(location, "s3")}
+    values = {"azure_storage_account_name": location.account, "azure_storage_sas_token": secret.sas}
     if settings.endpoint:
         values["azure_storage_endpoint"] = settings.endpoint
         if settings.endpoint.startswith("http://"):
@@ -134,7 +134,7 @@ def _azure(secret: AzureSas, at: Location, settings: StorageSettings, engine: En
     return values
 
 
-def _gcp(secret: GcpBearer, at: Location, settings: StorageSettings, engine: Engine) -> dict[str, Any]:
+def _gcp(secret: GcpBearer, location: Location, settings: StorageSettings, engine: Engine) -> dict[str, Any]:
     if engine == "fsspec":
         from google.oauth2.credentials import Credentials
 
@@ -152,7 +152,7 @@ def _gcp(secret: GcpBearer, at: Location, settings: StorageSettings, engine: Eng
     }[engine]
     raise CredentialError(
         f"{engine} cannot take a GCS OAuth token as a storage option: it would be passed over, and the machine's own "
-        f"Google identity used for {at}; {instead}"
+        f"Google identity used for {location}; {instead}"
     )
 
 
@@ -194,7 +194,7 @@ def hadoop_conf(
 
 
 def _hadoop(token: StorageToken, settings: StorageSettings, gcs_token_provider: str | None) -> dict[str, str]:
-    at, secret = token.location, token.secret
+    location, secret = token.location, token.secret
     if isinstance(secret, AwsSession):
         conf = {
             "fs.s3a.aws.credentials.provider": _TEMPORARY_PROVIDER,
@@ -208,12 +208,12 @@ def _hadoop(token: StorageToken, settings: StorageSettings, gcs_token_provider: 
             conf |= {"fs.s3a.endpoint": settings.endpoint, "fs.s3a.path.style.access": "true"}
         return conf
     if isinstance(secret, AzureSas):
-        if at.scheme == "wasbs":
-            return {f"fs.azure.sas.{at.container}.{at.blob_host}": secret.sas}
+        if location.scheme == "wasbs":
+            return {f"fs.azure.sas.{location.container}.{location.blob_host}": secret.sas}
         return {
-            f"fs.azure.account.auth.type.{at.host}": "SAS",
-            f"fs.azure.sas.token.provider.type.{at.host}": _FIXED_SAS_PROVIDER,
-            f"fs.azure.sas.fixed.token.{at.host}": secret.sas,
+            f"fs.azure.account.auth.type.{location.host}": "SAS",
+            f"fs.azure.sas.token.provider.type.{location.host}": _FIXED_SAS_PROVIDER,
+            f"fs.azure.sas.fixed.token.{location.host}": secret.sas,
         }
     if isinstance(secret, GcpBearer):
         if gcs_token_provider is None:
@@ -230,11 +230,11 @@ def _hadoop(token: StorageToken, settings: StorageSettings, gcs_token_provider: 
     return {}
 
 
-def _written(at: Location, s3: str) -> str:
+def _written(location: Location, s3: str) -> str:
     """A location as engines other than Hadoop's ``wasbs`` write it."""
-    if at.kind == "aws":
-        return f"{s3}://{at.path}"
-    if at.scheme in ("wasbs", "abfs") and s3 == "s3":
-        host = f"{at.account}.dfs.{at.blob_host.partition('.blob.')[2]}"
-        return f"abfss://{at.container}@{host}/{at.key}".rstrip("/")
-    return str(at)
+    if location.kind == "aws":
+        return f"{s3}://{location.path}"
+    if location.scheme in ("wasbs", "abfs") and s3 == "s3":
+        host = f"{location.account}.dfs.{location.blob_host.partition('.blob.')[2]}"
+        return f"abfss://{location.container}@{host}/{location.key}".rstrip("/")
+    return str(location)

@@ -38,7 +38,7 @@ class Decision:
 
 def negotiate(
     offered: Sequence[str] | None,
-    wanted: str = "auto",
+    requested: str = "auto",
     *,
     table: str,
     num_files: int | None = None,
@@ -49,7 +49,7 @@ def negotiate(
 
     Args:
         offered: The server's ``accessModes``; None and empty mean url only, as the protocol says.
-        wanted: The option ``accessMode``: ``"auto"``, ``"url"`` or ``"dir"``.
+        requested: The option ``accessMode``: ``"auto"``, ``"url"`` or ``"dir"``.
         table: How errors name the table.
         num_files: The server's count of the table's files, if it says.
         location: The table's root, as the server says.
@@ -67,9 +67,9 @@ def negotiate(
     dir_refusal = None
     if "dir" in modes and not location:
         dir_refusal = "the server names no location for it, which the protocol requires"
-    if wanted == "url":
+    if requested == "url":
         return _only_url(modes, offered, table, url_refusal)
-    if wanted == "dir":
+    if requested == "dir":
         return _only_dir(modes, offered, table, dir_refusal)
     can_url = "url" in modes and url_refusal is None
     can_dir = "dir" in modes and dir_refusal is None

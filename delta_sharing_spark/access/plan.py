@@ -63,7 +63,7 @@ _LEAST_SPLIT_BYTES = 1 << 10
 
 def plan(
     scan: ResolvedScan,
-    wanted: Struct | None = None,
+    user_schema: Struct | None = None,
     opener: TableOpener | None = None,
     listed: Callable[[int], None] | None = None,
 ) -> ScanPlan:
@@ -71,16 +71,16 @@ def plan(
 
     Args:
         scan: From ``resolve``.
-        wanted: A schema the user gave, instead of the scan's output.
+        user_schema: A schema the user gave, instead of the scan's output.
         opener: What the scan was resolved over, if that was in this process.
         listed: Called with the number of files listed since its last call, for who watches.
 
     Raises:
         TableChangedError: The table is no longer the one that was resolved.
-        SchemaError: ``wanted`` does not fit the table.
+        SchemaError: ``user_schema`` does not fit the table.
         ServerError, NetworkError, LogError, CredentialError: The files cannot be listed.
     """
-    spec = spec_of(scan, wanted)
+    spec = spec_of(scan, user_schema)
     opener = opener or TableOpener(scan)
     table, pruner, listing = opener.run(lambda table: _listed(table, FilePruner(scan, listed), scan))
     files, limit = listing.files, scan.options.limit
@@ -117,10 +117,10 @@ def _listed(table: OpenTable, pruner: FilePruner, scan: ResolvedScan) -> tuple[O
     return table, pruner, FileListing(files, feed.access, scan.version, listed)
 
 
-def spec_of(scan: ResolvedScan, wanted: Struct | None = None) -> ReadSpec:
+def spec_of(scan: ResolvedScan, user_schema: Struct | None = None) -> ReadSpec:
     """How the rows of a scan are read."""
     table, options = str(scan.table), scan.options
-    output = scan.output if wanted is None else requested(scan.columns, wanted, table)
+    output = scan.output if user_schema is None else requested(scan.columns, user_schema, table)
     full = output
     if scan.predicate is not None:
         full = merge(output, select_paths(scan.columns, referenced_columns(scan.predicate)))

@@ -17,7 +17,7 @@ _WHOLE_BYTES = 4 << 20
 _BEFORE_RANGE = 100
 
 
-class KeptLog:
+class CachedLogStore:
     """See ``LogStore``. One view of the log: whatever asks later sees the same listing, until ``refresh``.
 
     Args:
@@ -141,9 +141,9 @@ class KeptLog:
         self._files[path] = data
         self._bytes += len(data)
         while self._bytes > self._bound:
-            _, gone = self._files.popitem(last=False)
-            self._bytes -= len(gone)
+            _, dropped = self._files.popitem(last=False)
+            self._bytes -= len(dropped)
 
     def _drop(self, path: str) -> None:
-        gone = self._files.pop(path, None)
-        self._bytes -= 0 if gone is None else len(gone)
+        dropped = self._files.pop(path, None)
+        self._bytes -= 0 if dropped is None else len(dropped)

@@ -84,7 +84,7 @@ def load_changes(
         LogError: A hole, or a corrupt commit.
         UnsupportedFeatureError: The table asks for more than this reader does, at any version of the range.
     """
-    for commit in _Range(store, start_version, end_version, table, before, feed=True):
+    for commit in _CommitRange(store, start_version, end_version, table, before, feed=True):
         yield CommitChanges(
             commit.version, commit.time, commit.metadata, commit.protocol, commit.changes(), commit.head
         )
@@ -99,7 +99,7 @@ def load_commits(
     before: Head | None = None,
 ) -> Iterator[CommitFiles]:
     """Files added and removed by each commit of a range, for streams of a table. Arguments and errors as above."""
-    for commit in _Range(store, start_version, end_version, table, before, feed=False):
+    for commit in _CommitRange(store, start_version, end_version, table, before, feed=False):
         adds = [commit.task(tree) for tree in commit.adds]
         yield CommitFiles(commit.version, commit.metadata, commit.protocol, adds, len(commit.removes), commit.head)
 
@@ -114,7 +114,7 @@ def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
     )
 
 
-class _Range:
+class _CommitRange:
     """Commits of a range, each under the protocol and metadata in effect."""
 
     def __init__(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 
-from delta_sharing_spark.deltalog.log_listing import Listing
+from delta_sharing_spark.deltalog.log_listing import LogListing
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogStore, parse_name
 from delta_sharing_spark.deltalog.segment import Hint, Segment
-from delta_sharing_spark.deltalog.unlisted_log import Probe
+from delta_sharing_spark.deltalog.unlisted_log import UnlistedLog
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +30,13 @@ def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
     usable = hint if hint is not None and (version is None or version >= hint.version) else None
     entries = store.list_from("_delta_log", f"{usable.version if usable else 0:020d}.")
     if entries is None:
-        return Probe(store, table, refused).segment(hint, version)
-    found = Listing(entries)
+        return UnlistedLog(store, table, refused).segment(hint, version)
+    found = LogListing(entries)
     if usable is not None and not found.has_checkpoint(version):
         logger.info(
             "_last_checkpoint of %s names version %d, which is not there; listing the log", table, usable.version
         )
-        found = Listing(store.list_from("_delta_log", f"{0:020d}.") or [])
+        found = LogListing(store.list_from("_delta_log", f"{0:020d}.") or [])
     return found.segment(version, table)
 
 

@@ -9,7 +9,7 @@ from delta_sharing_spark.deltalog.segment import CheckpointFiles, CommitFile, Se
 from delta_sharing_spark.errors import LogError, VersionError
 
 
-class Listing:
+class LogListing:
     """A listed log, sorted into commits, compactions and complete checkpoints."""
 
     def __init__(self, entries: Iterable[LogEntry]) -> None:

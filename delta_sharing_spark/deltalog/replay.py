@@ -164,11 +164,11 @@ def _retry_once_if_vanished(
     """Load a version; once more from a new listing if a listed file went meanwhile."""
     try:
         return load(store, find_segment(store, version, table), table)
-    except _Vanished as vanished:
+    except _FileVanished as vanished:
         logger.info("%s of %s went while its log was read; reading it once more", vanished.path, table)
     try:
         return load(store, find_segment(store, version, table), table)
-    except _Vanished as vanished:
+    except _FileVanished as vanished:
         raise LogError(
             f"{vanished.path} of {table} was listed and is not there: the log is being cleaned up while it is read; "
             f"try again, or ask for a later version",
@@ -176,7 +176,7 @@ def _retry_once_if_vanished(
         ) from None
 
 
-class _Vanished(Exception):
+class _FileVanished(Exception):
     """A listed commit that could not be read."""
 
     def __init__(self, path: str) -> None:
@@ -271,7 +271,7 @@ def _contents(store: LogStore, segment: Segment, table: str) -> Iterator[tuple[s
         try:
             return store.read(path)
         except FileNotFoundError:
-            raise _Vanished(path) from None
+            raise _FileVanished(path) from None
         except PermissionError:
             raise refused(table, path) from None
 

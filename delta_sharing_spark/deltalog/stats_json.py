@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-class _Raw(str):
+class _NumberText(str):
     """A number that is written as it stands."""
 
     __slots__ = ()
@@ -44,7 +44,7 @@ def _values(array: pa.Array) -> list[Any]:
         dates: list[Any] = pc.cast(array, pa.string()).to_pylist()
         return dates
     if pa.types.is_decimal(kind):
-        return [None if v is None else _Raw(format(v, "f")) for v in array.to_pylist()]
+        return [None if v is None else _NumberText(format(v, "f")) for v in array.to_pylist()]
     if pa.types.is_floating(kind):
         return [None if v is None or math.isnan(v) or math.isinf(v) else v for v in array.to_pylist()]
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_string(kind):
@@ -56,4 +56,4 @@ def _values(array: pa.Array) -> list[Any]:
 def _dump(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(k)}:{_dump(v)}" for k, v in value.items()) + "}"
-    return str(value) if isinstance(value, _Raw) else json.dumps(value)
+    return str(value) if isinstance(value, _NumberText) else json.dumps(value)

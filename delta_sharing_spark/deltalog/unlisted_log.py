@@ -34,7 +34,7 @@ _NEAR = 32
 _KEPT_BYTES = 16 << 20
 
 
-class Probe:
+class UnlistedLog:
     """The files of a version, found by their names.
 
     Args:
@@ -102,9 +102,9 @@ class Probe:
         """
         commits: list[CommitFile] = []
         lowest = 0 if base is None else base.version + 1
-        at = top
-        while at >= lowest:
-            versions = range(at, max(lowest - 1, at - _WINDOW), -1)
+        newest = top
+        while newest >= lowest:
+            versions = range(newest, max(lowest - 1, newest - _WINDOW), -1)
             checkpoints = self._exist([in_log(checkpoint_names(v)[0]) for v in versions])
             above = checkpoints.index(True) if True in checkpoints else len(versions)
             found = self._commits(versions[:above])
@@ -119,7 +119,7 @@ class Probe:
                 version = versions[above]
                 base = CheckpointFiles(version, "classic", (in_log(checkpoint_names(version)[0]),))
                 break
-            at = versions[-1] - 1
+            newest = versions[-1] - 1
         return base, commits[::-1]
 
     def _up(self, start: int, version: int | None) -> list[CommitFile]:
@@ -146,8 +146,8 @@ class Probe:
 
     def _newest(self, base: CheckpointFiles | None, hint: Hint | None) -> int | None:
         """The newest version, by doubling steps and then halving ones; None if no version to start from is there."""
-        said = (self.store.known_version, None if hint is None else hint.version, 0)
-        starts = [v for v in said if v is not None]
+        hints = (self.store.known_version, None if hint is None else hint.version, 0)
+        starts = [v for v in hints if v is not None]
         low = max((v for v, exists in zip(starts, self._exist_commits(starts), strict=True) if exists), default=None)
         if base is not None:
             low = max(base.version, low or 0)
@@ -255,16 +255,16 @@ class Probe:
         if lower or any(self._exist_commits(below)):
             return hole(self.table, missing, top)
         if hint is None:
-            said = "is missing or corrupt"
+            hints = "is missing or corrupt"
         elif hint.version > top:
-            said = f"names version {hint.version}, which is later"
+            hints = f"names version {hint.version}, which is later"
         else:
-            said = f"names version {hint.version}, which is not there"
+            hints = f"names version {hint.version}, which is not there"
         return LogError(
             f"the log of {self.table} cannot be read up to version {top} without listing: its commits begin with version "
             f"{missing + 1}, and none of the versions from there on has a checkpoint of one file "
             f"({checkpoint_names(top)[0]} and so on down); others have names that only a listing or _last_checkpoint "
-            f"tells, and that {said}; ask the provider to let the credential list _delta_log or to checkpoint the table "
+            f"tells, and that {hints}; ask the provider to let the credential list _delta_log or to checkpoint the table "
             f"again, or use accessMode=url",
             file=in_log(commit_name(missing)),
         )

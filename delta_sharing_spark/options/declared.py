@@ -367,8 +367,8 @@ class ReadOptions:
     @property
     def credentials(self) -> dict[str, str]:
         """The inline credential options that were given, by their names; empty where a profile is to be read."""
-        given = ((o.name, getattr(self, o.attribute)) for o in OPTIONS if o.group == INLINE)
-        return {name: value for name, value in given if value is not None}
+        values_by_name = ((o.name, getattr(self, o.attribute)) for o in OPTIONS if o.group == INLINE)
+        return {name: value for name, value in values_by_name if value is not None}
 
     @property
     def zone(self) -> tzinfo:

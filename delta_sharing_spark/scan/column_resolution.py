@@ -22,7 +22,7 @@ class Context:
     mapping: str
 
 
-class Sources:
+class SourceFields:
     """The fields of a file's schema or of one of its structs, found by name or id (a thousand columns are common)."""
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
@@ -53,7 +53,7 @@ class Sources:
         return self._ids.get(str(number).encode())
 
 
-def find_source(wanted: Field, sources: Sources, context: Context) -> int | None:
+def find_source(wanted: Field, sources: SourceFields, context: Context) -> int | None:
     """The index of the file's field that holds ``wanted``; None if the file lacks it.
 
     Raises:
@@ -92,7 +92,7 @@ def wanted_leaves(source: pa.Schema, wanted: Struct, context: Context) -> list[i
             file=context.file,
         )
     leaves: list[int] = []
-    _collect(Sources(source), wanted.fields, 0, leaves, context)
+    _collect(SourceFields(source), wanted.fields, 0, leaves, context)
     return sorted(set(leaves))
 
 
@@ -100,14 +100,14 @@ def _has_id(field: pa.Field) -> bool:
     return _FIELD_ID in (field.metadata or {})
 
 
-def _collect(sources: Sources, fields: tuple[Field, ...], first: int, leaves: list[int], context: Context) -> None:
+def _collect(sources: SourceFields, fields: tuple[Field, ...], first: int, leaves: list[int], context: Context) -> None:
     starts = [first]
     for source in sources.fields:
         starts.append(starts[-1] + leaf_count(source.type))
     for field in fields:
-        at = find_source(field, sources, context)
-        if at is not None:
-            _collect_type(sources.fields[at].type, field.type, starts[at], leaves, context)
+        index = find_source(field, sources, context)
+        if index is not None:
+            _collect_type(sources.fields[index].type, field.type, starts[index], leaves, context)
 
 
 def _collect_type(source: pa.DataType, wanted: DataType, first: int, leaves: list[int], context: Context) -> None:
@@ -115,7 +115,7 @@ def _collect_type(source: pa.DataType, wanted: DataType, first: int, leaves: lis
     source = storage(source)
     match wanted:
         case Struct(fields) if pa.types.is_struct(source):
-            _collect(Sources(fields_of(source)), fields, first, leaves, context)
+            _collect(SourceFields(fields_of(source)), fields, first, leaves, context)
         case Array(element, _) if is_list(source):
             _collect_type(source.value_type, element, first, leaves, context)
         case Map(key, value, _) if pa.types.is_map(source):

@@ -134,7 +134,7 @@ def check_column_chunks(metadata: Any, size: int) -> None:
             raise OSError(f"row group {index} claims {group.num_rows} rows")
     if not metadata.num_row_groups or not metadata.num_columns:
         return
-    file = _Unread(size)
+    file = _UnreadableFile(size)
     parquet = pq.ParquetFile(file, metadata=metadata, pre_buffer=True)
     try:
         batches = parquet.reader.iter_batches(
@@ -162,7 +162,7 @@ def _check_texts(metadata: Any) -> None:
         _ = metadata.schema.column(leaf).path
 
 
-class _Unread(io.RawIOBase):
+class _UnreadableFile(io.RawIOBase):
     """A file of some size of which nothing can be read."""
 
     def __init__(self, size: int) -> None:

@@ -53,23 +53,25 @@ class BufferedRanges:
             return self._source.read(start, length)
         end = start + length
         if end <= self._pieces[first].end:
-            at = start - self._pieces[first].start
-            return self._futures[first].result()[at : at + length]
+            position = start - self._pieces[first].start
+            return self._futures[first].result()[position : position + length]
         return self._join(first, start, end)
 
     def _join(self, first: int, start: int, end: int) -> memoryview:
         joined = np.empty(end - start, dtype=np.uint8).data
-        at, index = start, first
-        while at < end:
-            if index < len(self._pieces) and self._pieces[index].start <= at:
+        position, index = start, first
+        while position < end:
+            if index < len(self._pieces) and self._pieces[index].start <= position:
                 piece = self._pieces[index]
                 stop = min(end, piece.end)
-                joined[at - start : stop - start] = self._futures[index].result()[at - piece.start : stop - piece.start]
+                joined[position - start : stop - start] = self._futures[index].result()[
+                    position - piece.start : stop - piece.start
+                ]
                 index += 1
             else:
                 stop = min(end, self._starts[index]) if index < len(self._pieces) else end
-                joined[at - start : stop - start] = self._source.read(at, stop - at)
-            at = stop
+                joined[position - start : stop - start] = self._source.read(position, stop - position)
+            position = stop
         return joined
 
     def close(self) -> None:
@@ -118,24 +120,26 @@ class WindowedRanges:
     def _across(self, window: _Window, start: int, end: int) -> memoryview:
         """A read that begins in or after the held window and goes beyond it."""
         out = np.empty(end - start, dtype=np.uint8).data
-        at = start
-        while at < end:
-            if window.data is not None and window.held.start <= at < window.held.end:
+        position = start
+        while position < end:
+            if window.data is not None and window.held.start <= position < window.held.end:
                 stop = min(end, window.held.end)
-                out[at - start : stop - start] = window.data[at - window.held.start : stop - window.held.start]
-                at = stop
+                out[position - start : stop - start] = window.data[
+                    position - window.held.start : stop - window.held.start
+                ]
+                position = stop
             else:
-                self._advance(window, at)
+                self._advance(window, position)
         return out
 
-    def _advance(self, window: _Window, at: int) -> None:
+    def _advance(self, window: _Window, position: int) -> None:
         ahead, window.ahead = window.ahead, None
-        if ahead is not None and ahead[0].start <= at < ahead[0].end:
+        if ahead is not None and ahead[0].start <= position < ahead[0].end:
             window.data, window.held = ahead[1].result(), ahead[0]
         else:
             if ahead is not None:
                 ahead[1].cancel()
-            held = Range(at, min(at + self._window, window.chunk.end))
+            held = Range(position, min(position + self._window, window.chunk.end))
             window.data, window.held = self._source.read(held.start, held.length), held
         self._fetch_ahead(window, window.held.end)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from delta_sharing_spark.scan.column_resolution import Context, Sources, find_source, leaf_count
+from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaf_count
 from delta_sharing_spark.scan.footer import Footer
 from delta_sharing_spark.scan.plan import ReadSpec
 from delta_sharing_spark.schema.types import Field, Struct
@@ -35,7 +35,7 @@ def row_group_filter(
         fields = _fields(spec.full_schema, path)
         if fields is not None:
             leaves[path] = leaf_of(
-                footer.schema, fields, lambda f, among: find_source(f, Sources(among), context), leaf_count
+                footer.schema, fields, lambda f, among: find_source(f, SourceFields(among), context), leaf_count
             )
     return skipping.bind(footer.metadata, leaves, constants, footer.statistics)
 

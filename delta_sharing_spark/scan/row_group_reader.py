@@ -44,7 +44,7 @@ class RowGroup:
         """Start fetching what will be read."""
         chunks = self.footer.chunks(self.index, self.leaves)
         if self.footer.file_bytes is not None:
-            self.ranges = _Held(self.footer.file_bytes)
+            self.ranges = _WholeFile(self.footer.file_bytes)
         elif self.window is not None:
             self.ranges = WindowedRanges(self.source, chunks, self.window, pool)
         else:
@@ -56,7 +56,7 @@ class RowGroup:
             self.ranges = None
 
 
-class _Held:
+class _WholeFile:
     """A small file, fetched whole with its footer."""
 
     def __init__(self, data: memoryview) -> None:

@@ -49,7 +49,7 @@ WHOLE_FILE, WHOLE_FILE_PROJECTED = 4 << 20, 256 << 10
 
 
 @dataclass(slots=True)
-class _Opened:
+class _OpenSlice:
     """A slice whose footer and deletion vectors are at hand."""
 
     task: FileTask
@@ -149,8 +149,8 @@ class _SplitReader:
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-fetch")
         self._waiting: Iterator[FileSlice] = iter(split.slices)
         self._following: FileSlice | None = next(self._waiting, None)
-        self._opening: deque[Future[_Opened]] = deque()
-        self._fetching: deque[tuple[_Opened, RowGroup]] = deque()
+        self._opening: deque[Future[_OpenSlice]] = deque()
+        self._fetching: deque[tuple[_OpenSlice, RowGroup]] = deque()
         self._in_flight = 0
         self._closed = False
         self._sources: dict[int, ByteSource] = {}
@@ -219,7 +219,7 @@ class _SplitReader:
         limit = WHOLE_FILE_PROJECTED if self._spec.projected else WHOLE_FILE
         return limit if part.task.size <= limit else 0
 
-    def _done_with(self, opened: _Opened) -> None:
+    def _done_with(self, opened: _OpenSlice) -> None:
         self._in_flight -= opened.reserved_bytes
         opened.reserved_bytes = 0
         self._close_source(opened.source)
@@ -242,7 +242,7 @@ class _SplitReader:
         finally:
             self._close_source(source)
 
-    def _open(self, part: FileSlice, reserved: int) -> _Opened:
+    def _open(self, part: FileSlice, reserved: int) -> _OpenSlice:
         spec, task = self._spec, part.task
         context = Context(spec.table, task.id, spec.mapping)
         constants = constants_of(task, spec)
@@ -258,9 +258,9 @@ class _SplitReader:
             if may_match is None or may_match(i)
         ]
         kept = read_row_selection(task, footer.metadata.num_rows, self._fetch_vector) if groups else None
-        return _Opened(task, source, footer, wanted, constants, context, groups, kept, reserved)
+        return _OpenSlice(task, source, footer, wanted, constants, context, groups, kept, reserved)
 
-    def _decode(self, opened: _Opened, group: RowGroup) -> Iterator[pa.RecordBatch]:
+    def _decode(self, opened: _OpenSlice, group: RowGroup) -> Iterator[pa.RecordBatch]:
         keep = None if opened.kept is None else opened.kept.mask(group.first_row, group.rows)
         row = 0
         for batch in read_row_group(group, self._spec.table):

@@ -44,12 +44,12 @@ def cut_bins(sizes: npt.NDArray[np.int64], max_bytes: int) -> list[Bin]:
     bins: list[Bin] = []
     max_bytes = max(max_bytes, int(sizes.sum(dtype=np.float64)) // MAX_SPLITS)
     large = np.flatnonzero(sizes > max_bytes).tolist()
-    at = 0
+    start = 0
     for index in [*large, len(sizes)]:
-        bins += _share(sizes[at:index], at, max_bytes)
+        bins += _share(sizes[start:index], start, max_bytes)
         if index < len(sizes):
             bins += _cut_file(index, int(sizes[index]), max_bytes)
-        at = index + 1
+        start = index + 1
     return bins
 
 

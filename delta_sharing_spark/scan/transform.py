@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
 from delta_sharing_spark.scan.casts import can_cast, cast_leaf
-from delta_sharing_spark.scan.column_resolution import Context, Sources, fields_of, find_source, is_list, storage
+from delta_sharing_spark.scan.column_resolution import Context, SourceFields, fields_of, find_source, is_list, storage
 from delta_sharing_spark.scan.variant import assemble_variant, is_variant
 from delta_sharing_spark.schema.arrow import arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
@@ -92,7 +92,7 @@ def plan(source: pa.DataType, wanted: DataType, path: str, context: Context) -> 
                 return Cast()
         case Struct(fields):
             if pa.types.is_struct(source):
-                children = _plan_children(Sources(fields_of(source)), fields, path, context)
+                children = _plan_children(SourceFields(fields_of(source)), fields, path, context)
                 return _simplified(Children(children), source, wanted)
         case Array(element, _):
             if is_list(source):
@@ -114,17 +114,17 @@ def plan(source: pa.DataType, wanted: DataType, path: str, context: Context) -> 
 
 
 def _plan_children(
-    sources: Sources, fields: tuple[Field, ...], path: str, context: Context
+    sources: SourceFields, fields: tuple[Field, ...], path: str, context: Context
 ) -> tuple[tuple[int | None, Node], ...]:
     children: list[tuple[int | None, Node]] = []
     for field in fields:
-        at = find_source(field, sources, context)
+        index = find_source(field, sources, context)
         node = (
             Missing()
-            if at is None
-            else plan(sources.fields[at].type, field.type, f"{path}.{field.name}" if path else field.name, context)
+            if index is None
+            else plan(sources.fields[index].type, field.type, f"{path}.{field.name}" if path else field.name, context)
         )
-        children.append((at, node))
+        children.append((index, node))
     return tuple(children)
 
 
@@ -213,9 +213,9 @@ def _apply_struct(
     context: Context,
 ) -> pa.Array:
     built: list[pa.Array] = []
-    for (at, node), field in zip(children, fields, strict=True):
+    for (index, node), field in zip(children, fields, strict=True):
         inner = f"{path}.{field.name}"
-        child = apply(node, array if at is None else array.field(at), field.type, inner, context)
+        child = apply(node, array if index is None else array.field(index), field.type, inner, context)
         if not field.nullable:
             require_values(child, array, inner, context)
         built.append(child)
@@ -297,7 +297,7 @@ def plan_columns(source: pa.Schema, wanted: Struct, constants: Mapping[str, pa.S
     Raises:
         SchemaError: A column is stored in a type that cannot become the wanted one.
     """
-    sources = Sources(source)
+    sources = SourceFields(source)
     columns: list[tuple[int | None, Node]] = []
     for field in wanted.fields:
         if field.name in constants:
@@ -327,9 +327,9 @@ def conform(
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([])))
     arrays: list[pa.Array] = []
-    for (at, node), field, kind in zip(columns, wanted.fields, target.types, strict=True):
-        if at is not None:
-            array = apply(node, batch.column(at), field.type, field.name, context)
+    for (index, node), field, kind in zip(columns, wanted.fields, target.types, strict=True):
+        if index is not None:
+            array = apply(node, batch.column(index), field.type, field.name, context)
         elif isinstance(node, Constant) and node.value.is_valid:
             array = pa.repeat(node.value, rows)
         else:

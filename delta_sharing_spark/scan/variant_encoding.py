@@ -150,10 +150,10 @@ def encode_binary(data: bytes) -> bytes:
 
 
 def _offsets(values: Sequence[bytes]) -> list[int]:
-    offsets, at = [0], 0
+    offsets, offset = [0], 0
     for value in values:
-        at += len(value)
-        offsets.append(at)
+        offset += len(value)
+        offsets.append(offset)
     return offsets
 
 
@@ -169,8 +169,8 @@ def _packed(numbers: Sequence[int], width: int) -> bytes:
     return bytes(numbers) if width == 1 else b"".join(n.to_bytes(width, "little") for n in numbers)
 
 
-def _unsigned(data: bytes, at: int, width: int) -> int:
-    piece = data[at : at + width]
+def _unsigned(data: bytes, offset: int, width: int) -> int:
+    piece = data[offset : offset + width]
     if len(piece) != width:
         raise MalformedVariant("it is truncated")
     return int.from_bytes(piece, "little")

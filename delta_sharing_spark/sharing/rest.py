@@ -204,11 +204,11 @@ class SharingRest:
         known = fallback_of(self.profile.endpoint, table)
         other = other_shape(query)
         if known is None or other is None or known.paged != (other.max_files is not None):
-            first, second, told = query, other, None
+            first, second, known_shape = query, other, None
         else:
-            first, second, told = other, query, str(known)
+            first, second, known_shape = other, query, str(known)
         try:
-            return self._query(table, first, formats, sink, told)
+            return self._query(table, first, formats, sink, known_shape)
         except ServerError as refusal:
             if second is None or not may_answer_other_shape(refusal):
                 raise

@@ -92,11 +92,11 @@ def _keep(answer: Any) -> None:
         raise _Answered(answer.http_response)
 
 
-async def get(fs: Any, at: Location, transfer: Transfer) -> None:
+async def get(fs: Any, location: Location, transfer: Transfer) -> None:
     """One request for what a transfer is missing; its bytes are kept as they arrive."""
     missing = transfer.missing
     asked = {} if missing is None else {"offset": missing.start, "length": missing.length}
-    async with fs.service_client.get_blob_client(container=at.container, blob=at.key) as client:
+    async with fs.service_client.get_blob_client(container=location.container, blob=location.key) as client:
         try:
             await client.download_blob(raw_response_hook=_keep, **asked)
         except _Answered as answered:

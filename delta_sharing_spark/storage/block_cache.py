@@ -202,10 +202,10 @@ class CachedSource:
         return hashlib.sha256(f"{self._key}\0{number}".encode()).hexdigest()
 
 
-def _copy(data: memoryview, at: int, out: memoryview, start: int) -> None:
-    """Copy what ``data``, which begins at ``at``, and ``out``, which begins at ``start``, have in common."""
-    begin, end = max(at, start), min(at + len(data), start + len(out))
-    out[begin - start : end - start] = data[begin - at : end - at]
+def _copy(data: memoryview, data_start: int, out: memoryview, start: int) -> None:
+    """Copy what ``data``, which begins at ``data_start``, and ``out``, which begins at ``start``, have in common."""
+    begin, end = max(data_start, start), min(data_start + len(data), start + len(out))
+    out[begin - start : end - start] = data[begin - data_start : end - data_start]
 
 
 #: Directory and bound to the cache there; its blocks lie on disk, so that forgetting one loses none of them.

@@ -26,7 +26,7 @@ T = TypeVar("T")
 _MODULES = {"aws": "s3", "azure": "azure", "gcp": "gcs"}
 
 
-class Listed(NamedTuple):
+class StoredObject(NamedTuple):
     """One object under a prefix: its name below it, bytes, and modification time in milliseconds."""
 
     name: str
@@ -74,7 +74,7 @@ class Storage:
 
     def get(
         self,
-        at: Location,
+        location: Location,
         start: int | None = None,
         end: int | None = None,
         *,
@@ -85,7 +85,7 @@ class Storage:
         """A whole object, or its bytes ``[start, end)``; one request, unless it breaks.
 
         Args:
-            at: The object.
+            location: The object.
             start, end: Both or none of them.
             what: How errors name it.
             version: What answers are compared with, over several calls.
@@ -95,11 +95,11 @@ class Storage:
             ReadCancelled: It was ended.
             CorruptFileError: An answer is of another file than ``version`` says.
         """
-        what = what or str(at)
-        if at.kind == "local":
+        what = what or str(location)
+        if location.kind == "local":
 
             def read() -> bytes:
-                data: bytes = self._fs.cat_file(at.path, start=start, end=end)
+                data: bytes = self._fs.cat_file(location.path, start=start, end=end)
                 return data
 
             return retried(read, self.settings, what=what, host=self.host)
@@ -108,7 +108,9 @@ class Storage:
         cancellation = cancellation or Cancellation(what)
 
         def action() -> None:
-            cancellation.run(_module(at).get(self._fs, at, transfer), self._fs.loop, self.settings.request_seconds)
+            cancellation.run(
+                _module(location).get(self._fs, location, transfer), self._fs.loop, self.settings.request_seconds
+            )
             if wanted is not None and not transfer.complete:
                 raise RetryableError(f"the body ended after {len(transfer.data)} of {wanted.length} bytes")
 
@@ -122,26 +124,28 @@ class Storage:
         )
         return transfer.data
 
-    def info(self, at: Location, *, what: str = "") -> Listed:
+    def info(self, location: Location, *, what: str = "") -> StoredObject:
         """Size and modification time of one object; one request, and never a listing."""
 
-        def action() -> Listed:
-            if at.kind == "local":
-                stat = os.stat(at.path)
-                return Listed(os.path.basename(at.path), stat.st_size, stat.st_mtime_ns // 1_000_000)
-            size, modified = self._run(_module(at).head(self._fs, at.container, at.key), what or str(at))
-            return Listed(at.key.rpartition("/")[2], int(size), _milliseconds(modified))
+        def action() -> StoredObject:
+            if location.kind == "local":
+                stat = os.stat(location.path)
+                return StoredObject(os.path.basename(location.path), stat.st_size, stat.st_mtime_ns // 1_000_000)
+            size, modified = self._run(
+                _module(location).head(self._fs, location.container, location.key), what or str(location)
+            )
+            return StoredObject(location.key.rpartition("/")[2], int(size), _milliseconds(modified))
 
-        return retried(action, self.settings, what=what or str(at), host=self.host)
+        return retried(action, self.settings, what=what or str(location), host=self.host)
 
-    def list_from(self, directory: Location, start_name: str, *, what: str = "") -> list[Listed]:
+    def list_from(self, directory: Location, start_name: str, *, what: str = "") -> list[StoredObject]:
         """The objects right in ``directory`` whose name is ``start_name`` or sorts after it, sorted by name."""
         prefix = directory.key + "/"
         listed = []
         for key, size, modified in self._pages(directory, prefix, start_name, what or str(directory)):
             name = key[len(prefix) :]
             if name and name >= start_name:
-                listed.append(Listed(name, int(size), _milliseconds(modified)))
+                listed.append(StoredObject(name, int(size), _milliseconds(modified)))
         return sorted(listed)
 
     def _pages(self, directory: Location, prefix: str, start_name: str, what: str) -> Iterator[Any]:

@@ -31,16 +31,16 @@ class FsspecSource:
 
     Args:
         lease: Where the storage comes from.
-        at: The file.
+        location: The file.
         name: How errors name it.
         size: Planned bytes; None where the plan does not say.
     """
 
-    def __init__(self, lease: StorageLease, at: Location, *, name: str, size: int | None) -> None:
+    def __init__(self, lease: StorageLease, location: Location, *, name: str, size: int | None) -> None:
         self.name = name
         self.size = size if size is not None else UNKNOWN_SIZE
         self._lease = lease
-        self._at = at
+        self._at = location
         self._version = FileVersion(name, size)
         self._cancellation = Cancellation(f"file {name}")
 
@@ -73,7 +73,7 @@ class FsspecSource:
 
 def read_leased(
     lease: StorageLease,
-    at: Location,
+    location: Location,
     start: int | None,
     end: int | None,
     *,
@@ -93,7 +93,7 @@ def read_leased(
         with cancellation.watching():
             storage = lease.storage()
         try:
-            return storage.get(at, start, end, what=f"file {name}", version=version, cancellation=cancellation)
+            return storage.get(location, start, end, what=f"file {name}", version=version, cancellation=cancellation)
         except FileNotFoundError:
             raise FileGoneError(
                 f"file {name}: the storage no longer has it; the table was probably rewritten or vacuumed: reload it",

@@ -74,14 +74,14 @@ def build(location: Location, secret: GcpBearer, settings: StorageSettings) -> A
     return _BearerFileSystem(secret, settings)
 
 
-async def get(fs: Any, at: Location, transfer: Transfer) -> None:
+async def get(fs: Any, location: Location, transfer: Transfer) -> None:
     """One request for what a transfer is missing; its bytes are kept as they arrive.
 
     Not by gcsfs's own request, which hands a body over whole and keeps the headers of an error to itself.
     """
     session = await fs._set_session()
     headers = fs._get_headers(transfer.headers)
-    async with session.get(fs.url(at.path), headers=headers, timeout=fs.requests_timeout) as answer:
+    async with session.get(fs.url(location.path), headers=headers, timeout=fs.requests_timeout) as answer:
         answer.raise_for_status()
         await transfer.receive(answer.status, answer.headers, answer.content.read)
 

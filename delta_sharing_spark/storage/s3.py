@@ -84,12 +84,12 @@ def build(location: Location, secret: AwsSession, settings: StorageSettings) -> 
     )
 
 
-async def get(fs: Any, at: Location, transfer: Transfer) -> None:
+async def get(fs: Any, location: Location, transfer: Transfer) -> None:
     """One GetObject of what a transfer is missing; its bytes are kept as they arrive."""
-    answer = await fs._call_s3("get_object", Bucket=at.container, Key=at.key, **transfer.headers)
-    body, said = answer["Body"], answer["ResponseMetadata"]
+    answer = await fs._call_s3("get_object", Bucket=location.container, Key=location.key, **transfer.headers)
+    body, metadata = answer["Body"], answer["ResponseMetadata"]
     try:
-        await transfer.receive(said["HTTPStatusCode"], said["HTTPHeaders"], body.read)
+        await transfer.receive(metadata["HTTPStatusCode"], metadata["HTTPHeaders"], body.read)
     finally:
         body.close()
 

@@ -59,22 +59,22 @@ class DirectoryAccess(FileAccess):
 
     def open(self, task: FileTask) -> ByteSource:
         """See ``FileAccess.open``."""
-        at = parse_location(task.location)
-        return FsspecSource(self.lease(at), at, name=task.id, size=task.size)
+        location = parse_location(task.location)
+        return FsspecSource(self.lease(location), location, name=task.id, size=task.size)
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
         """See ``FileAccess.open_vector``."""
-        at = parse_location(vector.path)
+        location = parse_location(vector.path)
         name = f"deletion vector {vector.unique_id} of {task.id}"
-        return Part(FsspecSource(self.lease(at), at, name=name, size=None), vector.frame)
+        return Part(FsspecSource(self.lease(location), location, name=name, size=None), vector.frame)
 
-    def lease(self, at: Location) -> DirectoryLease:
-        """The lease of the location that ``at`` lies in.
+    def lease(self, location: Location) -> DirectoryLease:
+        """The lease of the location that ``location`` lies in.
 
         Raises:
             CredentialError: It lies in none.
         """
-        return DirectoryLease(self, token_covering(self.tokens, at, table=self.table))
+        return DirectoryLease(self, token_covering(self.tokens, location, table=self.table))
 
     def ends(self, task: FileTask) -> float | None:
         """See ``Access.ends``: with the first of the tokens."""
@@ -163,9 +163,9 @@ class DirectoryLease:
         )
 
 
-def _reads(storage: Storage, at: Location) -> bool:
+def _reads(storage: Storage, location: Location) -> bool:
     try:
-        storage.get(at, 0, 1)
+        storage.get(location, 0, 1)
     except (PermissionError, FileNotFoundError, DeltaSharingError):
         return False
     return True

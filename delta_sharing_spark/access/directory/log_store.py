@@ -46,24 +46,26 @@ class StorageLogStore:
 
     def read(self, path: str) -> bytes:
         """See ``LogStore.read``."""
-        at = self._at(path)
-        data = self._run(at, path, lambda storage: storage.get(at, what=path))
+        location = self._at(path)
+        data = self._run(location, path, lambda storage: storage.get(location, what=path))
         self._note(path)
         return bytes(data)
 
     def open(self, path: str) -> BinaryIO:
         """See ``LogStore.open``: reads by range, so that columns of a checkpoint need not be fetched whole."""
-        at = self._at(path)
-        listed = self._run(at, path, lambda storage: storage.info(at, what=path))
-        source = FsspecSource(self._lease_for(at), at, name=path, size=listed.size)
+        location = self._at(path)
+        listed = self._run(location, path, lambda storage: storage.info(location, what=path))
+        source = FsspecSource(self._lease_for(location), location, name=path, size=listed.size)
         return cast("BinaryIO", io.BufferedReader(SourceFile(source), _BUFFER))
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         """See ``LogStore.list_from``."""
-        at = self._at(relative_dir)
+        location = self._at(relative_dir)
         try:
             listed = self._run(
-                at, relative_dir, lambda storage: storage.list_from(at, start_name, what=f"listing {relative_dir}")
+                location,
+                relative_dir,
+                lambda storage: storage.list_from(location, start_name, what=f"listing {relative_dir}"),
             )
         except PermissionError:
             self.listing_refused = True
@@ -74,13 +76,13 @@ class StorageLogStore:
 
     def size(self, path: str) -> int | None:
         """See ``LogStore.size``."""
-        at = self._at(path)
-        return self._run(at, path, lambda storage: storage.info(at, what=path)).size
+        location = self._at(path)
+        return self._run(location, path, lambda storage: storage.info(location, what=path)).size
 
     def modified(self, path: str) -> int | None:
         """See ``LogStore.modified``."""
-        at = self._at(path)
-        return self._run(at, path, lambda storage: storage.info(at, what=path)).modified_ms
+        location = self._at(path)
+        return self._run(location, path, lambda storage: storage.info(location, what=path)).modified_ms
 
     def _at(self, path: str) -> Location:
         return parse_location(join(self.root, path))
@@ -90,8 +92,8 @@ class StorageLogStore:
             self._known = path
             self._seen_at = time.monotonic()
 
-    def _run(self, at: Location, path: str, action: Callable[[Storage], T]) -> T:
-        lease = self._lease_for(at)
+    def _run(self, location: Location, path: str, action: Callable[[Storage], T]) -> T:
+        lease = self._lease_for(location)
         storage = lease.storage()
         try:
             return action(storage)

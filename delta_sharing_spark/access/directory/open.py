@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from delta_sharing_spark.access.directory.access import DirectoryAccess, paths_of, storage_for
 from delta_sharing_spark.access.directory.log_store import StorageLogStore
 from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, SharingIssuer, StorageToken, token_covering
-from delta_sharing_spark.deltalog.cached_log_store import KeptLog
+from delta_sharing_spark.deltalog.cached_log_store import CachedLogStore
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
@@ -58,7 +58,7 @@ class TableDirectory:
     head: TableSnapshotHead = field(repr=False)
     access: DirectoryAccess
     driver: DirectoryAccess = field(repr=False)
-    log: KeptLog = field(repr=False)
+    log: CachedLogStore = field(repr=False)
 
     def snapshot(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Snapshot:
         """A version of the table by its log, checked against what the sharing server said of it.
@@ -229,7 +229,9 @@ def open_directory(
         executors_issuer = asking if carry_profile else None
     carried = DirectoryAccess(name, tokens, executors_issuer, settings, at if known else None)
     driver = replace(carried, issuer=asking, settings=driving)
-    return TableDirectory(name, head, carried, driver, KeptLog(StorageLogStore(driver.lease, root, head.version)))
+    return TableDirectory(
+        name, head, carried, driver, CachedLogStore(StorageLogStore(driver.lease, root, head.version))
+    )
 
 
 def _with_deadline(settings: StorageSettings, seconds: float) -> StorageSettings:

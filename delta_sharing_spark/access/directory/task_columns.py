@@ -57,12 +57,12 @@ class TaskColumns(Sequence[FileTask]):
 
     def part(self, first: int, last: int) -> Iterator[FileTask]:
         """The tasks ``first`` to ``last``, the latter excluded."""
-        at = bisect.bisect_right(self._starts, first) - 1
+        part = bisect.bisect_right(self._starts, first) - 1
         while first < last:
-            start = self._starts[at]
-            stop = min(last, self._starts[at + 1])
-            yield from self._batches[at].slice(first - start, stop - first).tasks()
-            first, at = stop, at + 1
+            start = self._starts[part]
+            stop = min(last, self._starts[part + 1])
+            yield from self._batches[part].slice(first - start, stop - first).tasks()
+            first, part = stop, part + 1
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -77,8 +77,8 @@ class TaskColumns(Sequence[FileTask]):
     def __getitem__(self, index: int | slice) -> FileTask | Sequence[FileTask]:
         if isinstance(index, slice):
             return list(self)[index]
-        at = range(len(self))[index]
-        return next(self.part(at, at + 1))
+        position = range(len(self))[index]
+        return next(self.part(position, position + 1))
 
 
 class LazySlices(Sequence[FileSlice]):

@@ -238,19 +238,19 @@ class TokenCache:
 TOKENS = TokenCache()
 
 
-def token_covering(tokens: Iterable[StorageToken], at: Location, *, table: str) -> StorageToken:
-    """The token whose location covers ``at``, the longest prefix first.
+def token_covering(tokens: Iterable[StorageToken], location: Location, *, table: str) -> StorageToken:
+    """The token whose location covers ``location``, the longest prefix first.
 
     Raises:
         CredentialError: None covers it.
     """
     best: StorageToken | None = None
     for token in tokens:
-        if token.location.covers(at) and (best is None or len(token.location.key) > len(best.location.key)):
+        if token.location.covers(location) and (best is None or len(token.location.key) > len(best.location.key)):
             best = token
     if best is None:
         raise CredentialError(
-            f"{at} of {table} lies outside the table's location and its auxiliary locations, so that no credential "
+            f"{location} of {table} lies outside the table's location and its auxiliary locations, so that no credential "
             f"covers it; ask the provider to share that location, or use accessMode=url"
         )
     return best

@@ -75,7 +75,7 @@ class RenewalContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Renewed:
+class FreshUrl:
     """A fresh URL, when to renew it in turn (seconds since the epoch; None: when the storage refuses it), when it ends."""
 
     url: str = field(repr=False)
@@ -107,10 +107,10 @@ class _Load:
     def nbytes(self) -> int:
         return sum(page.nbytes for page in self.pages)
 
-    def renewed(self, file: FreshFile, url: str) -> Renewed:
+    def renewed(self, file: FreshFile, url: str) -> FreshUrl:
         """``url`` of a file, with the earliest end that anything says."""
         ends = earliest(file.ends, self.earliest, url_end(url))
-        return Renewed(url, renew_at(ends, self.since), ends)
+        return FreshUrl(url, renew_at(ends, self.since), ends)
 
 
 _loads: ProcessCache[str, _Load] = ProcessCache(_KEPT_LOADS, lambda load: load.nbytes, _KEPT_BYTES)
@@ -123,7 +123,7 @@ def fresh_url(
     stale: str,
     reason: str,
     files: Sequence[FileTask] = (),
-) -> Renewed:
+) -> FreshUrl:
     """A URL of a task's file, or of its ``vector``, other than ``stale``: known to this process, or asked for.
 
     Args:
@@ -166,7 +166,7 @@ def fresh_url(
         return load.renewed(fresh, _url_of(context, task, fresh, vector))
 
 
-def _known(load: _Load, task: FileTask, vector: DeletionVector | None, stale: str) -> Renewed | None:
+def _known(load: _Load, task: FileTask, vector: DeletionVector | None, stale: str) -> FreshUrl | None:
     file = load.find(task.id)
     if file is None or file.size != task.size:
         return None
@@ -181,7 +181,7 @@ def _known(load: _Load, task: FileTask, vector: DeletionVector | None, stale: st
 def _ask(context: RenewalContext, load: _Load, task: FileTask, files: Sequence[FileTask], reason: str) -> None:
     _log.info("renewing the URLs of %s (%s)", context.table, reason)
     large = context.files > NARROW_ABOVE_FILES
-    wanted = {file.id for file in files} | {task.id}
+    file_ids = {file.id for file in files} | {task.id}
     narrow = narrowed(context.query, context.partitions, files) if large and files else None
     # Should a server read the narrowed hints otherwise than they are meant, the whole answer decides.
     for by in (narrow, context.query) if narrow is not None else (context.query,):
@@ -189,14 +189,14 @@ def _ask(context: RenewalContext, load: _Load, task: FileTask, files: Sequence[F
         response = _answered(context, load, by)
         if context.table_id and response.head.metadata.id != context.table_id:
             raise TableChangedError(f"table {context.table} was replaced since it was loaded; load it again")
-        missing = set(wanted)
+        missing = set(file_ids)
         for page in response.pages():
             load.pages.append(page)
             missing -= page.holds(missing)
             if not missing and (large or load.nbytes > _KEPT_BYTES // 2):
                 break
             while len(load.pages) > 1 and load.nbytes > _KEPT_BYTES:
-                missing |= load.pages[0].holds(wanted)
+                missing |= load.pages[0].holds(file_ids)
                 load.pages.pop(0)
         load.earliest = response.min_url_expiration / 1000 if response.min_url_expiration else None
         if response.refresh_token and response.head.version == context.version is not None:

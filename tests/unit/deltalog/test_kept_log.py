@@ -8,7 +8,7 @@ import pytest
 from logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
 
 from delta_sharing_spark.deltalog import cached_log_store as kept_log
-from delta_sharing_spark.deltalog.cached_log_store import KeptLog
+from delta_sharing_spark.deltalog.cached_log_store import CachedLogStore
 from delta_sharing_spark.deltalog.commit_feed import load_changes
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
@@ -31,7 +31,7 @@ def _store(**options: bool) -> TimedStore:
 @pytest.mark.parametrize("kept_bytes", [1 << 20, 400, 0])
 def test_it_says_what_the_log_says(options: dict[str, bool], kept_bytes: int) -> None:
     store = _store(**options)
-    kept = KeptLog(store, kept_bytes=kept_bytes)
+    kept = CachedLogStore(store, kept_bytes=kept_bytes)
     kept.list_from_version(2)
     for version in (None, 3, 2, 1, None):
         files = sorted(task.id for task in load_snapshot(store, version=version).tasks())
@@ -45,7 +45,7 @@ def test_it_says_what_the_log_says(options: dict[str, bool], kept_bytes: int) ->
 @pytest.mark.parametrize("listing", [True, False])
 def test_a_new_version_shows_after_a_refresh_and_not_before(listing: bool) -> None:
     store = _store(listing=listing)
-    kept = KeptLog(store)
+    kept = CachedLogStore(store)
     assert load_head(kept).version == 3
     store.files[in_log(commit_name(4))] = lines([add("e")])
     store.reads.clear()
@@ -58,18 +58,18 @@ def test_a_new_version_shows_after_a_refresh_and_not_before(listing: bool) -> No
 
 def test_a_listed_file_that_went_is_looked_for_in_a_new_listing() -> None:
     store = _store()
-    kept = KeptLog(store)
+    kept = CachedLogStore(store)
     assert kept.list_from("_delta_log", "") is not None
     del store.files[in_log(commit_name(3))]
     assert load_snapshot(kept).version == 2
     with pytest.raises(LogError):
-        load_snapshot(KeptLog(TimedStore({})))
+        load_snapshot(CachedLogStore(TimedStore({})))
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     store = _store()
     size = len(store.files[in_log(commit_name(0))])
-    kept = KeptLog(store, kept_bytes=2 * size)
+    kept = CachedLogStore(store, kept_bytes=2 * size)
     for version in (0, 1, 2, 3):
         kept.read(in_log(commit_name(version)))
     assert sum(map(len, kept._files.values())) == kept._bytes <= 2 * size
@@ -80,7 +80,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_threads() -> None:
     store = _store()
-    kept = KeptLog(store)
+    kept = CachedLogStore(store)
     found: list[int] = []
     threads = [threading.Thread(target=lambda: found.append(load_snapshot(kept).version)) for _ in range(16)]
     for thread in threads:

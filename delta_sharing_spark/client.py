@@ -136,9 +136,15 @@ class SharingClient:
         return with_near_names(error, self.rest, *names) if isinstance(self.rest, SharingRest) else error
 
     def table(self, name: str | Table) -> SharedTable:
-        """A table by its three-part name, or as a listing shows it. Nothing is asked yet."""
+        """A table by its three-part name, or as a listing shows it. Nothing is asked yet.
+
+        Raises:
+            AddressError: No name of a table.
+        """
         if isinstance(name, Table):
             return SharedTable(self, TableName(name.share, name.schema, name.name))
+        if not isinstance(name, str):
+            raise AddressError(f"{str(name)[:100]} is no name of a table; write client.table('share.schema.table')")
         return SharedTable(self, parse_table_name(name))
 
     def sql(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.access.table_schema import shape_of
 from delta_sharing_spark.display import Column, Listing, columns_of, schema_html
-from delta_sharing_spark.errors import AccessModeError, OptionError
+from delta_sharing_spark.errors import AccessModeError
 from delta_sharing_spark.frames import RowSource
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
-from delta_sharing_spark.table_scan import Scan, option_text, quoted_column
+from delta_sharing_spark.table_scan import Scan, column_names, option_text, quoted_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,10 +184,5 @@ class SharedTable(RowSource):
     def _scan(self, columns: Sequence[str] | None, given: Mapping[str, object], options: Mapping[str, object]) -> Scan:
         texts = {name: option_text(value) for name, value in {**given, **options}.items() if value is not None}
         if columns is not None:
-            if isinstance(columns, str):
-                raise OptionError(f"columns is a list of names, not a text; write columns=[{columns!r}]")
-            names: list[object] = list(columns) if isinstance(columns, Iterable) else [columns]
-            if not isinstance(columns, Iterable) or not all(isinstance(name, str) for name in names):
-                raise OptionError(f"columns={str(columns)[:100]} is not a list of names; write columns=['a', 'b']")
-            texts["columns"] = ",".join(quoted_column(str(name)) for name in names)
+            texts["columns"] = ",".join(quoted_column(name) for name in column_names(columns))
         return Scan(self, texts)

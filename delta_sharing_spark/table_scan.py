@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING
@@ -88,28 +88,31 @@ class Scan(RowSource):
             options["maxSplitBytes"] = _SPLIT_BYTES
         return parse_options(options)
 
-    def select(self, *columns: str) -> Scan:
-        """The same scan with these columns only, in this order.
+    def select(self, *columns: str | Sequence[str]) -> Scan:
+        """The same scan with these columns only, in this order: names, or one list of names.
 
         Raises:
-            OptionError: A column that an earlier ``select`` or ``columns`` left out.
+            OptionError: No list of names, or a column that an earlier ``select`` or ``columns`` left out.
         """
+        names = column_names(columns[0] if len(columns) == 1 and not isinstance(columns[0], str) else columns)
         before = self._parsed().columns
         if before is not None:
             kept = {name.lower() for name in before}
-            for column in columns:
+            for column in names:
                 if not {column.lower(), column.lower().partition(".")[0]} & kept:
                     raise OptionError(
                         f"this scan has no column {column!r}, it was left out before: {', '.join(before)}"
                     )
-        return self._with("columns", ",".join(quoted_column(column) for column in columns))
+        return self._with("columns", ",".join(quoted_column(name) for name in names))
 
     def filter(self, condition: str) -> Scan:
         """The same scan, of the rows that also fulfil a SQL condition.
 
         Raises:
-            OptionError: The scan has a limit, which would then count the rows that are left.
+            OptionError: No text, or the scan has a limit, which would then count the rows that are left.
         """
+        if not isinstance(condition, str):
+            raise OptionError(f'a condition is a text of SQL, not {str(condition)[:100]}; write filter("a > 1")')
         if self.limited:
             raise OptionError("filter() after limit() would change which rows are counted; call filter() first")
         before = self._option("where")
@@ -117,9 +120,14 @@ class Scan(RowSource):
         return self._with("where", condition if before is None else f"({before}\n) AND ({condition}\n)")
 
     def limit(self, rows: int) -> Scan:
-        """The same scan, of at most so many rows."""
+        """The same scan, of at most so many rows.
+
+        Raises:
+            OptionError: Not a number of rows.
+        """
+        fewer = self._with("limit", option_text(rows))
         before = self._option("limit")
-        return self._with("limit", option_text(rows if before is None else min(rows, int(before))))
+        return self if before is not None and int(before) <= rows else fewer
 
     @property
     def limited(self) -> bool:
@@ -252,3 +260,18 @@ def option_text(value: object) -> str:
     if isinstance(value, (datetime, date)):
         return value.isoformat()
     return str(value)
+
+
+def column_names(columns: object) -> list[str]:
+    """Names of columns as a user gives them, as a list.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    if isinstance(columns, str):
+        raise OptionError(f"columns is a list of names, not a text; write columns=[{columns!r}]")
+    names: list[object] = list(columns) if isinstance(columns, Iterable) else [columns]
+    texts = [name for name in names if isinstance(name, str)]
+    if not isinstance(columns, Iterable) or len(texts) < len(names):
+        raise OptionError(f"columns={str(columns)[:100]} is not a list of names; write columns=['a', 'b']")
+    return texts

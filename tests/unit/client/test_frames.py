@@ -69,6 +69,15 @@ def test_scans_are_refined(trips: SharedTable) -> None:
     assert sorted(scan.to_arrow().column("trip").to_pylist()) == [5, *range(90, 100)]
     assert scan.select("trip").limit(7).limit(9).to_arrow().shape == (7, 1)
     assert trips.scan().select("fare", "trip").to_arrow().column_names == ["fare", "trip"]
+    assert trips.scan().select(["fare", "trip"]).to_arrow().column_names == ["fare", "trip"]
+    for mistake in (
+        lambda: scan.select(1),
+        lambda: scan.select(["trip", None]),
+        lambda: scan.filter(None),
+        lambda: scan.limit(5).limit("x"),
+    ):
+        with pytest.raises(OptionError):
+            mistake()
     with pytest.raises(OptionError, match="call filter\\(\\) first"):
         scan.limit(3).filter("trip = 1")
     with pytest.raises(OptionError, match="has no column 'fare', it was left out before: trip, city"):

@@ -1,1 +1,1 @@
-"""How a load reaches its bytes: negotiation, plans by query or by log, credentials, renewal."""
+"""Reaches the files of a shared table: negotiates the access mode, plans splits, renews credentials."""

@@ -1,5 +1,7 @@
-"""An access whose bytes are kept on local disk: files by server, recipient, table and file id, deletion vectors by their
-own id."""
+"""Puts the cache on local disk before an access to files.
+
+Files are kept by server, recipient, table and file id, deletion vectors by their own id.
+"""
 
 from __future__ import annotations
 

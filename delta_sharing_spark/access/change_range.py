@@ -1,4 +1,4 @@
-"""The range of versions of a change data feed, alike in every access mode (protocol, "Read Change Data Feed").
+"""Finds the range of versions of a change data feed, alike in every access mode (protocol, "Read Change Data Feed").
 
 An end past the newest version means the newest. Two moments with no commit between them are a range of no versions, as in
 Delta Lake; any other range that ends before it starts is an error.

@@ -1,4 +1,4 @@
-"""The contract of an access mode: what a shared table offers, whichever way its files are reached.
+"""Defines what an access mode offers of a shared table, whichever way its files are reached.
 
 ``open.py`` negotiates a mode and opens the table by it; ``resolve.py``, ``plan.py`` and ``stream/`` work with an ``OpenTable``
 and name no mode. Another way to reach a table is one more subclass of ``OpenTable`` and one more line in ``open.MODES``.

@@ -1,4 +1,4 @@
-"""Url or directory: what the server offers, what the user asked for, and what this client can read (protocol, "Access Modes")."""
+"""Chooses the access mode: by what the server offers, the user asked for and this client can read (protocol, "Access Modes")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place that negotiates an access mode, opens a table by it, and falls back to another one."""
+"""Negotiates an access mode, opens a table by it, and falls back to another one; nothing else does."""
 
 from __future__ import annotations
 

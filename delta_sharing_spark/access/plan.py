@@ -1,4 +1,4 @@
-"""A resolved scan to splits: its files listed, pruned, counted and packed."""
+"""Plans a resolved scan: lists its files, prunes them, and cuts them into splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options to a resolved scan: the table's schema at the version asked for, the columns of the load, its conditions.
+"""Resolves a load's options: the table's schema at the version asked for, the columns of the load, its conditions.
 
 The Spark data source, ``SharingClient`` and the command line resolve the same way; ``plan.py`` goes on from here.
 """

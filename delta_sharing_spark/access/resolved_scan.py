@@ -1,4 +1,4 @@
-"""What a load came to, as plain data: the negotiated table, and the resolved scan of it. Pickles to the planning worker."""
+"""Holds a resolved load as plain data, which pickles to the planning worker: the negotiated table, and the scan of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A load's options as the settings of each layer below."""
+"""Makes the settings of each layer below from a load's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sharing servers refuse versions of a table, and the errors that are made of it."""
+"""Makes errors of the ways in which sharing servers refuse versions of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a table decides how its rows look: as the sharing server describes it, or its log."""
+"""Reads the schema, partition columns and column mapping of a table from its protocol and metadata."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The Delta transaction log, replayed on pyarrow."""
+"""Reads the Delta transaction log on pyarrow."""

@@ -1,4 +1,4 @@
-"""Protocol and metadata actions, and the Arrow types that file actions are read into (Delta protocol, "Actions")."""
+"""Holds protocol and metadata actions, and the Arrow types that file actions are read into (Delta protocol, "Actions")."""
 
 from __future__ import annotations
 

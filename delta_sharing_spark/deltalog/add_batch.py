@@ -1,4 +1,4 @@
-"""A batch of live files as columns, and the file tasks made from those that survive pruning."""
+"""Holds a batch of add actions in columns, and makes file tasks of those that survive pruning."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Between Arrow, numpy and Python without a detour: ``pa.array``, ``pa.scalar`` and ``np.asarray`` of an Arrow array
-import pandas, which costs more time than planning a table of a hundred thousand files."""
+"""Converts between Arrow, numpy and Python without pandas.
+
+``pa.array``, ``pa.scalar`` and ``np.asarray`` of an Arrow array import pandas, which costs more time than planning a table of
+a hundred thousand files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that is fetched once: what one load has listed and read of it is kept for the next step of the same load."""
+"""Keeps what one load has listed and read of a log, so that each of its steps sees the same log and fetches nothing twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: classic, multi-part and V2 (JSON or Parquet, with sidecars), read by column (Delta protocol, "Checkpoints")."""
+"""Reads checkpoints by column: classic, multi-part and V2, in JSON or Parquet, with sidecars (Delta protocol, "Checkpoints")."""
 
 from __future__ import annotations
 

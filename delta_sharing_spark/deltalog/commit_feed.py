@@ -1,4 +1,4 @@
-"""What single commits did: a change data feed, and the files a stream of a table goes on with.
+"""Reads what single commits did: their change data feed, or the files that a stream of the table goes on with.
 
 Delta protocol, "Add CDC File" and "Change Data Files"; reference: each commit's change files if it has any, else its
 adds as inserts and its removes as deletes.

@@ -1,4 +1,4 @@
-"""Commit files to Arrow columns: parsed by Arrow's JSON reader where their lines fit, line by line where not."""
+"""Parses commit files into Arrow columns: by Arrow's JSON reader where their lines fit, line by line where not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits after a checkpoint, reconciled: of each logical file the newest action counts.
+"""Reconciles the commits after a checkpoint: of each logical file the newest action counts.
 
 A logical file is a path with a deletion vector's id. Commits are parsed oldest first, so the last occurrence wins.
 Only columns are kept, paths and statistics compressed. Files that are named more than once are found by a hash of

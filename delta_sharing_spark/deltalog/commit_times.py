@@ -1,4 +1,4 @@
-"""When versions were committed, by the log's own rules (Delta protocol, "In-Commit Timestamps").
+"""Tells when versions were committed, by the log's own rules (Delta protocol, "In-Commit Timestamps").
 
 A version that keeps its own timestamp has it in its ``commitInfo``. Any other has its commit file's modification time,
 moved up where needed so that time grows with versions, as Delta Lake does.

@@ -1,4 +1,7 @@
-"""Finding the files of a version. A listing is a short cut; ``_last_checkpoint`` is a hint and never trusted beyond that."""
+"""Finds the files that a version is replayed from, by a listing where the storage permits one.
+
+``_last_checkpoint`` is a hint, and never trusted beyond that.
+"""
 
 from __future__ import annotations
 

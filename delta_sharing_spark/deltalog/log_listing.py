@@ -1,4 +1,4 @@
-"""A listed log: which of its files make a version."""
+"""Chooses from a listing of the log the files that make a version."""
 
 from __future__ import annotations
 

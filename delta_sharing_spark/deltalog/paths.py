@@ -1,4 +1,4 @@
-"""Where a log's files lie and what they are called: the store a log is read from, URIs, the file name grammar."""
+"""Defines where a log lies and what its files are called: the store it is read from, URIs, the grammar of file names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A version of a table from its log: protocol, metadata and live files (Delta protocol, "Action Reconciliation")."""
+"""Replays a version of a table from its log: protocol, metadata and live files (Delta protocol, "Action Reconciliation")."""
 
 from __future__ import annotations
 

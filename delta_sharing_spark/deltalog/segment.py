@@ -1,4 +1,4 @@
-"""What a version is replayed from: one complete checkpoint, if any, and every commit after it."""
+"""Describes what a version is replayed from: one complete checkpoint, if any, and every commit after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics kept in columns (``stats_parsed``) as the JSON other files have (Delta protocol, "Per-file Statistics")."""
+"""Writes statistics that a checkpoint keeps in columns (``stats_parsed``) as JSON (Delta protocol, "Per-file Statistics")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log read by GET alone, where the credential may not list.
+"""Finds the files of a version by GET alone, where the credential may not list the log.
 
 Only names that can be told are asked for: commits, checkpoints of one file by their version, and the checkpoint that
 ``_last_checkpoint`` names. Multi-part checkpoints and those with a uuid cannot be guessed.

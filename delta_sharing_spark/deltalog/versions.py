@@ -1,4 +1,4 @@
-"""Versions of a table and the times they were committed at."""
+"""Finds the version that was committed before or after a moment."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Plans, splits and the one way from files to Arrow batches."""
+"""Reads the splits of a plan as Arrow batches; nothing here knows the access mode."""

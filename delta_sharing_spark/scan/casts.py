@@ -1,4 +1,4 @@
-"""Lossless casts of leaves: type widening (Delta protocol, "Type Widening") and what Parquet writers vary in."""
+"""Casts leaf columns without loss: type widening (Delta protocol, "Type Widening") and what Parquet writers vary in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One version's change data feed, from whatever lists its files (Delta protocol, "Change Data Files").
+"""Makes one version's change data feed of its adds, removes and change files (Delta protocol, "Change Data Files").
 
 A version with change files is read from those alone; else its adds are inserts and its removes deletes. A file that one
 version both removes and adds changed its deletion vector: only rows in one vector and not in the other changed.

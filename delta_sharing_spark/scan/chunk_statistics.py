@@ -1,4 +1,4 @@
-"""Statistics of a column chunk, read from the bytes of a Parquet footer.
+"""Reads the statistics of a column chunk from the bytes of a Parquet footer.
 
 pyarrow decodes them where no error can be raised: bytes of a wrong length end the process. Here a chunk's metadata is
 found in the footer by the numbers that pyarrow tells of it (its count of values, sizes and page offset stand in a row),

@@ -1,4 +1,4 @@
-"""Which of a file's columns hold the wanted ones (Delta protocol, "Column Mapping"), and which Parquet leaves they are."""
+"""Finds the columns of a file that hold the columns of a schema (Delta protocol, "Column Mapping"), and their Parquet leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The access to splits that are read from the bytes of their files, which url and directory mode subclass."""
+"""Defines the access to splits that are read from the bytes of their files; url and directory mode subclass it."""
 
 from __future__ import annotations
 

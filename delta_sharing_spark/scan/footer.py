@@ -1,4 +1,4 @@
-"""A Parquet file's footer, and which row groups a slice of the file owns."""
+"""Reads a Parquet file's footer, and tells which row groups belong to a slice of the file."""
 
 from __future__ import annotations
 

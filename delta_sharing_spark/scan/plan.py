@@ -1,4 +1,4 @@
-"""What a load will read, as frozen data: file tasks, deletion vectors, the read specification, splits."""
+"""Defines what a load will read, as frozen data: file tasks, deletion vectors, the read specification, splits."""
 
 from __future__ import annotations
 

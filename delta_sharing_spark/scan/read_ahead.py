@@ -1,4 +1,4 @@
-"""Bytes ahead of the decoder: planned ranges are fetched by a few threads, with a bound on what is in flight.
+"""Fetches byte ranges ahead of the decoder by a few threads, with a bound on the bytes in flight.
 
 Two shapes of the same thing, both looking like a file to pyarrow. ``BufferedRanges`` holds all needed ranges of a row
 group that fits the budget, fetched concurrently. ``WindowedRanges`` slides over the column chunks of a row group that

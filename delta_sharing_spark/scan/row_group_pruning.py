@@ -1,4 +1,4 @@
-"""Row groups that cannot hold a row that passes, by the statistics in a file's footer."""
+"""Skips row groups that no row can pass in, by the statistics in the file's footer."""
 
 from __future__ import annotations
 

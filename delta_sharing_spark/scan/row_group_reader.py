@@ -1,4 +1,4 @@
-"""Row groups of one file to record batches of its wanted leaves, in order, with bytes fetched ahead."""
+"""Reads row groups of one file as record batches of the leaves asked for, in order, with bytes fetched ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletion vectors at work: which rows of a file are kept, by their physical position."""
+"""Applies deletion vectors: makes the mask of the rows of a file that stay, by their physical position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File tasks to splits, balanced by bytes: small files share one, a large file becomes several."""
+"""Packs file tasks into splits of about equal bytes: small files share one, a large file becomes several."""
 
 from __future__ import annotations
 

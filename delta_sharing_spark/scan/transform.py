@@ -1,4 +1,4 @@
-"""From a file's columns to exactly Spark's: matched, cast, filled in, and checked for NULLs that may not be.
+"""Conforms a file's columns to exactly Spark's: casts and fills them in, and checks NOT NULL.
 
 A transform is data: ``plan`` compares what a file has with what is wanted and returns nodes; ``apply`` runs them on
 each batch. Matching follows the Delta protocol, "Column Mapping": by physical name, or by Parquet field id.

@@ -1,4 +1,4 @@
-"""Variants from Parquet to Spark: value and metadata in Spark's order, shredded values put together again.
+"""Reads variants from Parquet into Spark's order of value and metadata, and puts shredded values together again.
 
 Parquet format, "Variant Shredding". A shredded group has a ``typed_value`` beside (or instead of) its ``value``; objects
 and arrays nest such groups. Columns are encoded whole, from the leaves up: each step turns a column of encoded parts

@@ -1,4 +1,4 @@
-"""The Variant binary encoding (Parquet format, "Variant Binary Encoding"), as much of it as reassembling needs.
+"""Reads and writes the Variant binary encoding (Parquet format, "Variant Binary Encoding"), as far as reassembling needs it.
 
 A variant is two byte strings: ``metadata``, a dictionary of field names, and ``value``, whose objects name their fields
 by positions in that dictionary. Every nested value is contiguous, so objects and arrays are built from encoded parts.

@@ -1,1 +1,1 @@
-"""The sharing server's REST side: profiles, authentication, transport, endpoints, wire records."""
+"""Speaks the sharing server's REST protocol: profiles, authentication, transport, endpoints, wire records."""

@@ -1,4 +1,4 @@
-"""Addresses: ``<profile>#<share>.<schema>.<table>`` and its parts.
+"""Parses addresses: ``<profile>#<share>.<schema>.<table>`` and its parts.
 
 A name that breaks the protocol's rules, and that a server lists all the same, stands in backquotes as in SQL:
 ``<profile>#`My share`.sales.`2024/q1```; a backquote in a name is doubled.

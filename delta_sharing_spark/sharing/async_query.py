@@ -1,4 +1,4 @@
-"""Asynchronous queries (protocol, "Asynchronous Query"): polled until the answer is there."""
+"""Polls asynchronous queries until the answer is there (protocol, "Asynchronous Query")."""
 
 from __future__ import annotations
 

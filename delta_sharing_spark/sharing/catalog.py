@@ -1,4 +1,4 @@
-"""Listings and credentials: JSON objects to records, page by page."""
+"""Reads listings of shares, schemas and tables page by page, and temporary credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wrong share, schema or table: which of its three names it is, and what it was probably meant to be."""
+"""Tells which of a table's three names the server does not have, and which one was probably meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles: where a sharing server is and how to prove who asks (protocol, "Profile File Format"; version 2 by usage)."""
+"""Reads profiles: where a sharing server is and how to prove the recipient (protocol, "Profile File Format"; version 2 by usage)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries as the protocol sends them, and their answers page by page."""
+"""Builds the queries of the protocol, and reads their answers page by page."""
 
 from __future__ import annotations
 

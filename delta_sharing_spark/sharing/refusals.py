@@ -1,4 +1,4 @@
-"""What a server's refusal is about, by its words: the protocol has no codes for it."""
+"""Classifies a server's refusals by their words: the protocol has no codes for them."""
 
 from __future__ import annotations
 

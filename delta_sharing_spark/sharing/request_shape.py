@@ -1,4 +1,4 @@
-"""The two shapes of a query for a snapshot's files, for servers that answer only one of them.
+"""Asks for a snapshot's files in one of two shapes, for servers that answer only one of them.
 
 The reference server picks one of two engines by what stands in a query: Delta Kernel, which knows the reader features,
 or Delta Standalone, which does not, as soon as ``maxFiles``, ``predicateHints``, ``startingVersion`` or ``pageToken`` is

@@ -1,4 +1,4 @@
-"""One complete NDJSON answer of a server: its page, what its headers say, and the head of a table that they make."""
+"""Holds one complete answer of a server: its page, what its headers say, and the head of a table that they make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A query's answer, line by line: checked for completeness before a record of it is handed on."""
+"""Parses a query's answer line by line, and checks that it is complete before it hands on a record."""
 
 from __future__ import annotations
 

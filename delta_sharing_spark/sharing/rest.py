@@ -1,4 +1,4 @@
-"""The sharing protocol, one method per endpoint (protocol, "REST APIs")."""
+"""Calls the endpoints of the sharing protocol, one method each (protocol, "REST APIs")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP to the sharing server: time-outs, retries, and errors mapped once."""
+"""Sends HTTP requests to the sharing server: time-outs, retries, redirects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first version at or after a moment, also from servers that answer one version late.
+"""Finds the first version at or after a moment, also on servers that answer one version late.
 
 The protocol's ``/version?startingTimestamp`` names the earliest version at or after the moment. The reference server
 answers the version that follows the last one at or before it, so a moment that is exactly a commit's names the commit

@@ -1,4 +1,4 @@
-"""Wire records of the protocol, in both response formats: small, typed, tolerant of what they do not know."""
+"""Holds the records of the protocol in both response formats: small, typed, tolerant of what they do not know."""
 
 from __future__ import annotations
 

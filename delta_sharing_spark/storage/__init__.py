@@ -1,1 +1,1 @@
-"""Bytes: filesystems by scheme, and coalesced byte ranges over HTTP or fsspec."""
+"""Reads bytes: objects and ranges of them, over HTTP and through fsspec."""

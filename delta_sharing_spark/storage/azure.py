@@ -1,4 +1,4 @@
-"""Azure Blob Storage through adlfs, with one shared access signature and nothing of the machine's own identity."""
+"""Reads Azure Blob Storage through adlfs, with one shared access signature and nothing of the machine's own identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A location and its secret, bound to storage through fsspec: whole objects, byte ranges, listings."""
+"""Binds a location and its secret to storage through fsspec: whole objects, byte ranges, listings."""
 
 from __future__ import annotations
 

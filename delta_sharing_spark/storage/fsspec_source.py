@@ -1,4 +1,4 @@
-"""Byte ranges of one file through fsspec: checked against the plan, and read on with another credential when refused."""
+"""Reads byte ranges of one file through fsspec: checked against the plan, and with another credential when one is refused."""
 
 from __future__ import annotations
 

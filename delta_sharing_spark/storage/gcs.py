@@ -1,4 +1,4 @@
-"""Google Cloud Storage through gcsfs, with one OAuth token and nothing of the machine's own identity."""
+"""Reads Google Cloud Storage through gcsfs, with one OAuth token and nothing of the machine's own identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Byte ranges of one file over HTTP: resumed where they broke, checked against the plan, renewed when refused."""
+"""Reads byte ranges of one file over HTTP: resumed where they broke, checked against the plan, renewed when refused."""
 
 from __future__ import annotations
 

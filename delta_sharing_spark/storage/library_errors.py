@@ -1,4 +1,4 @@
-"""What a storage library's exception means: absent, refused, worth another try, or none of these.
+"""Classifies the exceptions of storage libraries: absent, refused, worth another try, or none of these.
 
 The libraries' own texts are not passed on: they may hold URLs with a SAS, and Azure's do not even pickle.
 """

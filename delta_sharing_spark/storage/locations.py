@@ -1,4 +1,4 @@
-"""Storage locations: which cloud a scheme belongs to, and which location lies within which."""
+"""Parses storage locations: tells the cloud of a scheme, and whether one location lies within another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profile files in any storage that fsspec knows, with whatever identity the user's environment gives it."""
+"""Reads profile files from any storage that fsspec knows, with the identity of the user's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Byte ranges: the source every reader reads from, and how ranges are joined and cut into requests."""
+"""Defines byte ranges and the source every reader reads them from, and joins and cuts ranges into requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which region an S3 bucket lies in: S3 says so to anyone who asks, whatever they may read."""
+"""Finds the region of an S3 bucket: S3 tells it to anyone who asks, whatever they may read."""
 
 from __future__ import annotations
 

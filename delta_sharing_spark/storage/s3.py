@@ -1,4 +1,4 @@
-"""S3 through s3fs, with one session credential and nothing of the machine's own configuration."""
+"""Reads S3 through s3fs, with one session credential and nothing of the machine's own configuration."""
 
 from __future__ import annotations
 

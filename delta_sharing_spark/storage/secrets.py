@@ -1,4 +1,4 @@
-"""The secrets that storage credentials are made of. None of them shows up in a repr."""
+"""Holds the secrets that storage credentials are made of. None of them shows up in a repr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of a read as a storage sends them: from the place asked for, of one version of the file, resumed, cancelled."""
+"""Takes in the bytes of a read as a storage sends them: from the place asked for, of one version of the file, resumed, cancelled."""
 
 from __future__ import annotations
 

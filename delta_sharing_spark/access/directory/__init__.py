@@ -1,1 +1,1 @@
-"""How a load reaches its bytes: negotiation, plans by query or by log, credentials, renewal."""
+"""Directory mode: the table's own log lists the files, and temporary credentials read them."""

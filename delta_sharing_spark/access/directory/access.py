@@ -1,4 +1,4 @@
-"""What a split carries to read its files from storage: the tokens of its locations, and how to ask for others."""
+"""Opens a split's files in storage with the tokens it carries, and asks for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table's log on cloud storage: the ``LogStore`` of ``deltalog``, with credentials that may be read-only or late."""
+"""Reads a table's log from cloud storage, with credentials that may not list, or that expire."""
 
 from __future__ import annotations
 

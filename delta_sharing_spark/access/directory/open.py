@@ -1,4 +1,4 @@
-"""A table's directory, opened: a credential for each of its locations, its log, and the access that splits carry."""
+"""Opens a table's directory: gets a credential for each of its locations, and tries the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directory mode: a table as its own log lists it, read where it lies."""
+"""Opens a table in directory mode: its own log lists its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File tasks that stay columns until their split is pickled: the plan of a million files fits a small driver."""
+"""Keeps file tasks in columns until their split is pickled: the plan of a million files fits a small driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storage tokens: what the sharing server issues for a location, how they are kept, and how they are asked for again.
+"""Holds storage tokens: what the sharing server issues for a location, how long it is kept, how it is asked for again.
 
 The model is Hadoop's S3A delegation token (``docs/credentials.md`` compares them point by point): a token says what
 kind it is, where it holds, until when and where it came from, and travels with the work. Unlike there it can be

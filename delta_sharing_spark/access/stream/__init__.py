@@ -1,1 +1,1 @@
-"""How a load reaches its bytes: negotiation, plans by query or by log, credentials, renewal."""
+"""Plans streams of a table, in every access mode."""

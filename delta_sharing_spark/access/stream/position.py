@@ -1,4 +1,4 @@
-"""A stream's position in a table's history, and how much one batch may take.
+"""Defines a stream's position in a table's history, and how much one batch may take.
 
 A position ``(version, index)`` says that everything before file ``index`` of ``version`` was read; with ``snapshot`` the
 files are those of the whole table at that version, else those the version added. The end of a version is the position

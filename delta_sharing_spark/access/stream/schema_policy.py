@@ -1,4 +1,4 @@
-"""Which change of a table's schema a stream can read on through, and which must stop it."""
+"""Decides which change of a table's schema a stream can read on through, and which must stop it."""
 
 from __future__ import annotations
 

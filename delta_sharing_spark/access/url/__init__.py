@@ -1,1 +1,1 @@
-"""How a load reaches its bytes: negotiation, plans by query or by log, credentials, renewal."""
+"""Url mode: the sharing server lists the files, and presigned URLs read them."""

@@ -1,4 +1,4 @@
-"""A split's presigned URLs as byte sources, renewed before they end and when the storage refuses one."""
+"""Opens a split's files by presigned URLs, renewed before they end and when the storage refuses one."""
 
 from __future__ import annotations
 

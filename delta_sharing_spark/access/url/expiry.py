@@ -1,4 +1,4 @@
-"""When a presigned URL ends, by what the server and the URL itself say, and when to ask for another."""
+"""Tells when a presigned URL ends, by the server and the URL itself, and when to ask for another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sharing server's file lines as file tasks: of a snapshot as they arrive, of a feed version by version."""
+"""Makes file tasks of the sharing server's file lines: of a snapshot as they arrive, of a feed version by version."""
 
 from __future__ import annotations
 

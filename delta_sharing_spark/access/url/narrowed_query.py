@@ -1,4 +1,4 @@
-"""A renewal's query narrowed to the partitions of one split's files, where that spares most of a large answer."""
+"""Narrows a renewal's query to the partitions of one split's files, where that spares most of a large answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a split asks the sharing server for fresh URLs: before they end, and when the storage refuses one.
+"""Asks the sharing server for fresh URLs of a split: before they end, and when the storage refuses one.
 
 A worker process asks once for many tasks: an answer is kept, compressed, for as long as its URLs are valid. The ways to
 ask, the surest first: the refresh token of the plan, the planned version, the same query again. A way that answers another

@@ -1,4 +1,4 @@
-"""Url mode: a table as the sharing server lists it, its files behind presigned URLs."""
+"""Opens a table in url mode: the sharing server lists its files, presigned URLs read them."""
 
 from __future__ import annotations
 

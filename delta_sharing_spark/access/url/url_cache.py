@@ -1,4 +1,4 @@
-"""The URLs of one answer, kept small: a table of a hundred thousand files must not become Python objects in a task."""
+"""Keeps the URLs of one answer, compressed: a table of a hundred thousand files must not become Python objects in a task."""
 
 from __future__ import annotations
 

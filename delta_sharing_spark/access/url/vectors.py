@@ -1,4 +1,4 @@
-"""Deletion vectors of the delta response format: descriptors whose files are presigned URLs."""
+"""Reads deletion vectors of the delta response format, whose files are presigned URLs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions by the sharing server: time travel, moments, and the range of a change data feed (protocol, "Query Table")."""
+"""Finds versions by the sharing server: time travel, moments, and the range of a change data feed (protocol, "Query Table")."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,10 +143,16 @@ def measure(ways: Mapping[str, Run], runs: int) -> dict[str, float]:
     return {way: statistics.median(values) for way, values in seconds.items()}
 
 
-def report(title: str, medians: Mapping[str, float]) -> None:
+def head(title: str, ways: Sequence[str]) -> None:
+    """The first line of a table."""
+    print(f"{title:<20}" + "".join(f"{way:>15}" for way in ways), flush=True)
+
+
+def row(title: str, ways: Sequence[str], medians: Mapping[str, float]) -> None:
+    """Seconds, and times of the first way."""
     base = next(iter(medians.values()))
-    cells = "".join(f"  {way} {spent:.2f} ({spent / base:.2f})" for way, spent in medians.items())
-    print(f"{title:<20}{cells}", flush=True)
+    cells = (f"{medians[way]:7.2f} ({medians[way] / base:.2f})" if way in medians else "" for way in ways)
+    print(f"{title:<20}" + "".join(f"{cell:>15}" for cell in cells), flush=True)
 
 
 def compare_tpch(contenders: Contenders, names: list[str], runs: int) -> dict[str, float]:
@@ -213,19 +219,22 @@ def main() -> None:
             print(
                 f"medians of {given.runs}: seconds (times of the first); JVM connector: {'yes' if peer else 'not built'}"
             )
-            report(
-                "load",
-                measure({w: partial(contenders.load, w, "long") for w in ("file", "lane", "python")}, given.runs),
-            )
+            ways = ["file", "lane", "python", "python+", *(["lane+load", "jvm", "tuned"] if peer else [])]
+            head("", ways)
+            row("load", ways, measure({w: partial(contenders.load, w, "long") for w in ways[:3]}, given.runs))
             for title in TITLES:
-                report(title, measure(contenders.of(title), given.runs))
+                row(title, ways, measure(contenders.of(title), given.runs))
             if tpch:
-                report(f"TPC-H, scale {given.scale:g}", compare_tpch(contenders, list(tpch), few))
+                totals = compare_tpch(contenders, list(tpch), few)
+                print()
+                head(f"TPC-H, scale {given.scale:g}", list(totals))
+                row("22 queries", list(totals), totals)
             if given.network:
                 served.shape(LATENCY, BANDWIDTH)
-                print(f"over {LATENCY * 1000:.0f} ms and {BANDWIDTH / 1e6:.0f} MB/s a connection, medians of {few}")
+                print(f"\nover {LATENCY * 1000:.0f} ms and {BANDWIDTH / 1e6:.0f} MB/s a connection, medians of {few}")
+                head("", ways[1:4])
                 for title in TITLES:
-                    report(title, measure(contenders.of(title, network=True), few))
+                    row(title, ways[1:4], measure(contenders.of(title, network=True), few))
         finally:
             spark.stop()
             served.close()

@@ -124,9 +124,18 @@ class Contenders:
             found["lane+load"] = lambda: query(title, self.load("lane", name))
             case, asked = PEER_CASES[title]
             address = f"{self._profile}#bench.file.{name}"
-            found["jvm"] = partial(self.peer.run, case, address, asked, {})
-            found["tuned"] = partial(self.peer.run, case, address, asked, TUNED)
+            found["jvm"] = partial(self._by_peer, case, address, asked, {})
+            found["tuned"] = partial(self._by_peer, case, address, asked, TUNED)
         return found
+
+    def _by_peer(self, case: str, address: str, asked: Mapping[str, Any], settings: Mapping[str, str]) -> float:
+        """Seconds of the JVM connector; not a number where it fails, which is told."""
+        assert self.peer is not None
+        try:
+            return self.peer.run(case, address, asked, settings)
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            return float("nan")
 
 
 def measure(ways: Mapping[str, Run], runs: int) -> dict[str, float]:

@@ -7,6 +7,7 @@ ends with the last session that loaded something.
 from __future__ import annotations
 
 import logging
+import queue
 import select
 import socket
 import threading
@@ -52,6 +53,9 @@ class Gateway:
         self._lock = threading.Lock()
         self._plans: OrderedDict[str, tuple[PlanReader, HasEnded]] = OrderedDict()
         self._connections: set[socket.socket] = set()
+        #: Accepted connections for the threads, and None for each to end.
+        self._arrived: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+        self._workers = self._workers_idle = 0
         self._closed = False
         self._started = int(time.time() * 1000)
         self._listener = socket.create_server((host, 0), backlog=256)
@@ -105,6 +109,8 @@ class Gateway:
             self._closed = True
             plans, self._plans = self._plans, OrderedDict()
             connections = list(self._connections)
+            for _ in range(self._workers):
+                self._arrived.put(None)
         self._listener.close()
         for connection in connections:
             with suppress(OSError):
@@ -140,15 +146,24 @@ class Gateway:
 
     def _take(self, connection: socket.socket) -> None:
         with self._lock:
-            full = self._closed or len(self._connections) >= _CONNECTIONS
-            if not full:
-                self._connections.add(connection)
-        if full:
-            connection.close()
-            return
-        threading.Thread(
-            target=self._converse, args=(connection,), name="delta-sharing-native-connection", daemon=True
-        ).start()
+            if self._closed or len(self._connections) >= _CONNECTIONS:
+                connection.close()
+                return
+            self._connections.add(connection)
+            self._arrived.put(connection)
+            if self._workers_idle:
+                self._workers_idle -= 1
+                return
+            self._workers += 1
+        threading.Thread(target=self._work, name="delta-sharing-native-connection", daemon=True).start()
+
+    def _work(self) -> None:
+        """Converse with one connection after another. Spark opens one for each run of columns: a thread each is dear."""
+        while (connection := self._arrived.get()) is not None:
+            self._converse(connection)
+            del connection
+            with self._lock:
+                self._workers_idle += 1
 
     def _converse(self, connection: socket.socket) -> None:
         try:

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
@@ -101,10 +102,17 @@ WITHOUT_END = {
 }
 
 
-@pytest.mark.parametrize("speak", WITHOUT_END.values(), ids=WITHOUT_END)
 @pytest.mark.parametrize("asked", ["listing", "query", "data", "profile"])
-def test_answers_without_end(speak: Speak, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_without_end(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kinds at once: what they take is waiting."""
     monkeypatch.setattr("delta_sharing_spark.network.settings.NetworkSettings", lambda **_: HASTY)
+    with ThreadPoolExecutor(len(WITHOUT_END)) as pool:
+        ended = {kind: pool.submit(_ends, speak, asked) for kind, speak in WITHOUT_END.items()}
+        assert {kind: found.result() for kind, found in ended.items()} == dict.fromkeys(WITHOUT_END, True)
+
+
+def _ends(speak: Speak, asked: str) -> bool:
+    """Whether what is asked of such a server ends in time, with an error of ours."""
     with RawServer(speak) as server:
         rest = SharingRest(
             load_profile({"shareCredentialsVersion": 1, "endpoint": server.url, "bearerToken": TOKEN}), HASTY
@@ -118,8 +126,7 @@ def test_answers_without_end(speak: Speak, asked: str, monkeypatch: pytest.Monke
         begin = time.monotonic()
         with pytest.raises(DeltaSharingError):
             ask[asked]()
-        assert time.monotonic() - begin < 15
-        assert server.clients
+        return time.monotonic() - begin < 15 and server.clients > 0
 
 
 class Lease:

@@ -6,8 +6,6 @@ import io
 import json
 import random
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -30,33 +28,14 @@ from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_schema
 from delta_sharing_spark.sharing.profile import load_profile
 from fuzz import mutations
+from fuzz.flight import Flights
 from fuzz.replay import Replay
+from fuzz.surface import Case, Surface
 from fuzz.tables import Files, Rows, data, log_files, read_tasks, rows_of, store, table
 
-Case = Callable[[], tuple[Rows, bool]]
 #: Answers that never come are given up on within a case's time.
 QUICK = {"connectTimeout": "2s", "readTimeout": "3s", "retryTimeout": "1s"}
 NAME = "share.default.t"
-
-
-class Surface(ABC):
-    """One kind of input."""
-
-    name: str
-
-    @abstractmethod
-    def draw(self, draw: random.Random) -> Case:
-        """A case: reads the damaged input; its rows, and whether they must be those of the undamaged one."""
-
-    @abstractmethod
-    def expected(self) -> Rows:
-        """The rows of the input that was damaged last."""
-
-    def close(self) -> None:
-        """Stop what was started."""
-        replay = self.__dict__.get("replay")
-        if replay is not None:
-            replay.close()
 
 
 class Answers(Surface):
@@ -455,5 +434,5 @@ class Offsets(Surface):
 
 
 SURFACES: dict[str, type[Surface]] = {
-    kind.name: kind for kind in (Answers, Credentials, Logs, DataFiles, Profiles, Options, Offsets)
+    kind.name: kind for kind in (Answers, Credentials, Logs, DataFiles, Profiles, Options, Offsets, Flights)
 }

@@ -114,7 +114,7 @@ def _extra_info(error: DeltaSharingError) -> bytes:
 def _details(extra_info: bytes | None) -> dict[str, Any]:
     try:
         tree = json.loads(extra_info or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     known = ("error", *_DETAILS)
     return {name: tree[name] for name in known if name in tree} if isinstance(tree, dict) else {}

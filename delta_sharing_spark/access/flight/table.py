@@ -32,7 +32,7 @@ from delta_sharing_spark.access.settings import iso
 from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, FileTask
 from delta_sharing_spark.schema.types import parse_schema
 
 
@@ -191,8 +191,9 @@ def _as_of(version: int | None, moment: datetime | None) -> dict[str, Any]:
 
 
 def _task(endpoint: Endpoint, name: str) -> FileTask:
-    nbytes = endpoint.about.get("bytes")
-    return FileTask(name, endpoint.ticket, nbytes if isinstance(nbytes, int) else 0, expires_at=endpoint.expires)
+    nbytes = endpoint.about.get("bytes")  # only balances splits
+    known = isinstance(nbytes, int) and 0 <= nbytes <= MAX_FILE_BYTES
+    return FileTask(name, endpoint.ticket, nbytes if known else 0, expires_at=endpoint.expires)
 
 
 def _version(value: object) -> int | None:

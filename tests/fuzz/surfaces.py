@@ -32,6 +32,7 @@ from fuzz.flight import Flights
 from fuzz.replay import Replay
 from fuzz.surface import Case, Surface
 from fuzz.tables import Files, Rows, data, log_files, read_tasks, rows_of, store, table
+from fuzz.wire import Wire
 
 #: Answers that never come are given up on within a case's time.
 QUICK = {"connectTimeout": "2s", "readTimeout": "3s", "retryTimeout": "1s"}
@@ -434,5 +435,5 @@ class Offsets(Surface):
 
 
 SURFACES: dict[str, type[Surface]] = {
-    kind.name: kind for kind in (Answers, Credentials, Logs, DataFiles, Profiles, Options, Offsets, Flights)
+    kind.name: kind for kind in (Answers, Credentials, Logs, DataFiles, Profiles, Options, Offsets, Flights, Wire)
 }

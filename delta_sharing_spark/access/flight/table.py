@@ -192,8 +192,8 @@ def _as_of(version: int | None, moment: datetime | None) -> dict[str, Any]:
 
 def _task(endpoint: Endpoint, name: str) -> FileTask:
     nbytes = endpoint.about.get("bytes")  # only balances splits
-    known = isinstance(nbytes, int) and 0 <= nbytes <= MAX_FILE_BYTES
-    return FileTask(name, endpoint.ticket, nbytes if known else 0, expires_at=endpoint.expires)
+    size = nbytes if isinstance(nbytes, int) and 0 <= nbytes <= MAX_FILE_BYTES else 0
+    return FileTask(name, endpoint.ticket, size, expires_at=endpoint.expires)
 
 
 def _version(value: object) -> int | None:

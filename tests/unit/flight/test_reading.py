@@ -11,6 +11,8 @@ import pytest
 from calling import TOKEN
 
 from delta_sharing_spark import SharingClient
+from delta_sharing_spark.access.flight.connection import Endpoint
+from delta_sharing_spark.access.flight.table import _task
 from delta_sharing_spark.errors import (
     DeltaSharingError,
     NetworkError,
@@ -132,3 +134,8 @@ def test_splits_of_a_gateway_hold_nothing_of_the_share(behind: SharingClient, se
 def test_options_that_do_not_go_with_a_gateway(options: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="does not go with 'gateway'"):
         SharingClient.over("grpc+tcp://127.0.0.1:1", **options)
+
+
+@pytest.mark.parametrize("size", [2**70, -5, 0.5, "x", None])
+def test_an_endpoint_of_no_plausible_size_is_planned_as_one_of_unknown_size(size: object) -> None:
+    assert _task(Endpoint("dGlja2V0", about={"bytes": size}), "endpoint 0").size == 0

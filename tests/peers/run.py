@@ -33,12 +33,12 @@ SECTIONS: dict[str, Callable[[Peers], None]] = {
     "listings": listings,
     "tables": tables,
     "hints": hints,
-    "conditions": conditions,
     "travel": travel,
     "feeds": feeds,
     "streams": streams,
     "expiry": expiry,
     "spark": through_spark,
+    "conditions": conditions,
 }
 
 

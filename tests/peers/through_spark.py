@@ -14,7 +14,12 @@ def through_spark(peers: Peers) -> None:
     """A snapshot, a condition, and a renewal after commits that rewrote the planned files."""
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("OFF")
     path = peers.folder / "short.share"
     path.write_text(json.dumps(peers.short_profile), encoding="utf-8")

@@ -402,6 +402,31 @@ def parts(condition: str) -> list[str]:
     return sorted(part for part in re.split(r" AND | OR |[()]", condition) if part)
 
 
+#: What a Connect plan proves, by reference.
+PROVED = [
+    ("SELECT o.id FROM @.orders o JOIN @.customers c ON o.cust = c.cust WHERE o.day >= DATE'2024-01-10' AND upper(o.note) = 'RED' AND c.city IN ('Rome', 'Oslo') AND o.price < 50",
+     [["`day` >= DATE'2024-01-10'", "`price` < CAST('50.0' AS DOUBLE)", "`cust` IS NOT NULL"], ["`city` IN ('Rome', 'Oslo')", "`cust` IS NOT NULL"]]),
+    ("SELECT id FROM @.orders WHERE note = 'it\\'s' AND at > TIMESTAMP'2024-01-01 05:00:00'", [["`at` > TIMESTAMP'2024-01-01 05:00:00Z'"]]),
+    ("SELECT a.id FROM (SELECT * FROM @.orders LIMIT 59) a LEFT JOIN @.customers c ON c.cust > 3 AND a.cust = c.cust WHERE a.id > 50", [["none"], ["`cust` > 3", "`cust` IS NOT NULL"]]),
+    ("SELECT id FROM @.orders WHERE note = 'x) AND (id = 3' OR id > 58", [["none"]]),
+    ("SELECT info.tag FROM @.customers WHERE info.tag LIKE 'a%' AND info.id > 0 AND day(current_date()) > 0", [["none"]]),
+    ("SELECT info.tag FROM @.customers WHERE info.tag LIKE 'a%' AND info.id > 0", [["`info`.`tag` LIKE 'a%'", "`info`.`id` > 0"]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "conditions"), PROVED, ids=[q[:60] for q, _ in PROVED])
+def test_what_a_connect_plan_proves(
+    client: SharingClient, spark: Any, spark_mode: str, text: str, conditions: list[list[str]]
+) -> None:
+    if spark_mode == "classic":
+        pytest.skip("classic plans are read as trees")
+    lines = client.explain_sql(text.replace("@", "market.shop"), spark).splitlines()
+    found = [parts(line.removeprefix("  where    ")) for line in lines if line.startswith("  where")]
+    assert found == [parts(" AND ".join(each)) for each in conditions]
+    expected = rows_of(spark.sql(text.replace("@", "spark_catalog.shop")))
+    assert rows_of(client.sql(spark, text.replace("@", "market.shop"), engine="python")) == expected
+
+
 def test_bounds_that_follow_the_clock_are_a_day_wider_and_only_lower(
     client: SharingClient, spark: Any, spark_mode: str
 ) -> None:

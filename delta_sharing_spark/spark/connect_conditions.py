@@ -54,7 +54,7 @@ def conjectures(plan: str, word: str, schemas: Sequence[Struct], time_zone: str)
     """
     expression = re.compile(
         rf"from_json\(StructField\(value,(?:(?!from_json\().)*?\), concat\({word}t(\d+)c(\d+)z, cast\(id#\d+L? as string\)\), "
-        rf"Some\([^)]*\), (?:true|false)\)\.value"
+        rf"Some\([^)]*\)(?:, \w+)*\)\.value"
     )
     found: list[list[str]] = [[] for _ in schemas]
     for match in _FILTER.finditer(plan):

@@ -28,19 +28,16 @@ _WHOLE = {"byte", "short", "integer", "long"}
 #: What differs between the texts of two equal plans: numbers of expressions and stages, and the order of conjuncts.
 _NUMBERED = re.compile(r"#\d+L?|plan_id=\d+|\*?\(\d+\) |[()]")
 _EPOCH = datetime(1970, 1, 1)
+#: How often Spark is asked: once more where some conditions change the plan.
+_ATTEMPTS = 2
 
 
 class _Unreadable(Exception):
     """A text that is taken for no condition."""
 
 
-def same_plan(one: str, other: str) -> bool:
-    """Whether two texts show the same physical plan, whatever the order of a filter's conjuncts."""
-    return _normal(one) == _normal(other)
-
-
-def _normal(plan: str) -> list[list[str]]:
-    return [sorted(_NUMBERED.sub("", line).split()) for line in plan.splitlines()]
+def _normal(plan: str) -> list[tuple[str, ...]]:
+    return [tuple(sorted(_NUMBERED.sub("", line).split())) for line in plan.splitlines()]
 
 
 def conjectures(plan: str, word: str, schemas: Sequence[Struct], time_zone: str) -> list[str | None]:
@@ -193,26 +190,29 @@ def _bare(text: str) -> str:
 
 
 def proved(
-    plan: str, conditions: Sequence[str | None], plan_with: Callable[[Sequence[str | None]], str | None]
+    plan: str,
+    word: str,
+    conditions: Sequence[str | None],
+    plan_with: Callable[[Sequence[str | None]], str | None],
 ) -> list[str | None]:
-    """Those of the conditions that the query itself implies.
+    """Those of the conditions that the query itself implies; what they change is left out and tried no more.
 
     Args:
-        plan: The query's plan.
+        plan: The query's physical plan.
+        word: What the marks of columns begin with.
         conditions: One for each table, or None.
         plan_with: The query's plan over tables that are filtered by conditions; None if Spark makes none.
     """
-    nothing: list[str | None] = [None] * len(conditions)
-    if not any(conditions):
-        return nothing
-    attempts = [list(conditions)]
-    if sum(condition is not None for condition in conditions) > 1:
-        attempts += [[c if i == at else None for i, c in enumerate(conditions)] for at, c in enumerate(conditions) if c]
-    kept = nothing
-    for attempt in attempts:
-        other = plan_with(attempt)
-        if other is not None and same_plan(plan, other):
-            kept = [new or old for new, old in zip(attempt, kept, strict=True)]
-            if attempt == list(conditions):
-                break
-    return kept
+    remaining, before = list(conditions), _normal(plan)
+    for _ in range(_ATTEMPTS):
+        other = plan_with(remaining) if any(remaining) else None
+        if other is None:
+            break
+        after = _normal(other)
+        if after == before:
+            return remaining
+        changed = {int(t) for line in set(before) ^ set(after) for t in re.findall(rf"{word}t(\d+)c", " ".join(line))}
+        remaining = [None if place in changed else condition for place, condition in enumerate(remaining)]
+        if not changed:
+            break
+    return [None] * len(conditions)

@@ -99,7 +99,8 @@ class WordRelations:
                 return None
 
         zone = self._spark.conf.get("spark.sql.session.timeZone") or "UTC"
-        return proved(physical, conjectures(physical, self._word, self._schemas, zone), plan_with)
+        conjectured = conjectures(physical, self._word, self._schemas, zone)
+        return proved(physical, self._word, conjectured, plan_with)
 
     def _need(self, table: int, schema: Struct, physical: str, condition: str | None) -> TableNeed:
         needed = Struct(tuple(f for i, f in enumerate(schema.fields) if self._mark(table, i) in physical))

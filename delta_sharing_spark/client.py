@@ -1,4 +1,4 @@
-"""Python's face: browse a sharing server, as one recipient."""
+"""Lists and opens the tables of a sharing server as one recipient, from Python."""
 
 from __future__ import annotations
 

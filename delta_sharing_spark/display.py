@@ -1,4 +1,4 @@
-"""How objects show themselves: listings as small tables, plans as an explanation, long reads as progress."""
+"""Shows objects to people: listings as small tables, plans as an explanation, long reads as progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record batches to files and terminals: Parquet, CSV, one JSON object a line, aligned text.
+"""Writes record batches to files and terminals: Parquet, CSV, one JSON object a line, aligned text.
 
 JSON and CSV hold what their types cannot: decimals and timestamps as text, binary as base64, and in CSV nested values
 as JSON.

@@ -1,4 +1,4 @@
-"""The one registry of Delta table features: what each asks of a reader, and whether this reader does it.
+"""Registers the Delta table features: what each asks of a reader, and whether this reader does it.
 
 It drives the gate (:func:`check_protocol`) that every table passes whichever way it came, the
 ``readerfeatures`` capability sent to sharing servers, and a page of the documentation.

@@ -1,4 +1,4 @@
-"""Rows as the data frames of other libraries: what can be read as a stream of Arrow batches can become each of them."""
+"""Converts a stream of Arrow batches to the data frames of other libraries."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def load_as_pandas(
 
     Args:
         url: ``<profile>#<share>.<schema>.<table>``.
-        limit: At most so many rows.
+        limit: The maximum number of rows.
         version, timestamp: The table as of then.
         jsonPredicateHints: Files that hold no matching row are skipped; rows are not filtered. ``where`` does both.
         use_delta_format: Ask for the delta format, or for the parquet format; the server chooses if it is None.

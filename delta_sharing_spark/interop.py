@@ -1,4 +1,4 @@
-"""Storage tokens in the words of other engines: fsspec, deltalake, Polars, DuckDB, and Hadoop's configuration.
+"""Writes storage tokens as the options of other engines: fsspec, deltalake, Polars, DuckDB, and Hadoop's configuration.
 
 What is returned works until the token expires, and holds secrets: hand it on, do not print it. No engine here can
 renew it; ask again before ``expires``.

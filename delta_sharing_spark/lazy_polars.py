@@ -1,4 +1,4 @@
-"""A scan as a lazy Polars frame: the columns, conditions and row limits of a Polars query narrow what is read."""
+"""Opens a scan as a lazy Polars frame: the columns, conditions and row limits of a Polars query narrow what is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small tables as aligned text and as HTML, for terminals and notebooks. Colours are the page's: light and dark alike."""
+"""Writes small tables as aligned text and as HTML, for terminals and notebooks. Colours are the page's: light and dark alike."""
 
 from __future__ import annotations
 

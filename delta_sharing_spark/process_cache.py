@@ -1,4 +1,4 @@
-"""What a process keeps between uses: bounded, shared by its threads, and not inherited by a fork."""
+"""Keeps values between uses in one process: bounded, shared by its threads, and not inherited by a fork."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class ProcessCache(Generic[_K, _V]):
     A forked process begins with an empty cache: sockets, event loops and locks of its parent are not its own.
 
     Args:
-        size: At most so many values.
+        size: The maximum number of values.
         weigh: A value's weight, which may change while it is kept; None bounds their number only.
-        max_weight: All values together weigh at most so much, but for the newest, which is always kept.
+        max_weight: The maximum weight of all values together; the newest is kept whatever it weighs.
     """
 
     def __init__(self, size: int, weigh: Callable[[_V], int] | None = None, max_weight: int = 0) -> None:

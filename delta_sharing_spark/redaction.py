@@ -1,4 +1,4 @@
-"""What may be shown: text without secrets, without control characters, and of a length that can be read.
+"""Makes text that may be shown: without secrets, without control characters, and of a length that can be read.
 
 All of it takes time in proportion to the text, whatever a server puts into it.
 """

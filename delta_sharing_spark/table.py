@@ -91,7 +91,7 @@ class SharedTable(RowSource):
         Args:
             columns: The columns, in this order; ``a.b`` is a nested field.
             where: A SQL boolean expression that every row fulfils.
-            limit: At most so many rows.
+            limit: The maximum number of rows.
             version, timestamp: The table as of then.
             **options: Further options of the load.
 

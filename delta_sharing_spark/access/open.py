@@ -139,7 +139,7 @@ def negotiated_table(options: ReadOptions, profile: Profile | None = None) -> Ne
 
     Args:
         options: The load's options.
-        profile: Whose eyes to see with, instead of what the options say; ``path`` is then a bare table name.
+        profile: The server and recipient, instead of those in the options; ``path`` is then a bare table name.
 
     Raises:
         ConfigError: The address, the profile or an option is wrong.

@@ -73,7 +73,7 @@ def plan(
         scan: From ``resolve``.
         user_schema: A schema the user gave, instead of the scan's output.
         opener: What the scan was resolved over, if that was in this process.
-        listed: Called with the number of files listed since its last call, for who watches.
+        listed: Called with the number of files listed since its last call.
 
     Raises:
         TableChangedError: The table is no longer the one that was resolved.

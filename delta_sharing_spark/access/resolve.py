@@ -20,7 +20,7 @@ def resolve(options: ReadOptions, profile: Profile | None = None) -> ResolvedSca
 
     Args:
         options: The load's options.
-        profile: Whose eyes to see with, instead of what the options say; ``path`` is then a bare table name.
+        profile: The server and recipient, instead of those in the options; ``path`` is then a bare table name.
 
     Raises:
         ConfigError: The address, the profile, an option or ``where`` is wrong.

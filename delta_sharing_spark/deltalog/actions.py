@@ -114,12 +114,12 @@ class Metadata:
         schema = self.schema(table)
         names = {}
         for name in self.partition_columns:
-            found = schema.find(name)
-            if found is None:
+            field = schema.find(name)
+            if field is None:
                 raise LogError(
                     f"{table} is partitioned by {name!r}, which its schema does not have; its log is corrupt"
                 )
-            names[name] = found.physical_name if mapping != "none" else found.name
+            names[name] = field.physical_name if mapping != "none" else field.name
         return names
 
 

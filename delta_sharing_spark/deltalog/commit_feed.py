@@ -256,13 +256,13 @@ class _Commit:
         return list(change_files(self._by_path(self.adds), self._by_path(self.removes), cdc))
 
     def _by_path(self, actions: list[dict[str, Any]]) -> dict[str, _Action]:
-        found: dict[str, _Action] = {}
+        actions_by_path: dict[str, _Action] = {}
         for action in actions:
             path = join(self._store.root, self._decoded(action))
-            if path in found:
+            if path in actions_by_path:
                 raise self._corrupt(f"{path} is added or removed twice")
-            found[path] = _Action(self, action)
-        return found
+            actions_by_path[path] = _Action(self, action)
+        return actions_by_path
 
     def task(self, action: Mapping[str, Any]) -> FileTask:
         """A task over a file of this commit."""
@@ -302,12 +302,12 @@ class _Commit:
         if size is not None:
             raise self._corrupt(f"{self._decoded(action)} has the size {str(size)[:50]}")
         try:
-            found = self._store.size(location)  # a remove need not say
+            stored = self._store.size(location)  # a remove need not say
         except (FileNotFoundError, PermissionError):
-            found = None
-        if found is None:
+            stored = None
+        if stored is None:
             raise self._corrupt(f"{self._decoded(action)} has no size, and its file is gone")
-        return found
+        return stored
 
     def _partition_values(self, action: Mapping[str, Any], path: str) -> dict[str, str | None]:
         metadata = self.head.metadata
@@ -318,10 +318,10 @@ class _Commit:
             raise self._corrupt(f"{path} has no partition values, and the table is partitioned")
         if not isinstance(values, dict):
             return {}
-        found = {name: values.get(name) for name in names}
-        if not all(value is None or isinstance(value, str) for value in found.values()):
+        texts = {name: values.get(name) for name in names}
+        if not all(value is None or isinstance(value, str) for value in texts.values()):
             raise self._corrupt(f"{path} has partition values that are not text")
-        return found
+        return texts
 
     def _corrupt(self, why: str) -> LogError:
         return LogError(

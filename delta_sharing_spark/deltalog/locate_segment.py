@@ -34,13 +34,13 @@ def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
     entries = store.list_from("_delta_log", f"{usable.version if usable else 0:020d}.")
     if entries is None:
         return UnlistedLog(store, table, refused).segment(hint, version)
-    found = LogListing(entries)
-    if usable is not None and not found.has_checkpoint(version):
+    listing = LogListing(entries)
+    if usable is not None and not listing.has_checkpoint(version):
         logger.info(
             "_last_checkpoint of %s names version %d, which is not there; listing the log", table, usable.version
         )
-        found = LogListing(store.list_from("_delta_log", f"{0:020d}.") or [])
-    return found.segment(version, table)
+        listing = LogListing(store.list_from("_delta_log", f"{0:020d}.") or [])
+    return listing.segment(version, table)
 
 
 def _read_hint(store: LogStore) -> tuple[Hint | None, bool]:

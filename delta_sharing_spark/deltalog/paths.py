@@ -115,8 +115,8 @@ def _has_dots(path: str) -> bool:
 
 def _split_root(location: str) -> tuple[str, str]:
     """``s3://bucket/a/b`` as (``s3://bucket``, ``/a/b``)."""
-    scheme, found, rest = location.partition("://")
-    if not found:
+    scheme, separator, rest = location.partition("://")
+    if not separator:
         return "", location
     bucket, slash, key = rest.partition("/")
     return f"{scheme}://{bucket}", slash + key

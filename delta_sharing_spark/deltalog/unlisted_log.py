@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 #: Files asked for at once.
 _WINDOW = 16
-#: A log ends only where so many commits in a row are missing: fewer are a hole.
+#: Missing commits in a row that make the end of a log; fewer are a hole.
 _MARGIN = 8
 #: Commits between a hint and the version wanted that are read without looking for a newer checkpoint.
 _NEAR = 32
@@ -66,26 +66,26 @@ class UnlistedLog:
         if base is not None and (top is None or top - base.version <= _NEAR):
             commits = self._up(base.version + 1, version)
         else:
-            found = None
+            base_and_commits = None
             if top is not None:
                 try:
-                    found = self._down(top, base, hint)
+                    base_and_commits = self._down(top, base, hint)
                 except LogError:
                     if version is not None:
                         raise
                     # What is known may be late, and a version after it have the checkpoint.
-            if found is None:
+            if base_and_commits is None:
                 newest = self._newest(base, hint)
                 if newest is None:
                     raise self._nothing()
                 if version is not None:
                     raise self._gone(version) if version <= newest else not_yet(self.table, version, newest)
                 top = newest
-                found = self._down(newest, base, hint)
+                base_and_commits = self._down(newest, base, hint)
             assert top is not None
-            if found is None:
+            if base_and_commits is None:
                 raise hole(self.table, top, top)
-            base, commits = found
+            base, commits = base_and_commits
             if version is None:
                 commits += self._up(top + 1, None)
         newest = commits[-1].last if commits else base.version if base is not None else -1
@@ -107,14 +107,14 @@ class UnlistedLog:
             versions = range(newest, max(lowest - 1, newest - _WINDOW), -1)
             checkpoints = self._exist([in_log(checkpoint_names(v)[0]) for v in versions])
             above = checkpoints.index(True) if True in checkpoints else len(versions)
-            found = self._commits(versions[:above])
+            window = self._commits(versions[:above])
             self._confirm()
-            if None in found:
-                missing = found.index(None)
+            if None in window:
+                missing = window.index(None)
                 if versions[missing] == top:
                     return None
-                raise self._broken(versions[missing], top, any(found[missing:]), hint)
-            commits += [commit for commit in found if commit is not None]
+                raise self._broken(versions[missing], top, any(window[missing:]), hint)
+            commits += [commit for commit in window if commit is not None]
             if above < len(versions):
                 version = versions[above]
                 base = CheckpointFiles(version, "classic", (in_log(checkpoint_names(version)[0]),))
@@ -127,11 +127,11 @@ class UnlistedLog:
         commits: list[CommitFile] = []
         while version is None or start <= version:
             stop = start + _WINDOW if version is None else min(start + _WINDOW, version + 1)
-            found = self._commits(range(start, stop))
-            there = [commit for commit in found if commit is not None]
+            window = self._commits(range(start, stop))
+            there = [commit for commit in window if commit is not None]
             commits += there
-            if len(there) < len(found):
-                missing = start + found.index(None)
+            if len(there) < len(window):
+                missing = start + window.index(None)
                 later = [commit.last for commit in there if commit.last > missing]
                 if stop - missing < _MARGIN and not later:
                     more = range(stop, missing + _MARGIN)
@@ -195,9 +195,9 @@ class UnlistedLog:
                 return None
             return CommitFile(path, version, version, len(data), None, data if keep else None)
 
-        found = parallel(commit, versions)
-        self._kept += sum(one.size for one in found if one is not None)
-        return found
+        commits = parallel(commit, versions)
+        self._kept += sum(one.size for one in commits if one is not None)
+        return commits
 
     def _get(self, path: str) -> bytes | None:
         """A file's bytes, None if absent; a refusal means absent as long as something known still reads."""

@@ -1,4 +1,4 @@
-"""Every option of a read, declared once: the fields of :class:`ReadOptions` carry name, type, default and documentation.
+"""Declares every option of a read once: the fields of :class:`ReadOptions` carry name, type, default and documentation.
 
 :data:`OPTIONS`, the parser and the documentation page are all made from those fields. To add an option, add a field.
 Names are those of the JVM connector where it has one.
@@ -124,7 +124,7 @@ class ReadOptions:
         type="SQL",
     )
     limit: int | None = _option(
-        values.count, None, "At most so many rows, the same ones on a repeat.", _WHAT, scope="batch"
+        values.count, None, "The maximum number of rows; a repeated read gives the same ones.", _WHAT, scope="batch"
     )
     pushdown: str = _option(
         values.choice("off", "query"),
@@ -190,7 +190,7 @@ class ReadOptions:
     max_files_per_trigger: int | None = _option(
         values.positive,
         None,
-        "At most so many files in a micro-batch.",
+        "The maximum number of files in a micro-batch.",
         _STREAM,
         shown="`1000` unless `maxBytesPerTrigger` is set",
         scope="stream",
@@ -198,12 +198,12 @@ class ReadOptions:
     max_bytes_per_trigger: int | None = _option(
         values.size,
         None,
-        "About so many bytes in a micro-batch, and at least one file.",
+        "The approximate number of bytes in a micro-batch, which holds at least one file.",
         _STREAM,
         scope="stream",
     )
     max_versions_per_rpc: int = _option(
-        values.positive, 100, "At most so many versions in one request.", _STREAM, scope="stream"
+        values.positive, 100, "The maximum number of versions in one request.", _STREAM, scope="stream"
     )
     ignore_deletes: bool = _option(
         values.boolean,
@@ -281,7 +281,7 @@ class ReadOptions:
     max_files_per_request: int | None = _option(
         values.positive,
         None,
-        "Ask for the list of files in pages of so many. Unset, the server decides; the reference server cannot page "
+        "The number of files in a page of the list of files. Unset, the server decides; the reference server cannot page "
         "tables with deletion vectors, column mapping or other reader features.",
         _PLAN,
         shown="none",

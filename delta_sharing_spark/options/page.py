@@ -1,4 +1,4 @@
-"""The documentation page of the options, made from their declarations."""
+"""Writes the documentation page of the options from their declarations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of options from their text: numbers, sizes, durations, timestamps, lists. Each error names option and value."""
+"""Parses the text of option values: numbers, sizes, durations, timestamps, lists. Each error names option and value."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: Digits of the widest value of an integer type of so many bits.
+#: Bits of an integer type to the digits of its widest value.
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
 

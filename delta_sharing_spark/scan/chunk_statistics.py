@@ -61,10 +61,10 @@ def find_statistics(
     if position < 0:
         return None, start
     try:
-        found = _Reader(footer, position + len(needle)).statistics(physical_type)
+        statistics = _Reader(footer, position + len(needle)).statistics(physical_type)
     except (IndexError, ValueError, struct.error, _Unreadable):
-        found = None
-    return found, position + len(needle)
+        statistics = None
+    return statistics, position + len(needle)
 
 
 class _Unreadable(Exception):

@@ -48,8 +48,8 @@ class SourceFields:
         if self._ids is None:
             self._ids = {}
             for i, field in enumerate(self.fields):
-                if (found := (field.metadata or {}).get(_FIELD_ID)) is not None:
-                    self._ids.setdefault(found, i)
+                if (field_id := (field.metadata or {}).get(_FIELD_ID)) is not None:
+                    self._ids.setdefault(field_id, i)
         return self._ids.get(str(number).encode())
 
 

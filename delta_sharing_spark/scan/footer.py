@@ -44,8 +44,8 @@ class Footer:
         """Statistics of one column chunk; None where the writer left none, or none that can be read."""
         chunk = self.metadata.row_group(row_group).column(leaf)
         kind = self.metadata.schema.column(leaf).physical_type
-        found, self._places[leaf] = find_statistics(self._raw, chunk, kind, self._places.get(leaf, 0))
-        return found
+        statistics, self._places[leaf] = find_statistics(self._raw, chunk, kind, self._places.get(leaf, 0))
+        return statistics
 
     def row_groups_in(self, start: int, end: int | None) -> list[int]:
         """Row groups whose first byte lies in ``[start, end)``: over the slices of a file each is owned exactly once."""

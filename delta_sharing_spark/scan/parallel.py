@@ -81,7 +81,7 @@ def read_splits(
     Args:
         splits: From a plan.
         workers: Splits under way at once.
-        limit: At most so many rows over all.
+        limit: The maximum number of rows of all splits.
         progress: Called with the index of each split that is done.
         still_wanted: Called twice a second while the consumer waits; what it raises ends the reads.
         ready: Batches a split may hold ready before its reader waits for the consumer.

@@ -109,7 +109,7 @@ class ReadSpec:
         mapping: Column mapping mode: ``"none"``, ``"name"`` or ``"id"``.
         predicate: Applied exactly to every batch; None keeps all rows.
         prune: Row groups that hold no row it passes are left out; rows are not filtered by it (``predicate`` does that).
-        limit: At most so many rows of one split; the face above cuts over splits.
+        limit: The maximum number of rows of one split; the face above cuts over splits.
         change_feed: Whether the rows carry change columns.
         time_zone: The zone that zone-less partition timestamps are read in.
         projected: Whether ``full_schema`` leaves columns of the table out (decides how small files are fetched).

@@ -1,6 +1,6 @@
 """Conforms a file's columns to exactly Spark's: casts and fills them in, and checks NOT NULL.
 
-A transform is data: ``plan`` compares what a file has with what is wanted and returns nodes; ``apply`` runs them on
+A transform is data: ``plan`` compares the type that a file has with the declared one and returns nodes; ``apply`` runs them on
 each batch. Matching follows the Delta protocol, "Column Mapping": by physical name, or by Parquet field id.
 """
 

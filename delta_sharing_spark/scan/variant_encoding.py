@@ -57,10 +57,10 @@ class Dictionary:
         if self._ids is None:
             # The first of equal names: dictionaries that are not sorted may repeat one.
             self._ids = {name: i for i, name in reversed(list(enumerate(self.names)))}
-        found = self._ids.get(name)
-        if found is None:
+        field_id = self._ids.get(name)
+        if field_id is None:
             raise MalformedVariant(f"its metadata lacks the field name {name!r}")
-        return found
+        return field_id
 
 
 def _names(metadata: bytes) -> list[str]:

@@ -111,8 +111,8 @@ def _named(item: Any) -> dict[str, Any]:
 
 
 def _properties(tree: Mapping[str, Any]) -> dict[str, str]:
-    found = tree.get("properties")
-    return {str(k): str(v) for k, v in found.items() if v is not None} if isinstance(found, dict) else {}
+    properties = tree.get("properties")
+    return {str(k): str(v) for k, v in properties.items() if v is not None} if isinstance(properties, dict) else {}
 
 
 def _text(tree: Mapping[str, Any], name: str) -> str | None:

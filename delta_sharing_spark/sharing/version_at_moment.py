@@ -66,7 +66,7 @@ def _answer(rest: SharingRest, table: TableName, moment: str) -> int | None:
 def _is_at_or_before(rest: SharingRest, table: TableName, version: int, moment: str | None) -> bool:
     """Whether a version was committed by ``moment``, by time travel to it; where nothing tells, it was not: more is read."""
     try:
-        found = rest.query(table, Query(timestamp=moment, limit_hint=1)).head.version
+        newest = rest.query(table, Query(timestamp=moment, limit_hint=1)).head.version
     except _REFUSALS:
         return False
-    return found is not None and found >= version
+    return newest is not None and newest >= version

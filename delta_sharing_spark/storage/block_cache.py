@@ -119,7 +119,7 @@ class BlockCache:
 
     def _evict(self, coming: int) -> int:
         """Look at what all processes put here, remove the longest unused beyond the bound; returns the bytes left."""
-        found: list[tuple[float, int, str]] = []
+        blocks: list[tuple[float, int, str]] = []
         for folder in os.scandir(self._root):
             if not folder.is_dir(follow_symlinks=False):
                 continue
@@ -130,11 +130,11 @@ class BlockCache:
                         if status.st_mtime < time.time() - _ABANDONED:
                             os.unlink(entry.path)
                         continue
-                    found.append((status.st_mtime, status.st_size, entry.path))
-        size = sum(bytes_ for _, bytes_, _ in found)
+                    blocks.append((status.st_mtime, status.st_size, entry.path))
+        size = sum(bytes_ for _, bytes_, _ in blocks)
         if size + coming <= self._max:
             return size
-        for _, bytes_, path in sorted(found):
+        for _, bytes_, path in sorted(blocks):
             if size + coming <= self._max * _KEEP:
                 break
             with contextlib.suppress(OSError):

@@ -97,5 +97,5 @@ async def list_page(fs: Any, bucket: str, prefix: str, start: str, token: str | 
     answer = await fs._call(
         "GET", "b/{}/o", bucket, prefix=prefix, delimiter="/", startOffset=start, pageToken=token, json_out=True
     )
-    found = [(item["name"], int(item.get("size", 0)), item.get("updated")) for item in answer.get("items", ())]
-    return found, answer.get("nextPageToken")
+    objects = [(item["name"], int(item.get("size", 0)), item.get("updated")) for item in answer.get("items", ())]
+    return objects, answer.get("nextPageToken")

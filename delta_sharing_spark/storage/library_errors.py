@@ -152,8 +152,8 @@ def _status(error: BaseException | None) -> int | None:
             return value
     response = getattr(error, "response", None)
     if isinstance(response, dict):
-        found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        return found if isinstance(found, int) else None
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return status if isinstance(status, int) else None
     return _status(error.__cause__)
 
 

@@ -111,5 +111,5 @@ async def list_page(fs: Any, bucket: str, prefix: str, start: str, token: str | 
     elif start > prefix:
         arguments["StartAfter"] = start[:-1]
     answer = await fs._call_s3("list_objects_v2", **arguments)
-    found = [(item["Key"], item["Size"], item["LastModified"]) for item in answer.get("Contents", ())]
-    return found, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
+    objects = [(item["Key"], item["Size"], item["LastModified"]) for item in answer.get("Contents", ())]
+    return objects, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None

@@ -92,17 +92,17 @@ class TableDirectory:
         assert issuer is not None, "the driver may always ask"
         return replace(self.access, tokens=tuple(TOKENS.get(issuer, token.location) for token in self.access.tokens))
 
-    def _check(self, found: Head | Snapshot, *, latest: bool) -> None:
+    def _check(self, head: Head | Snapshot, *, latest: bool) -> None:
         expected = self.head.metadata.id
-        if expected and found.metadata.id and found.metadata.id != expected:
+        if expected and head.metadata.id and head.metadata.id != expected:
             raise TableChangedError(
-                f"the log at {self.log.root} is of the table with the id {found.metadata.id}, but the sharing server "
+                f"the log at {self.log.root} is of the table with the id {head.metadata.id}, but the sharing server "
                 f"says that {self.table} has the id {expected}: it was replaced; load it again"
             )
         version = self.head.version
-        if latest and version is not None and found.version < version:
+        if latest and version is not None and head.version < version:
             raise TableChangedError(
-                f"the log of {self.table} ends with version {found.version}, but the sharing server said {version}; "
+                f"the log of {self.table} ends with version {head.version}, but the sharing server said {version}; "
                 f"load the table again, and ask the provider whether {self.log.root} is its location"
             )
 

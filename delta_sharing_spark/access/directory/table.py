@@ -121,8 +121,8 @@ class DirectoryTable(OpenTable):
         between = options.starting_timestamp is not None and options.ending_timestamp is not None
         last = last_version(self, options, newest)
         versions = range_of_versions(start, last, newest, self._table, between_moments=between)
-        found = self._feed(versions[0], versions[-1]) if versions else iter(())
-        return self._listing(scan, found)
+        feed = self._feed(versions[0], versions[-1]) if versions else iter(())
+        return self._listing(scan, feed)
 
     def versions(
         self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None

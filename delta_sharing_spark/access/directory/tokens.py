@@ -134,9 +134,9 @@ def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secr
     if requested.kind == "local" and not kinds:
         return NoSecret()
     if len(kinds) != 1:
-        found = ", ".join(kinds) or "none"
+        sent = ", ".join(kinds) or "none"
         raise CredentialError(
-            f"the sharing server must issue exactly one kind of credential for {requested}, but sent {found}; "
+            f"the sharing server must issue exactly one kind of credential for {requested}, but sent {sent}; "
             f"ask the provider to check the sharing server, or use accessMode=url"
         )
     return next(iter(kinds.values()))
@@ -187,7 +187,7 @@ class TokenCache:
     """Tokens of this process, by issuer and location; each is asked for once, however many tasks want it.
 
     Args:
-        size: At most so many tokens; the longest unused go first.
+        size: The maximum number of tokens; the longest unused go first.
         clock: The time in seconds since the epoch.
     """
 

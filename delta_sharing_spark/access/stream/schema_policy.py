@@ -141,8 +141,8 @@ def policy_of(scan: ResolvedScan, schema: Struct, *, columns_chosen: bool) -> Sc
 
 def _physical_partitions(shape: TableShape) -> frozenset[str]:
     """The partition columns' physical names: those of a renamed column stay."""
-    found = {f.name: f.physical_name for f in shape.schema.fields}
-    return frozenset(found.get(name, name) for name in shape.partition_columns)
+    names = {f.name: f.physical_name for f in shape.schema.fields}
+    return frozenset(names.get(name, name) for name in shape.partition_columns)
 
 
 def _chosen_structs(stream: Struct, table: Struct, *, chosen: bool) -> frozenset[str]:
@@ -154,30 +154,30 @@ def _chosen_structs(stream: Struct, table: Struct, *, chosen: bool) -> frozenset
     """
     if not chosen:
         return frozenset()
-    found = {""}
+    names = {""}
     columns = FieldsByName(table)
     for field in stream.fields:
         other = columns.find(field.name)
         if other is not None:
-            _collect(field.type, other.type, other.name, found)
-    return frozenset(found)
+            _collect(field.type, other.type, other.name, names)
+    return frozenset(names)
 
 
-def _collect(stream: DataType, table: DataType, path: str, found: set[str]) -> None:
+def _collect(stream: DataType, table: DataType, path: str, names: set[str]) -> None:
     match stream, table:
         case Struct(), Struct():
             if len(stream.fields) < len(table.fields):
-                found.add(path)
+                names.add(path)
             fields = FieldsByName(table)
             for field in stream.fields:
                 other = fields.find(field.name)
                 if other is not None:
-                    _collect(field.type, other.type, f"{path}.{other.name}", found)
+                    _collect(field.type, other.type, f"{path}.{other.name}", names)
         case Array(), Array():
-            _collect(stream.element, table.element, f"{path}.element", found)
+            _collect(stream.element, table.element, f"{path}.element", names)
         case Map(), Map():
-            _collect(stream.key, table.key, f"{path}.key", found)
-            _collect(stream.value, table.value, f"{path}.value", found)
+            _collect(stream.key, table.key, f"{path}.key", names)
+            _collect(stream.value, table.value, f"{path}.value", names)
         case _:
             return
 

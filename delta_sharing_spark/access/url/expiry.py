@@ -36,12 +36,12 @@ def url_end(url: str) -> float | None:
 
 
 def _signed_end(url: str) -> float | None:
-    found = {name.lower(): value for _, name, value in _SIGNED.findall(url)}
-    seconds = parse_count(found.get("expires", ""))
+    parameters = {name.lower(): value for _, name, value in _SIGNED.findall(url)}
+    seconds = parse_count(parameters.get("expires", ""))
     if seconds is None:
         return None
     try:
-        began = datetime.strptime(found.get("date", ""), "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+        began = datetime.strptime(parameters.get("date", ""), "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
     except ValueError:
         return None
     return began.timestamp() + seconds

@@ -125,7 +125,7 @@ def feed_versions(records: Iterable[FileRecord], table: str) -> dict[int, Versio
     by_version: dict[int, list[FileRecord]] = {}
     for record in records:
         by_version.setdefault(version_of(record, table), []).append(record)
-    found = {}
+    files_by_version = {}
     for version in sorted(by_version):
         lines = by_version.pop(version)
         tasks = change_files(
@@ -133,8 +133,8 @@ def feed_versions(records: Iterable[FileRecord], table: str) -> dict[int, Versio
             _by_id(lines, "remove", version, table),
             tuple(_by_id(lines, "cdf", version, table).values()),
         )
-        found[version] = VersionFiles(version, list(tasks))
-    return found
+        files_by_version[version] = VersionFiles(version, list(tasks))
+    return files_by_version
 
 
 def _by_id(records: list[FileRecord], kind: str, version: int, table: str) -> dict[str, _ChangedFile]:

@@ -65,20 +65,20 @@ def _values(column: Field, files: Sequence[FileTask]) -> Expression | None:
 
     if str(column.type) not in _PLAIN:
         return None
-    found: set[str | None] = set()
+    texts: set[str | None] = set()
     for file in files:
         values = file.partition_values or {}
         for name in (column.physical_name, column.name):
             if name in values:
-                found.add(values[name] or None)
+                texts.add(values[name] or None)
                 break
         else:
             return None
-        if len(found) > _MOST_VALUES:
+        if len(texts) > _MOST_VALUES:
             return None
     operand = Column((column.name,), column.type)
     choices: list[Expression] = []
-    for text in sorted(found, key=lambda value: value or ""):
+    for text in sorted(texts, key=lambda value: value or ""):
         if text is None:
             choices.append(IsNull(operand))
         elif str(column.type) == "string":

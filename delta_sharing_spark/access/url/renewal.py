@@ -98,10 +98,10 @@ class _Load:
 
     def find(self, file_id: str) -> FreshFile | None:
         """A file of the last answer."""
-        found = [file for page in self.pages if (file := page.find(file_id)) is not None]
-        if len(found) < 2:
-            return found[0] if found else None
-        return replace(found[-1], vectors=tuple(v for file in found for v in file.vectors))
+        files = [file for page in self.pages if (file := page.find(file_id)) is not None]
+        if len(files) < 2:
+            return files[0] if files else None
+        return replace(files[-1], vectors=tuple(v for file in files for v in file.vectors))
 
     @property
     def nbytes(self) -> int:
@@ -170,8 +170,8 @@ def _known(load: _Load, task: FileTask, vector: DeletionVector | None, stale: st
     file = load.find(task.id)
     if file is None or file.size != task.size:
         return None
-    found = None if vector is None else file.vector(vector)
-    url = file.url if vector is None else found.url if found else None
+    fresh_vector = None if vector is None else file.vector(vector)
+    url = file.url if vector is None else fresh_vector.url if fresh_vector else None
     if url is None or url == stale:
         return None
     renewed = load.renewed(file, url)
@@ -264,10 +264,10 @@ def _ranged(context: RenewalContext) -> bool:
 def _url_of(context: RenewalContext, task: FileTask, fresh: FreshFile, vector: DeletionVector | None) -> str:
     if vector is None:
         return fresh.url
-    found = fresh.vector(vector)
-    if found is None or not found.url:
+    fresh_vector = fresh.vector(vector)
+    if fresh_vector is None or not fresh_vector.url:
         raise _changed(context, task, "the server no longer names its deletion vector's file")
-    return found.url
+    return fresh_vector.url
 
 
 def _changed(context: RenewalContext, task: FileTask, why: str) -> TableChangedError:

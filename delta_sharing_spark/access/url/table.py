@@ -129,15 +129,15 @@ class UrlTable(OpenTable):
             raise classified(self._table, options, self._negotiated.head.version, refusal) from refusal
         head = response.head
         check_same(scan.shape, shape_of(head.protocol, head.metadata, table), table)
-        found = sink()
+        files = sink()
         for page in response.pages():
-            found.extend(page)
-        for reason, count in found.skipped.items():
+            files.extend(page)
+        for reason, count in files.skipped.items():
             pruner.count(reason, count)
-        listed = len(found.times)
+        listed = len(files.times)
         hints = _shown_hints(query) if response.fallback is None else {}
         return FileListing(
-            FileList(found.tasks), self._access(scan, response, listed), head.version, listed, hints, response.fallback
+            FileList(files.tasks), self._access(scan, response, listed), head.version, listed, hints, response.fallback
         )
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
@@ -179,12 +179,12 @@ class UrlTable(OpenTable):
             except REFUSALS as again:
                 raise refused_feed(self._table, options, described.protocol, again) from again
         records = list(response.records())
-        found = feed_versions(records, str(self._table))
+        by_version = feed_versions(records, str(self._table))
         shapes = list(shapes_of(response, str(self._table)))
         first = query.starting_version
         if first is None:
-            first = min(found, default=shapes[0][0] or 0)
-        return self._listing(scan, response, with_shapes(found, shapes, first, None), len(records))
+            first = min(by_version, default=shapes[0][0] or 0)
+        return self._listing(scan, response, with_shapes(by_version, shapes, first, None), len(records))
 
     def versions(
         self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None
@@ -210,9 +210,9 @@ class UrlTable(OpenTable):
             protocol = self._negotiated.head.protocol
             raise refused_stream(self._table, protocol, range(first, last + 1), refusal) from refusal
         records = (record for record in response.records() if first <= version_of(record, table) <= last)
-        found = (feed_versions if feed else added_versions)(records, table)
+        by_version = (feed_versions if feed else added_versions)(records, table)
         shapes = list(shapes_of(response, table))
-        return self._listing(scan, response, with_shapes(found, shapes, first, last))
+        return self._listing(scan, response, with_shapes(by_version, shapes, first, last))
 
     def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
         """See ``OpenTable.all_files``; one query.
@@ -233,12 +233,12 @@ class UrlTable(OpenTable):
                 f"the stream of {table} begins with version {version}, and the server answers with {head.version}; "
                 f"ask the provider to share the table's history, or set startingVersion"
             )
-        found = SnapshotFiles(table, keep_stats=scan.prune is not None)
+        snapshot = SnapshotFiles(table, keep_stats=scan.prune is not None)
         for record in response.records():
-            found.append(record)
-        tasks = found.tasks
+            snapshot.append(record)
+        tasks = snapshot.tasks
         if options.read_change_feed:
-            tasks = [as_insert(task, version, found.times[task.id]) for task in tasks]
+            tasks = [as_insert(task, version, snapshot.times[task.id]) for task in tasks]
         files = VersionFiles(version, tasks, shape=shape_of(head.protocol, head.metadata, table))
         return self._listing(scan, response, [files])
 

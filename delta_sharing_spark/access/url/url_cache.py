@@ -83,17 +83,17 @@ class UrlPage:
     def find(self, file_id: str) -> FreshFile | None:
         """The file of an id; None if no record names it."""
         places = np.flatnonzero(np.frombuffer(self._keys, dtype=np.int64) == hash(file_id)) if self._keys else ()
-        found: FreshFile | None = None
+        file: FreshFile | None = None
         for place in places:
             block, row = divmod(int(place), _BLOCK)
             entry = json.loads(self._rows(block)[row])
             if entry[0] != file_id:
                 continue
-            vectors = found.vectors if found else ()
+            vectors = file.vectors if file else ()
             if entry[4] is not None:
                 vectors += (FreshVector(*entry[4]),)
-            found = FreshFile(file_id, entry[1], entry[2], entry[3], vectors)
-        return found
+            file = FreshFile(file_id, entry[1], entry[2], entry[3], vectors)
+        return file
 
     def holds(self, file_ids: set[str]) -> set[str]:
         """Which of these ids are (in all likelihood) among the records."""

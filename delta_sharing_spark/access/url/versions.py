@@ -38,15 +38,15 @@ def head_as_of(rest: SharingRest, table: TableName, options: ReadOptions, head: 
     else:
         return head
     try:
-        found = rest.query(table, query, formats=response_formats(options)).head
+        answered = rest.query(table, query, formats=response_formats(options)).head
     except REFUSALS as refusal:
         raise refused_travel(table, options, head.version, refusal) from refusal
-    if version is not None and found.version is not None and found.version != version:
+    if version is not None and answered.version is not None and answered.version != version:
         raise VersionError(
-            f"version {version} of {table} was asked for and the server answers with {found.version}; "
+            f"version {version} of {table} was asked for and the server answers with {answered.version}; "
             f"leave versionAsOf out, or ask the provider to share the table's history"
         )
-    return found
+    return answered
 
 
 def last_version_before(rest: SharingRest, table: TableName, moment: datetime) -> int | None:

@@ -23,20 +23,20 @@ _EXPIRED_PAGE = "The page token has expired. Please restart the query."
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class TableRequest:
     """A request about a table, whichever endpoint it came by.
 
     Attributes:
         table: The table.
         parameters: The body's fields, or the query's parameters.
-        wanted: The client's capabilities.
+        capabilities: The client's capabilities.
         hashed: The header ``fileidhash``, lower-cased; None without.
         base: Scheme and host for data URLs, as the client reached the server.
     """
 
     table: SharedTable
     parameters: Mapping[str, Any]
-    wanted: Capabilities
+    capabilities: Capabilities
     hashed: str | None
     base: str
 
@@ -44,7 +44,7 @@ class Ask:
     def checksum(self) -> str:
         """Of everything that must be the same on the next page."""
         own = {k: v for k, v in self.parameters.items() if k not in _FREE and v is not None}
-        text = json.dumps([str(self.table), own, self.hashed, list(self.wanted.formats)], sort_keys=True)
+        text = json.dumps([str(self.table), own, self.hashed, list(self.capabilities.formats)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -81,27 +81,27 @@ class Pages:
     def __init__(self, signer: Signer, settings: ServerSettings, faults: Faults) -> None:
         self._signer, self._settings, self._faults = signer, settings, faults
 
-    def read_token(self, ask: Ask) -> dict[str, Any] | None:
+    def read_token(self, request: TableRequest) -> dict[str, Any] | None:
         """The page token of a request, checked; None for a first page."""
-        token = ask.parameters.get("pageToken")
+        token = request.parameters.get("pageToken")
         if not token:
             return None
         body = self._signer.read("page", str(token), self._settings.page_token_ttl, _EXPIRED_PAGE)
-        if body["checksum"] != ask.checksum:
+        if body["checksum"] != request.checksum:
             raise bad_request("Query parameter mismatch detected for the next page query.")
         return body
 
-    def write(self, ask: Ask, answer: Answer) -> Response:
+    def write(self, request: TableRequest, answer: Answer) -> Response:
         """The page that was asked for."""
-        token = self.read_token(ask)
+        token = self.read_token(request)
         start = 0 if token is None else int(token["next"])
-        size = self._page_size(ask)
+        size = self._page_size(request)
         end = len(answer.items) if size is None else min(len(answer.items), start + size)
         expires_ms = int((time.time() + self._settings.url_ttl) * 1000)
         writer = LineWriter(
             answer.response_format,
-            ask.hashed or answer.response_format,
-            ask.base,
+            request.hashed or answer.response_format,
+            request.base,
             self._signer,
             self._signer.terms(expires_ms),
             expires_ms if self._settings.expiration_timestamps else None,
@@ -110,14 +110,14 @@ class Pages:
         lines = list(answer.head) if token is None or self._settings.repeat_head else []
         for item in answer.items[start:end]:
             lines.append(writer.line(item) if isinstance(item, FileAction) else item)
-        last = self._last_line(ask, answer, end, expires_ms)
+        last = self._last_line(request, answer, end, expires_ms)
         encoded = [encode_line(line) for line in map(self._rewritten, lines) if line is not None]
         if last is not None:
             encoded.append(encode_line(last))
         headers = {"Delta-Table-Version": str(answer.version)}
-        headers |= answer_header(answer.response_format, ask.wanted, self._settings)
-        if ask.hashed is not None and self._settings.file_id_hash:
-            headers["fileidhash"] = ask.hashed
+        headers |= answer_header(answer.response_format, request.capabilities, self._settings)
+        if request.hashed is not None and self._settings.file_id_hash:
+            headers["fileidhash"] = request.hashed
         return lines_response(encoded, headers)
 
     def _rewritten(self, line: dict[str, Any]) -> dict[str, Any] | None:
@@ -125,23 +125,23 @@ class Pages:
             return None
         return line if self._settings.rewrite is None else self._settings.rewrite(line)
 
-    def _page_size(self, ask: Ask) -> int | None:
+    def _page_size(self, request: TableRequest) -> int | None:
         sizes = [] if self._settings.page_size is None else [self._settings.page_size]
-        asked = ask.parameters.get("maxFiles")
+        asked = request.parameters.get("maxFiles")
         if asked is not None:
             if not str(asked).isdecimal() or int(asked) < 1:
                 raise bad_request("maxFiles must be positive.")
             sizes.append(int(asked))
         return min(sizes) if sizes else None
 
-    def _last_line(self, ask: Ask, answer: Answer, end: int, expires_ms: int) -> dict[str, Any] | None:
+    def _last_line(self, request: TableRequest, answer: Answer, end: int, expires_ms: int) -> dict[str, Any] | None:
         body: dict[str, Any] = {}
         if end < len(answer.items):
-            pin = {**answer.pin, "checksum": ask.checksum, "next": end}
+            pin = {**answer.pin, "checksum": request.checksum, "next": end}
             body["nextPageToken"] = self._signer.token("page", pin)
         if answer.refresh_token is not None:
             body["refreshToken"] = answer.refresh_token
-        if not body and not ask.wanted.end_stream_action:
+        if not body and not request.capabilities.end_stream_action:
             return None
         if self._settings.min_url_expiration and answer.items:
             body["minUrlExpirationTimestamp"] = expires_ms

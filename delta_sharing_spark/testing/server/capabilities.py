@@ -30,8 +30,8 @@ def parse_capabilities(header: str | None, settings: ServerSettings) -> Capabili
         return Capabilities()
     values: dict[str, tuple[str, ...]] = {}
     for part in header.lower().split(";"):
-        key, found, value = part.partition("=")
-        if found:
+        key, separator, value = part.partition("=")
+        if separator:
             values[key.strip()] = tuple(v.strip() for v in value.split(",") if v.strip())
     return Capabilities(
         tuple(f for f in values.get("responseformat", ()) if f in ("parquet", "delta")) or ("parquet",),
@@ -42,7 +42,7 @@ def parse_capabilities(header: str | None, settings: ServerSettings) -> Capabili
 
 
 def choose_format(
-    wanted: Capabilities,
+    capabilities: Capabilities,
     settings: ServerSettings,
     table: SharedTable,
     protocol: Protocol,
@@ -55,19 +55,19 @@ def choose_format(
     Raises:
         Refusal: The table needs the delta format, or a reader feature that the client does not list; 400, by name.
     """
-    if protocol.min_reader_version > FEATURES_READER_VERSION and "delta" in wanted.formats:
+    if protocol.min_reader_version > FEATURES_READER_VERSION and "delta" in capabilities.formats:
         return "delta"  # nobody knows what it takes; the client must see the protocol and refuse
     needed = _needed(protocol, metadata, has_vectors)
-    if "delta" not in wanted.formats:
+    if "delta" not in capabilities.formats:
         if needed:
             raise bad_request(
                 f"table {table} uses the reader features {', '.join(sorted(needed))}, which the parquet response "
                 f"format cannot express; ask with responseformat=delta"
             )
         return "parquet"
-    if "parquet" in wanted.formats and not needed and settings.prefer == "parquet":
+    if "parquet" in capabilities.formats and not needed and settings.prefer == "parquet":
         return "parquet"
-    missing = sorted(name for name in needed if name.lower() not in wanted.reader_features)
+    missing = sorted(name for name in needed if name.lower() not in capabilities.reader_features)
     if missing:
         raise bad_request(
             f"table {table} requires the reader features {', '.join(missing)}, "
@@ -93,11 +93,11 @@ def _needed(protocol: Protocol, metadata: Metadata, has_vectors: bool) -> Collec
     return needed
 
 
-def answer_header(response_format: str, wanted: Capabilities, settings: ServerSettings) -> Mapping[str, str]:
+def answer_header(response_format: str, capabilities: Capabilities, settings: ServerSettings) -> Mapping[str, str]:
     """The header of the answer."""
     if not settings.capabilities:
         return {}
     text = f"responseformat={response_format}"
-    if wanted.end_stream_action:
+    if capabilities.end_stream_action:
         text += ";includeEndStreamAction=true"
     return {"delta-sharing-capabilities": text}

@@ -55,16 +55,16 @@ class Catalog:
         return entry
 
     def schema(self, share: str, schema: str) -> tuple[str, dict[str, SharedTable]]:
-        found = self.share(share).schemas.get(schema.lower())
-        if found is None:
+        entry = self.share(share).schemas.get(schema.lower())
+        if entry is None:
             raise not_found(f"schema '{schema}' not found")
-        return found
+        return entry
 
     def table(self, share: str, schema: str, table: str) -> SharedTable:
-        found = self.schema(share, schema)[1].get(table.lower())
-        if found is None:
+        entry = self.schema(share, schema)[1].get(table.lower())
+        if entry is None:
             raise not_found(f"[Share/Schema/Table] '{share}/{schema}/{table}' does not exist")
-        return found
+        return entry
 
     def share_items(self) -> list[dict[str, Any]]:
         return [entry.item() for entry in self._shares.values()]

@@ -50,8 +50,8 @@ def serve_file(path: str, headers: Mapping[str, str]) -> Response:
     size = stat.st_size
     tag = hashlib.md5(f"{path}{stat.st_mtime_ns}{size}".encode(), usedforsecurity=False).hexdigest()
     common = {"ETag": f'"{tag}"', "Last-Modified": formatdate(stat.st_mtime, usegmt=True), "Accept-Ranges": "bytes"}
-    wanted = headers.get("if-match")
-    if wanted is not None and wanted.strip('"') not in (tag, "*"):
+    if_match = headers.get("if-match")
+    if if_match is not None and if_match.strip('"') not in (tag, "*"):
         return storage_error(412, "PreconditionFailed", "At least one of the preconditions did not hold")
     match = _RANGE.fullmatch(headers.get("range", "").strip())
     if match is None or match.groups() == ("", ""):

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from delta_sharing_spark.errors import DeltaSharingError, LogError, TableError
-from delta_sharing_spark.testing.server.answers import Ask
+from delta_sharing_spark.testing.server.answers import TableRequest
 from delta_sharing_spark.testing.server.capabilities import parse_capabilities
 from delta_sharing_spark.testing.server.catalog import Catalog, page
 from delta_sharing_spark.testing.server.credentials import CredentialVendor, vend
@@ -44,7 +44,7 @@ _METHODS = {"query": "POST", "poll": "POST", "credentials": "POST", "table": "HE
 class _Job:
     """An asynchronous query."""
 
-    ask: Ask
+    request: TableRequest
     polls: int = 0
 
 
@@ -157,43 +157,45 @@ class Endpoints:
             return vend(table, parameters.get("location"), self._vendors, self._settings)
         if kind != "metadata" and table.access_modes is not None and "url" not in table.access_modes:
             raise bad_request(f"table {table} is shared by directory only; its accessModes are {table.access_modes}")
-        ask = self._ask(table, parameters, headers, base)
+        request = self._table_request(table, parameters, headers, base)
         if kind == "metadata":
-            return self._queries.metadata(ask)
+            return self._queries.metadata(request)
         if kind == "changes":
-            return self._queries.changes(ask)
+            return self._queries.changes(request)
         if kind == "poll":
-            return self._poll(segments[7], ask)
-        if ask.wanted.asynchronous:
-            return self._submit(ask)
-        return self._queries.query(ask)
+            return self._poll(segments[7], request)
+        if request.capabilities.asynchronous:
+            return self._submit(request)
+        return self._queries.query(request)
 
-    def _ask(self, table: SharedTable, parameters: dict[str, Any], headers: Mapping[str, str], base: str) -> Ask:
-        wanted = parse_capabilities(headers.get("delta-sharing-capabilities"), self._settings)
+    def _table_request(
+        self, table: SharedTable, parameters: dict[str, Any], headers: Mapping[str, str], base: str
+    ) -> TableRequest:
+        capabilities = parse_capabilities(headers.get("delta-sharing-capabilities"), self._settings)
         hashed = headers.get("fileidhash")
         if hashed is not None and self._settings.file_id_hash and hashed.lower() not in ("parquet", "delta"):
             raise bad_request(f"Unsupported fileidhash: {hashed}")
         known = hashed.lower() if hashed is not None and self._settings.file_id_hash else None
-        return Ask(table, parameters, wanted, known, base)
+        return TableRequest(table, parameters, capabilities, known, base)
 
-    def _submit(self, ask: Ask) -> Response:
-        key = ask.parameters.get("idempotencyKey") or ask.parameters.get("idempotency_key")
+    def _submit(self, request: TableRequest) -> Response:
+        key = request.parameters.get("idempotencyKey") or request.parameters.get("idempotency_key")
         if not key:
             raise bad_request("idempotency_key is required for async query.")
         with self._lock:
-            query_id = self._keys.get((str(ask.table), str(key)))
+            query_id = self._keys.get((str(request.table), str(key)))
             if query_id is None or query_id not in self._jobs:
                 query_id = f"q-{uuid.uuid4()}"
-                self._keys[(str(ask.table), str(key))] = query_id
-                self._jobs[query_id] = _Job(ask)
+                self._keys[(str(request.table), str(key))] = query_id
+                self._jobs[query_id] = _Job(request)
                 if len(self._jobs) > _JOBS:
                     self._jobs.popitem(last=False)
         return self._status(query_id, "pending")
 
-    def _poll(self, query_id: str, ask: Ask) -> Response:
+    def _poll(self, query_id: str, request: TableRequest) -> Response:
         with self._lock:
             job = self._jobs.get(query_id)
-            if job is None or job.ask.table != ask.table:
+            if job is None or job.request.table != request.table:
                 raise not_found(f"query '{query_id}' is unknown or has expired")
             job.polls += 1
             pending = job.polls <= (self._settings.async_polls or 0)
@@ -201,13 +203,15 @@ class Endpoints:
             return self._status(query_id, "pending")
         if self._settings.async_error is not None:
             return self._status(query_id, "failed", self._settings.async_error)
-        paging = {k: v for k, v in ask.parameters.items() if k in ("maxFiles", "pageToken")}
+        paging = {k: v for k, v in request.parameters.items() if k in ("maxFiles", "pageToken")}
         dropped = {"maxFiles", "pageToken"} | (
             {"includeRefreshToken", "refreshToken"} if paging.get("pageToken") else set()
         )
-        parameters = {k: v for k, v in job.ask.parameters.items() if k not in dropped}
-        wanted = replace(ask.wanted, asynchronous=False)
-        return self._queries.query(replace(job.ask, parameters={**parameters, **paging}, wanted=wanted, base=ask.base))
+        parameters = {k: v for k, v in job.request.parameters.items() if k not in dropped}
+        capabilities = replace(request.capabilities, asynchronous=False)
+        return self._queries.query(
+            replace(job.request, parameters={**parameters, **paging}, capabilities=capabilities, base=request.base)
+        )
 
     def _status(self, query_id: str, status: str, error: str | None = None) -> Response:
         body: dict[str, Any] = {"queryId": query_id}

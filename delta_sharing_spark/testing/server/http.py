@@ -247,9 +247,9 @@ def _failed(kind: str, fault: Fault) -> Response:
     message = fault.body if fault.body is not None else "a fault that the test asked for"
     headers = {} if fault.retry_after is None else {"Retry-After": fault.retry_after}
     if kind == "data":
-        found = storage_error(fault.status, "InjectedFault", message)
-        body = found.body if fault.body is None else fault.body.encode()
-        return Response(fault.status, body, headers, found.content_type)
+        error = storage_error(fault.status, "InjectedFault", message)
+        body = error.body if fault.body is None else fault.body.encode()
+        return Response(fault.status, body, headers, error.content_type)
     return Refusal(fault.status, "INJECTED_FAULT", message, headers).response()
 
 

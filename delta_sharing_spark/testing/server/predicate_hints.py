@@ -95,11 +95,11 @@ class HintFilter:
         op = node.get("op")
         children: Any = node.get("children") or ()
         if op == "and":
-            found = [self._json(child, view) for child in children]
-            return all(t for t, _ in found), any(f for _, f in found)
+            bounds = [self._json(child, view) for child in children]
+            return all(t for t, _ in bounds), any(f for _, f in bounds)
         if op == "or":
-            found = [self._json(child, view) for child in children]
-            return any(t for t, _ in found), all(f for _, f in found)
+            bounds = [self._json(child, view) for child in children]
+            return any(t for t, _ in bounds), all(f for _, f in bounds)
         if op == "not":
             true, false = self._json(children[0], view)
             if self._mode == "naive":
@@ -164,9 +164,9 @@ class _FileView:
             text = self._partition(name)
             if not text:
                 return False, True
-            found = _parse(text, kind)
+            bounds = _parse(text, kind)
             true = {
-                "=": found == value, "<": found < value, "<=": found <= value, ">": found > value, ">=": found >= value
+                "=": bounds == value, "<": bounds < value, "<=": bounds <= value, ">": bounds > value, ">=": bounds >= value
             }[sign]  # fmt: skip
             return true, not true
         low, high = self._bounds(name, kind)

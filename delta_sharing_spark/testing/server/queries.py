@@ -11,7 +11,7 @@ from delta_sharing_spark.deltalog.actions import CHANGE_DATA_FEED, Metadata, Pro
 from delta_sharing_spark.deltalog.commit_feed import changed_no_row
 from delta_sharing_spark.deltalog.replay import Head
 from delta_sharing_spark.schema.partition_values import timestamp_micros
-from delta_sharing_spark.testing.server.answers import Answer, Ask, Pages
+from delta_sharing_spark.testing.server.answers import Answer, Pages, TableRequest
 from delta_sharing_spark.testing.server.capabilities import answer_header, choose_format
 from delta_sharing_spark.testing.server.predicate_hints import HintFilter, limited
 from delta_sharing_spark.testing.server.reference_engine import (
@@ -45,46 +45,46 @@ class TableQueries:
         if starting_timestamp is None:
             return self._logs.latest(table)
         _need_history(table)
-        times, wanted = self._logs.times(table), millis(starting_timestamp)
+        times, moment_ms = self._logs.times(table), millis(starting_timestamp)
         if self._settings.engine == "reference":
-            found = version_after(times, self._logs.latest(table), wanted)
+            found = version_after(times, self._logs.latest(table), moment_ms)
             self._check_start(table, found)
             return found
-        found = times.at_or_after(wanted)
+        found = times.at_or_after(moment_ms)
         return max(found, table.start_version)
 
-    def metadata(self, ask: Ask) -> Response:
+    def metadata(self, request: TableRequest) -> Response:
         """Protocol and metadata of the newest version, of one, or of a time."""
-        version = self._asked_version(ask.table, ask.parameters) if self._settings.metadata_at_version else None
-        snapshot = self._logs.snapshot(ask.table, version)
-        chosen = self._format(ask, snapshot)
-        lines = self._head(ask.table, snapshot, chosen, with_version=version is not None)
+        version = self._asked_version(request.table, request.parameters) if self._settings.metadata_at_version else None
+        snapshot = self._logs.snapshot(request.table, version)
+        chosen = self._format(request, snapshot)
+        lines = self._head(request.table, snapshot, chosen, with_version=version is not None)
         rewrite = self._settings.rewrite
         kept = [line for line in (lines if rewrite is None else map(rewrite, lines)) if line is not None]
-        if ask.wanted.end_stream_action:
+        if request.capabilities.end_stream_action:
             kept.append({"endStreamAction": {}})
         headers = {"Delta-Table-Version": str(snapshot.version)}
-        headers |= answer_header(chosen, ask.wanted, self._settings)
+        headers |= answer_header(chosen, request.capabilities, self._settings)
         return lines_response([encode_line(line) for line in kept], headers)
 
-    def query(self, ask: Ask) -> Response:
+    def query(self, request: TableRequest) -> Response:
         """A snapshot, or with ``startingVersion`` the files that commits added and removed."""
-        given = [k for k in ("version", "timestamp", "startingVersion") if ask.parameters.get(k) is not None]
-        if len(given) > 1:
+        starts = [k for k in ("version", "timestamp", "startingVersion") if request.parameters.get(k) is not None]
+        if len(starts) > 1:
             raise bad_request("Please only provide one of: version,timestamp,startingVersion")
-        if given == ["startingVersion"]:
-            return self._pages.write(ask, self._stream(ask))
-        return self._pages.write(ask, self._snapshot(ask))
+        if starts == ["startingVersion"]:
+            return self._pages.write(request, self._stream(request))
+        return self._pages.write(request, self._snapshot(request))
 
-    def changes(self, ask: Ask) -> Response:
+    def changes(self, request: TableRequest) -> Response:
         """The change data feed of a range."""
-        return self._pages.write(ask, self._changes(ask))
+        return self._pages.write(request, self._changes(request))
 
     # Snapshots
 
-    def _snapshot(self, ask: Ask) -> Answer:
-        parameters, token = ask.parameters, self._pages.read_token(ask)
-        version = self._asked_version(ask.table, parameters)
+    def _snapshot(self, request: TableRequest) -> Answer:
+        parameters, token = request.parameters, self._pages.read_token(request)
+        version = self._asked_version(request.table, parameters)
         travelled = version is not None
         for key in ("includeRefreshToken", "refreshToken"):
             if parameters.get(key) and travelled:
@@ -94,11 +94,11 @@ class TableQueries:
         if token is not None:
             version = int(token["version"])
         elif parameters.get("refreshToken"):
-            version = self._refreshed(ask)
-        snapshot = self._logs.snapshot(ask.table, version)
+            version = self._refreshed(request)
+        snapshot = self._logs.snapshot(request.table, version)
         if self._settings.engine == "reference" and takes_old_engine(parameters):
             check_old_engine(snapshot.protocol)
-        chosen = self._format(ask, snapshot)
+        chosen = self._format(request, snapshot)
         files = HintFilter(snapshot.metadata, snapshot.protocol, parameters, self._settings).kept(snapshot.files)
         if self._settings.limit_hints and parameters.get("limitHint") is not None:
             files = limited(files, int(parameters["limitHint"]))
@@ -106,18 +106,18 @@ class TableQueries:
             files = [_stamped(f, snapshot) for f in files]
         refresh = None
         if parameters.get("includeRefreshToken") and self._settings.refresh_tokens and token is None:
-            body = {"table": str(ask.table), "version": snapshot.version, "id": snapshot.metadata.id}
+            body = {"table": str(request.table), "version": snapshot.version, "id": snapshot.metadata.id}
             refresh = self._signer.token("refresh", body)
-        head = self._head(ask.table, snapshot, chosen, with_version=travelled)
+        head = self._head(request.table, snapshot, chosen, with_version=travelled)
         return Answer(snapshot.version, chosen, head, files, True, refresh, {"version": snapshot.version})
 
-    def _refreshed(self, ask: Ask) -> int:
-        token = str(ask.parameters["refreshToken"])
+    def _refreshed(self, request: TableRequest) -> int:
+        token = str(request.parameters["refreshToken"])
         body = self._signer.read("refresh", token, self._settings.refresh_token_ttl, _EXPIRED_REFRESH)
-        if body["table"] != str(ask.table):
+        if body["table"] != str(request.table):
             raise bad_request("The table specified in the refresh token does not match the table being queried.")
         # Delta Kernel validates the token and answers the newest version all the same.
-        return self._logs.latest(ask.table) if self._settings.engine == "reference" else int(body["version"])
+        return self._logs.latest(request.table) if self._settings.engine == "reference" else int(body["version"])
 
     def _asked_version(self, table: SharedTable, parameters: Mapping[str, Any]) -> int | None:
         version, timestamp = parameters.get("version"), parameters.get("timestamp")
@@ -131,10 +131,10 @@ class TableQueries:
             self._check_start(table, number)
             return number
         times = self._logs.times(table)
-        wanted, newest = millis(str(timestamp)), self._logs.latest(table)
-        found = times.at_or_before(wanted)
-        if found == newest and wanted > times.time(newest):
-            raise times.too_late(wanted)
+        moment_ms, newest = millis(str(timestamp)), self._logs.latest(table)
+        found = times.at_or_before(moment_ms)
+        if found == newest and moment_ms > times.time(newest):
+            raise times.too_late(moment_ms)
         self._check_start(table, found)
         return found
 
@@ -142,10 +142,15 @@ class TableQueries:
         if version < table.start_version:
             raise bad_request(f"You can only query table data since version {table.start_version}.")
 
-    def _format(self, ask: Ask, snapshot: LoggedSnapshot) -> str:
+    def _format(self, request: TableRequest, snapshot: LoggedSnapshot) -> str:
         has_vectors = any(f.vector is not None for f in snapshot.files)
         return choose_format(
-            ask.wanted, self._settings, ask.table, snapshot.protocol, snapshot.metadata, has_vectors=has_vectors
+            request.capabilities,
+            self._settings,
+            request.table,
+            snapshot.protocol,
+            snapshot.metadata,
+            has_vectors=has_vectors,
         )
 
     def _head(
@@ -166,19 +171,19 @@ class TableQueries:
 
     # Commits
 
-    def _stream(self, ask: Ask) -> Answer:
-        parameters, table = ask.parameters, ask.table
+    def _stream(self, request: TableRequest) -> Answer:
+        parameters, table = request.parameters, request.table
         _need_history(table)
         start = _number(parameters["startingVersion"], "startingVersion")
         self._check_start(table, start)
-        end = self._end(ask, start, parameters.get("endingVersion"))
+        end = self._end(request, start, parameters.get("endingVersion"))
         if end < start and parameters.get("endingVersion") is not None:
             raise bad_request(f"startingVersion({start}) must be smaller than or equal to endingVersion({end}).")
         history = parameters.get("includeHistoricalProtocol") is True
-        return self._commits(ask, start, end, self._logs.head(table, start), feed=False, protocols=history)
+        return self._commits(request, start, end, self._logs.head(table, start), feed=False, protocols=history)
 
-    def _changes(self, ask: Ask) -> Answer:
-        parameters, table = ask.parameters, ask.table
+    def _changes(self, request: TableRequest) -> Answer:
+        parameters, table = request.parameters, request.table
         latest = self._logs.head(table)
         if not table.history or not latest.metadata.enabled(CHANGE_DATA_FEED):
             raise bad_request(f"cdf is not enabled on table {table}")
@@ -188,17 +193,17 @@ class TableQueries:
         if ending is not None and parameters.get("endingTimestamp") is not None:
             raise bad_request("Multiple ending arguments provided for CDF read")
         if parameters.get("endingTimestamp") is not None:
-            times, wanted = self._logs.times(table), millis(str(parameters["endingTimestamp"]))
-            ending = times.at_or_before(wanted)
-            if not self._settings.end_after_newest and wanted > times.time(latest.version):
-                raise times.too_late(wanted)
-        end = self._end(ask, start, ending)
+            times, moment_ms = self._logs.times(table), millis(str(parameters["endingTimestamp"]))
+            ending = times.at_or_before(moment_ms)
+            if not self._settings.end_after_newest and moment_ms > times.time(latest.version):
+                raise times.too_late(moment_ms)
+        end = self._end(request, start, ending)
         if end < start:
             raise bad_request(f"CDF range from start {start} to end {end} was invalid. End cannot be before start.")
         history = _flag(parameters.get("includeHistoricalMetadata"))
         head = self._logs.head(table, start) if history else latest
         protocols = _flag(parameters.get("includeHistoricalProtocol"))
-        return self._commits(ask, start, end, head, feed=True, metadata=history, protocols=protocols)
+        return self._commits(request, start, end, head, feed=True, metadata=history, protocols=protocols)
 
     def _range_start(self, table: SharedTable, parameters: Mapping[str, Any]) -> int:
         version, timestamp = parameters.get("startingVersion"), parameters.get("startingTimestamp")
@@ -208,16 +213,16 @@ class TableQueries:
             raise bad_request("Multiple starting arguments provided for CDF read")
         if version is not None:
             return _number(version, "startingVersion")
-        times, wanted = self._logs.times(table), millis(str(timestamp))
+        times, moment_ms = self._logs.times(table), millis(str(timestamp))
         if self._settings.engine == "reference":
-            check_feed_start(times, wanted)
-        return times.at_or_after(wanted)
+            check_feed_start(times, moment_ms)
+        return times.at_or_after(moment_ms)
 
-    def _end(self, ask: Ask, start: int, asked: Any) -> int:
-        token = self._pages.read_token(ask)
+    def _end(self, request: TableRequest, start: int, asked: Any) -> int:
+        token = self._pages.read_token(request)
         if token is not None:
             return int(token["end"])
-        newest = self._logs.latest(ask.table)
+        newest = self._logs.latest(request.table)
         if start > newest:
             raise bad_request(
                 f"Provided start version({start}) for reading change data is invalid. "
@@ -227,7 +232,7 @@ class TableQueries:
 
     def _commits(
         self,
-        ask: Ask,
+        request: TableRequest,
         start: int,
         end: int,
         head: Head,
@@ -237,41 +242,43 @@ class TableQueries:
         protocols: bool = False,
     ) -> Answer:
         if self._settings.engine == "reference":
-            check_old_engine(self._logs.head(ask.table).protocol)
+            check_old_engine(self._logs.head(request.table).protocol)
         items: list[FileAction | dict[str, Any]] = []
         seen: list[tuple[Protocol, Metadata]] = [(head.protocol, head.metadata)]
-        recorded = self._logs.head(ask.table, start).metadata.enabled(CHANGE_DATA_FEED)
+        recorded = self._logs.head(request.table, start).metadata.enabled(CHANGE_DATA_FEED)
         history: list[tuple[int, str, Any]] = []
-        for commit in self._logs.commits(ask.table, start, end):
+        for commit in self._logs.commits(request.table, start, end):
             for kind, found in _heads(commit):
                 protocol, current = seen[-1]
                 seen.append((found, current) if isinstance(found, Protocol) else (protocol, found))
                 recorded = found.enabled(CHANGE_DATA_FEED) if isinstance(found, Metadata) else recorded
-                wanted = metadata if kind == "metaData" else protocols
-                if commit.version > start and wanted:
+                moment_ms = metadata if kind == "metaData" else protocols
+                if commit.version > start and moment_ms:
                     history.append((len(items), kind, (commit.version, found)))
             if feed and not recorded:
                 raise bad_request(
                     f"Error getting change data for range [{start}, {end}] as change data was not recorded "
                     f"for version [{commit.version}]"
                 )
-            items += _files(commit, ask.table, feed=feed)
-        chosen = max((self._commit_format(ask, p, m, items) for p, m in seen), key=lambda f: f == "delta")
+            items += _files(commit, request.table, feed=feed)
+        chosen = max((self._commit_format(request, p, m, items) for p, m in seen), key=lambda f: f == "delta")
         for position, kind, (version, found) in reversed(history):
             if kind == "metaData":
-                items.insert(position, metadata_line(chosen, found, ask.table, version=version))
+                items.insert(position, metadata_line(chosen, found, request.table, version=version))
             elif chosen == "delta":
                 items.insert(position, protocol_line(chosen, found, version))
         stamped = head.version if metadata and feed else start
         lines = [
             protocol_line(chosen, head.protocol, stamped if protocols and chosen == "delta" else None),
-            metadata_line(chosen, head.metadata, ask.table, version=stamped if metadata else None),
+            metadata_line(chosen, head.metadata, request.table, version=stamped if metadata else None),
         ]
         return Answer(start, chosen, lines, items, False, None, {"end": end})
 
-    def _commit_format(self, ask: Ask, protocol: Protocol, metadata: Metadata, items: list[Any]) -> str:
+    def _commit_format(self, request: TableRequest, protocol: Protocol, metadata: Metadata, items: list[Any]) -> str:
         has_vectors = any(isinstance(i, FileAction) and i.vector is not None for i in items)
-        return choose_format(ask.wanted, self._settings, ask.table, protocol, metadata, has_vectors=has_vectors)
+        return choose_format(
+            request.capabilities, self._settings, request.table, protocol, metadata, has_vectors=has_vectors
+        )
 
 
 def _heads(commit: LoggedCommit) -> Iterator[tuple[str, Protocol | Metadata]]:

@@ -56,10 +56,10 @@ def version_after(times: CommitTimes, newest: int, timestamp_ms: int) -> int:
             f"The provided timestamp {timestamp_ms} ms ({show_millis(timestamp_ms)}) is after the latest available version "
             f"{newest}. Please use a timestamp less than or equal to {times.time(newest)} ms.",
         )
-    found = times.at_or_before(timestamp_ms)
-    if found == newest:
+    version = times.at_or_before(timestamp_ms)
+    if version == newest:
         raise bad_request("Not a valid starting timestamp")
-    return found + 1
+    return version + 1
 
 
 def check_feed_start(times: CommitTimes, timestamp_ms: int) -> None:

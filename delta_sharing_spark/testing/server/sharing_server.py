@@ -82,8 +82,8 @@ class SharingServer:
         self._socket = SocketServer((host, port), self)
         self.host, self.port = host, int(self._socket.server_address[1])
         self._thread: threading.Thread | None = None
-        for name, found in _flat(shares or {}):
-            self.add_table(name, found)
+        for name, named_tables in _flat(shares or {}):
+            self.add_table(name, named_tables)
 
     # Life
 
@@ -261,10 +261,10 @@ def _segments(path: str) -> list[str]:
 
 def _flat(shares: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Tables by full name out of nested mappings."""
-    found: list[tuple[str, str]] = []
+    named_tables: list[tuple[str, str]] = []
     for name, value in shares.items():
         if isinstance(value, Mapping):
-            found += _flat(value, f"{prefix}{name}.")
+            named_tables += _flat(value, f"{prefix}{name}.")
         else:
-            found.append((prefix + name, os.fspath(value)))
-    return found
+            named_tables.append((prefix + name, os.fspath(value)))
+    return named_tables

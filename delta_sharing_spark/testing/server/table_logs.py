@@ -92,10 +92,10 @@ class TableLogs:
         newest, identity = self._newest(table)
         key = (table.path, newest if version is None else version, identity)
         with self._lock:
-            found = self._kept.pop(key, None)
-            if found is not None:
-                self._kept[key] = found
-                return found
+            kept = self._kept.pop(key, None)
+            if kept is not None:
+                self._kept[key] = kept
+                return kept
         loaded = self._load(table, key[1])
         with self._lock:
             self._kept[key] = loaded

@@ -103,5 +103,5 @@ def _mark(hit: Sequence[_Hit], how: Rewrite, root: Path, stamp: int) -> list[Liv
     rows = [np.flatnonzero(deleted) for _, deleted in chosen]
     if not rows:
         return []
-    found = write_vectors(root, rows, storage=how.storage, prefix=how.prefix, offsets=how.offsets)
-    return [f.marked(deleted, d, stamp) for (f, deleted), d in zip(chosen, found, strict=True)]
+    descriptors = write_vectors(root, rows, storage=how.storage, prefix=how.prefix, offsets=how.offsets)
+    return [f.marked(deleted, d, stamp) for (f, deleted), d in zip(chosen, descriptors, strict=True)]

@@ -24,8 +24,7 @@ import pyarrow.flight as flight
 from served import Served
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.testing.datafiles import FileStyle
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 TABLE = "bench.file.t"
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("name", pa.string()), ("n", pa.int32())])

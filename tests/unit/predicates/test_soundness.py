@@ -15,10 +15,11 @@ from where_strategies import ROWS, SCHEMA, predicates, table
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.evaluate import evaluate
-from delta_sharing_spark.predicates.file_skipping import BY_PARTITION, KEEP, FileSkipping
+from delta_sharing_spark.predicates.file_skipping import FileSkipping
 from delta_sharing_spark.predicates.row_groups import RowGroupSkipping, leaf_of
+from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
-from delta_sharing_spark.scan.column_resolution import Context, Sources, find_source, leaf_count
+from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaf_count
 from delta_sharing_spark.scan.footer import read_footer
 from delta_sharing_spark.testing.tables.parsed_statistics import parsed_stats
 
@@ -101,8 +102,8 @@ def test_partition_values_decide_exactly_and_with_statistics_soundly(
     passes = any(answer(expression, r) for r in rows)
     reason = skipping.reason(values, stats)
     if passes:
-        assert reason == KEEP
-        assert skipping.reason(values, None) == KEEP
+        assert reason == SkipReason.KEEP
+        assert skipping.reason(values, None) == SkipReason.KEEP
     columns = {name: pa.array([value] * 2, pa.string()) for name, value in values.items()}
     assert list(skipping.reasons(2, columns, lambda places: [stats] * len(places))) == [reason] * 2
 
@@ -146,7 +147,7 @@ def test_row_groups_never_lose_a_row_that_passes(
             fields.append(kind.find(name))
             kind = fields[-1].type
         if path[0] not in names:
-            leaves[path] = leaf_of(schema, fields, lambda f, s: find_source(f, Sources(s), context), leaf_count)
+            leaves[path] = leaf_of(schema, fields, lambda f, s: find_source(f, SourceFields(s), context), leaf_count)
     constants = {name: data.column(name)[0] for name in names}
     may_match = skipping.bind(metadata, leaves, constants, footer.statistics)
     for index in range(metadata.num_row_groups):
@@ -162,7 +163,7 @@ def test_row_groups_never_lose_a_row_that_passes(
 )
 def test_forms_of_one_question_skip_alike(text: str) -> None:
     skipping = FileSkipping(parse_where(text, SCHEMA), SCHEMA, ("i64",))
-    assert skipping.reason({"i64": "8"}, None) == BY_PARTITION
-    assert skipping.reason({"i64": ""}, None) == BY_PARTITION
-    assert skipping.reason({"i64": "7"}, None) == KEEP
-    assert skipping.reason({"i64": "?"}, None) == KEEP
+    assert skipping.reason({"i64": "8"}, None) == SkipReason.PARTITION_VALUES
+    assert skipping.reason({"i64": ""}, None) == SkipReason.PARTITION_VALUES
+    assert skipping.reason({"i64": "7"}, None) == SkipReason.KEEP
+    assert skipping.reason({"i64": "?"}, None) == SkipReason.KEEP

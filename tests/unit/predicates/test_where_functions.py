@@ -10,8 +10,9 @@ from test_where_language import TABLE
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.options import parse_options
-from delta_sharing_spark.predicates.file_skipping import BY_STATISTICS, KEEP, FileSkipping
+from delta_sharing_spark.predicates.file_skipping import FileSkipping
 from delta_sharing_spark.predicates.hints import json_hints
+from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_plan_condition, parse_where
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 
@@ -178,5 +179,5 @@ def test_functions_skip_files_and_are_hints(text: str, hinted: bool) -> None:
     stats = '{{"numRecords":1,"minValues":{0},"maxValues":{0},"nullCount":{{"a":0}}}}'
     before = '{"d":"2022-05-01","ts":"2023-05-01T00:00:00.000Z","s":"aa","a":1}'
     among = '{"d":"2024-05-01","ts":"2024-05-01T00:00:00.000Z","s":"abc","a":7}'
-    assert skipping.reason({}, stats.format(before)) == BY_STATISTICS
-    assert skipping.reason({}, stats.format(among)) == KEEP
+    assert skipping.reason({}, stats.format(before)) == SkipReason.STATISTICS
+    assert skipping.reason({}, stats.format(among)) == SkipReason.KEEP

@@ -1,6 +1,6 @@
 """Spark's own reader over a share (the native lane) beside local Parquet files, the Python source and the JVM connector.
 
-    python benchmarks/native.py                          4,000,000 rows x 9 columns, and 200 columns; TPC-H at scale 0.3
+    python benchmarks/native.py                          4,000,000 rows x 9 columns, and 200 columns; TPC-H at scale 0.1
     python benchmarks/native.py --rows 200000 --wide 20000 --runs 1 --scale 0.02
     python benchmarks/native.py --network                also over 40 ms and 30 MB/s a connection
 
@@ -200,15 +200,15 @@ def compare_tpch(contenders: Contenders, names: list[str], runs: int) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--wide", type=int, default=200_000, help="rows of the table of 200 columns")
-    parser.add_argument("--runs", type=int, default=5, help="of TPC-H and over the network at most 3")
-    parser.add_argument("--scale", type=float, default=0.3, help="of TPC-H; 0 leaves it out")
+    parser.add_argument("--wide", type=int, default=100_000, help="rows of the table of 200 columns")
+    parser.add_argument("--runs", type=int, default=5, help="of TPC-H and over the network at most 2")
+    parser.add_argument("--scale", type=float, default=0.1, help="of TPC-H; 0 leaves it out")
     parser.add_argument("--network", action="store_true", help=f"{LATENCY * 1000:.0f} ms, {BANDWIDTH / 1e6:.0f} MB/s")
     parser.add_argument("--memory", default="3g", help="of Spark's driver")
     given = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python(sys.executable)
     with tempfile.TemporaryDirectory(prefix="native-") as directory:
-        root, few = Path(directory), min(given.runs, 3)
+        root, few = Path(directory), min(given.runs, 2)
         write_table(root / "long", given.rows, 8, 500_000)
         write_wide(root / "wide", given.wide)
         tpch = tables(given.scale) if given.scale else {}
@@ -237,7 +237,7 @@ def main() -> None:
                 totals = compare_tpch(contenders, list(tpch), few)
                 print()
                 head(f"TPC-H, scale {given.scale:g}", list(totals))
-                row("22 queries", list(totals), totals)
+                row(f"22 queries, {few} runs", list(totals), totals)
             if given.network:
                 served.shape(LATENCY, BANDWIDTH)
                 print(f"\nover {LATENCY * 1000:.0f} ms and {BANDWIDTH / 1e6:.0f} MB/s a connection, medians of {few}")

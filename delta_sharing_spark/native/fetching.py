@@ -43,13 +43,20 @@ _FEWEST, _MOST = 2, 32
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Yielded between bytes: the reader may have read all that it wants. Wait so many ``seconds`` for it to say so."""
+    """Yielded between bytes: the reader may have read all that it wants.
+
+    Wait so many ``seconds`` for it to say so after it has read what was sent; ``blindly`` where the system does not tell
+    whether it has.
+    """
 
     seconds: float
+    blindly: float
 
 
-#: Where nothing tells what the reader wants, and where what it read before says that it has enough.
-_UNKNOWN, _ENOUGH = Doubt(0.05), Doubt(0.3)
+#: Where nothing tells what the reader wants; where what it read before says that it has enough; after a taste of more.
+_UNKNOWN, _ENOUGH, _TASTED = Doubt(0.02, 0.05), Doubt(0.05, 0.3), Doubt(0.0, 0.3)
+#: Bytes that are sent to a reader that may have enough.
+_TASTE = 64 << 10
 
 
 @dataclass(slots=True)
@@ -161,14 +168,20 @@ class PlanReader:
         if shown.whole is not None:
             yield from self._whole(number, shown, offset)
             offset = max(offset, layout.data_end)
-        near = _NEAR
+        near, in_doubt = _NEAR, False
         while offset < layout.data_end:
             index = layout.chunk_from(offset)
             chunk = layout.chunks[index] if index < len(layout.chunks) else None
             if chunk is not None and chunk.range.start == offset and chunk.range.length:
-                yield from self._chunk(number, shown, chunk, near)
+                start = offset
+                if in_doubt and chunk.null_in is None:
+                    start = min(offset + _TASTE, chunk.range.end)
+                    yield shown.read(offset, start)
+                    yield _TASTED
+                yield from self._chunk(number, shown, chunk, start, near)
                 offset = chunk.range.end
                 doubt = self._next(number, layout, chunk)
+                in_doubt = doubt is not None
                 if doubt is not None:
                     yield doubt
                     near *= _NEARER
@@ -200,14 +213,17 @@ class PlanReader:
             column=chunk.null_in,
         )
 
-    def _chunk(self, number: int, shown: ShownFile, chunk: Chunk, near: int) -> Iterator[memoryview | Doubt]:
+    def _chunk(
+        self, number: int, shown: ShownFile, chunk: Chunk, start: int, near: int
+    ) -> Iterator[memoryview | Doubt]:
+        """A chunk's bytes from ``start``."""
         if chunk.null_in is not None:
             raise self._null_in(number, chunk)
         buffer = self._expect(number, shown, chunk, near)
         if buffer is None:
-            yield from self._windowed(shown, chunk.range)
+            yield from self._windowed(shown, Range(start, chunk.range.end))
             return
-        for piece in cut(chunk.range, _SENT):
+        for piece in cut(Range(start, chunk.range.end), _SENT):
             yield buffer.read(piece.start, piece.length)
         self._done(number, chunk)
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.fetching import Budget, Doubt, PlanReader
-from delta_sharing_spark.native.peers import is_own_process
+from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.webhdfs import Request
 
@@ -31,6 +31,8 @@ _CONNECTIONS = 512
 #: Seconds: a kept connection may idle; between two looks at whether the sessions still live; a send may take.
 _IDLE, _WATCH, _STALLED = 60.0, 1.0, 600.0
 _MAX_HEAD = 64 << 10
+#: Seconds between two looks at what a reader has not read, at most.
+_LONGEST_PAUSE = 0.05
 
 _LET_GO = "delta-sharing-spark: the plan of this DataFrame was let go, with its session or for newer ones; load the table again"
 
@@ -266,8 +268,8 @@ def _send_rest(connection: socket.socket, pieces: Iterator[memoryview | Doubt]) 
     try:
         for piece in pieces:
             if isinstance(piece, Doubt):
-                if select.select([connection], [], [], piece.seconds)[0]:
-                    return False  # closed, or another request before the end of this answer
+                if _has_enough(connection, piece):
+                    return False
             else:
                 connection.sendall(piece)
         return True
@@ -275,6 +277,16 @@ def _send_rest(connection: socket.socket, pieces: Iterator[memoryview | Doubt]) 
         close = getattr(pieces, "close", None)
         if close is not None:
             close()
+
+
+def _has_enough(connection: socket.socket, doubt: Doubt) -> bool:
+    """Whether a reader closed its connection, or asked for something else, before it read on."""
+    pause = 0.001
+    while unread := unread_by_peer(connection):
+        if select.select([connection], [], [], pause)[0]:
+            return True
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    return bool(select.select([connection], [], [], doubt.blindly if unread is None else doubt.seconds)[0])
 
 
 def _cause(error: DeltaSharingError) -> str:

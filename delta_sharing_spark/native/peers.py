@@ -12,7 +12,8 @@ from pathlib import Path
 _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _HEADER, _REQUEST, _SOCKET_ID = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), struct.Struct("!HH16s16s")
 _ANY = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
-_UID = _HEADER.size + 4 + _SOCKET_ID.size + len(_ANY) + 12
+#: What an answer tells of the socket: seconds to its end, bytes not read by its process, bytes not sent, its owner.
+_TOLD, _TOLD_AT = struct.Struct("=IIII"), _HEADER.size + 4 + _SOCKET_ID.size + len(_ANY)
 _TABLES = (Path("/proc/net/tcp6"), Path("/proc/net/tcp"))
 
 Address = tuple[str, int]
@@ -21,14 +22,19 @@ Address = tuple[str, int]
 def is_own_process(peer: socket.socket) -> bool:
     """Whether a loopback connection comes from a process of this user. True where the system does not tell."""
     theirs, ours = peer.getpeername()[:2], peer.getsockname()[:2]
-    owner = _by_kernel(theirs, ours)
-    if owner is None:
-        owner = _by_table(theirs, ours)
+    told = _by_kernel(theirs, ours)
+    owner = _by_table(theirs, ours) if told is None else told[1]
     return owner is None or owner == os.geteuid()
 
 
-def _by_kernel(theirs: Address, ours: Address) -> int | None:
-    """The uid that owns the other socket, asked of Linux for this one socket; None where it gives no answer."""
+def unread_by_peer(peer: socket.socket) -> int | None:
+    """Bytes that have come to the other end of a loopback connection and were not read; None where that is not told."""
+    told = _by_kernel(peer.getpeername()[:2], peer.getsockname()[:2])
+    return None if told is None else told[0]
+
+
+def _by_kernel(theirs: Address, ours: Address) -> tuple[int, int] | None:
+    """The unread bytes and the owner's uid of the other socket, asked of Linux; None where it gives no answer."""
     family = getattr(socket, "AF_NETLINK", None)
     if family is None:
         return None
@@ -45,9 +51,10 @@ def _by_kernel(theirs: Address, ours: Address) -> int | None:
             answer = asked.recv(4096)
     except OSError:
         return None
-    if len(answer) < _UID + 4 or _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
+    if len(answer) < _TOLD_AT + _TOLD.size or _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
         return None
-    return int(struct.unpack_from("=I", answer, _UID)[0])
+    _, unread, _, owner = _TOLD.unpack_from(answer, _TOLD_AT)
+    return unread, owner
 
 
 def _by_table(theirs: Address, ours: Address) -> int | None:

@@ -85,7 +85,9 @@ def test_both_ways_to_the_owner_agree() -> None:
         with accepted:
             ends = accepted.getpeername()[:2], accepted.getsockname()[:2]
             assert peers._by_table(*ends) == os.geteuid()
-            assert peers._by_kernel(*ends) in (os.geteuid(), None)
+            assert peers._by_kernel(*ends) in ((0, os.geteuid()), None)
+            accepted.sendall(b"four")
+            assert peers.unread_by_peer(accepted) in (4, None)
 
 
 def test_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

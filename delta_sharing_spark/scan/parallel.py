@@ -34,6 +34,9 @@ class _Worker(threading.Thread):
     def run(self) -> None:
         with self._readers.watching():
             self._read()
+        if self._stop_reading.is_set():
+            # Whoever goes away early left batches half made: the allocator keeps their pages, tens of megabytes, for later.
+            pa.default_memory_pool().release_unused()
 
     def _read(self) -> None:
         batches = read_split(self._split)

@@ -174,7 +174,7 @@ def renewal(profile: dict[str, Any], server: Connection, files: int) -> None:
     )
     split, piece = location
     assert isinstance(split.access, UrlAccess)
-    alone = replace(split, slices=(piece,), access=split.access.restricted_to((piece,)))
+    alone = replace(split, slices=(piece,), access=split.access.restricted_to((piece.task,)))
     shared = replace(split, slices=(piece,))
     context = multiprocessing.get_context("spawn")
     for what, chosen in (("a split of one file (narrowed)", alone), (f"a split of {len(split.slices)} files", shared)):

@@ -9,7 +9,7 @@ from typing import Literal
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError, NetworkError, ServerError
 
-_LOG = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 Mode = Literal["url", "dir", "flight"]
 

@@ -13,7 +13,7 @@ from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogStore, parse_
 from delta_sharing_spark.deltalog.segment import Hint, Segment
 from delta_sharing_spark.deltalog.unlisted_log import UnlistedLog
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
@@ -36,9 +36,7 @@ def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
         return UnlistedLog(store, table, refused).segment(hint, version)
     listing = LogListing(entries)
     if usable is not None and not listing.has_checkpoint(version):
-        logger.info(
-            "_last_checkpoint of %s names version %d, which is not there; listing the log", table, usable.version
-        )
+        _log.info("_last_checkpoint of %s names version %d, which is not there; listing the log", table, usable.version)
         listing = LogListing(store.list_from("_delta_log", f"{0:020d}.") or [])
     return listing.segment(version, table)
 
@@ -61,5 +59,5 @@ def _read_hint(store: LogStore) -> tuple[Hint | None, bool]:
         named = parse_name(name) if isinstance(name, str) else None
         return Hint(version, parts, name if named and named.kind in {"v2", "classic"} else None), False
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        logger.warning("_last_checkpoint of %s is corrupt (%s); reading the log without it", store.root, error)
+        _log.warning("_last_checkpoint of %s is corrupt (%s); reading the log without it", store.root, error)
         return None, False

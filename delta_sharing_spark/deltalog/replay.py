@@ -20,7 +20,7 @@ from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.types import Struct
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 #: Bytes of commits that are parsed together.
 _GROUP_BYTES = 1 << 20
@@ -165,7 +165,7 @@ def _retry_once_if_vanished(
     try:
         return load(store, find_segment(store, version, table), table)
     except _FileVanished as vanished:
-        logger.info("%s of %s went while its log was read; reading it once more", vanished.path, table)
+        _log.info("%s of %s went while its log was read; reading it once more", vanished.path, table)
     try:
         return load(store, find_segment(store, version, table), table)
     except _FileVanished as vanished:

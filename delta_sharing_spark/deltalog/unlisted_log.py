@@ -22,7 +22,7 @@ from delta_sharing_spark.deltalog.segment import (
 )
 from delta_sharing_spark.errors import CredentialError, LogError, VersionError
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 #: Files asked for at once.
 _WINDOW = 16
@@ -181,7 +181,7 @@ class UnlistedLog:
         self._confirm()
         if complete:
             return CheckpointFiles(hint.version, kind, paths)
-        logger.info("_last_checkpoint of %s names version %d, which is not there", self.table, hint.version)
+        _log.info("_last_checkpoint of %s names version %d, which is not there", self.table, hint.version)
         return None
 
     def _commits(self, versions: Sequence[int]) -> list[CommitFile | None]:

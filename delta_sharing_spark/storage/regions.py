@@ -9,7 +9,7 @@ import requests
 
 from delta_sharing_spark.storage.library_errors import StorageSettings
 
-_LOG = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 DEFAULT_REGION = "us-east-1"
 
@@ -36,7 +36,7 @@ def _asked(bucket: str, proxy: str | None, ca_bundle: str | None, timeout: float
                 allow_redirects=False,
             )
         except requests.RequestException as error:
-            _LOG.warning("the region of bucket %s could not be asked for (%s)", bucket, type(error).__name__)
+            _log.warning("the region of bucket %s could not be asked for (%s)", bucket, type(error).__name__)
             return DEFAULT_REGION
         return answer.headers.get("x-amz-bucket-region") or DEFAULT_REGION
 

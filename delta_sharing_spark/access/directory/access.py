@@ -20,7 +20,7 @@ from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.storage.ranges import ByteSource, Part
 
-_LOG = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _storages: ProcessCache[tuple[str, StorageSettings], Storage] = ProcessCache(64)
 
@@ -135,7 +135,7 @@ class DirectoryLease:
         issuer = self._access.issuer
         if issuer is None or refusals > MAX_RENEWALS:
             raise self._final(storage, name)
-        _LOG.info("the storage refused %s with the token %s; renewing it", name, storage.credential)
+        _log.info("the storage refused %s with the token %s; renewing it", name, storage.credential)
         if self._token.uuid == storage.credential:
             self._token = TOKENS.get(issuer, self._token.location, refused=self._token)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from delta_sharing_spark.sharing.profile import Profile
     from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 
-_LOG = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 #: A token is renewed this many seconds before it expires, or when a tenth of its life is left if that is less.
 _MARGIN_SECONDS = 300.0
@@ -216,7 +216,7 @@ class TokenCache:
                 if kept.token is None:
                     self._kept.forget((issuer, location))
                 raise
-            _LOG.info("obtained %s", kept.token)
+            _log.info("obtained %s", kept.token)
             return kept.token
 
     def put(self, issuer: Issuer, location: Location, token: StorageToken) -> None:

@@ -22,7 +22,7 @@ from delta_sharing_spark.testing.server.responses import FileBody, Refusal, Resp
 if TYPE_CHECKING:
     from delta_sharing_spark.testing.server.sharing_server import SharingServer
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 #: Bodies up to this size are written together with their headers.
 _JOINED = 256 << 10
@@ -65,7 +65,7 @@ class SocketServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exc_info()[1]
         if not isinstance(error, (ConnectionError, TimeoutError)):
-            logger.error("the connection from %s failed", client_address, exc_info=error)
+            _log.error("the connection from %s failed", client_address, exc_info=error)
             self.sharing.failures.append(repr(error))
 
 
@@ -143,7 +143,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         except Refusal as refusal:
             return refusal.response()
         except Exception as error:  # a bug here must reach the test as a 500, not end the connection
-            logger.exception("%s %s failed", self.command, path)
+            _log.exception("%s %s failed", self.command, path)
             sharing.failures.append(repr(error))
             return Refusal(500, "INTERNAL_ERROR", "").response()
 

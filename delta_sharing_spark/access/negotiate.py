@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError, NetworkError, ServerError
 
-_log = logging.getLogger(__name__)
 
 Mode = Literal["url", "dir", "flight"]
 

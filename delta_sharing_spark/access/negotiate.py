@@ -8,7 +8,6 @@ from typing import Literal
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError, NetworkError, ServerError
 
-
 Mode = Literal["url", "dir", "flight"]
 
 #: With both modes on offer, tables of more files than this are read by directory.

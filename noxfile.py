@@ -103,7 +103,7 @@ def unit(session: nox.Session) -> None:
 
 @nox.session(name="fuzz-sql")
 def fuzz_sql(session: nox.Session) -> None:
-    """Queries drawn anew, by client.sql against whole tables: 1,000 on classic Spark, 200 over Connect; nightly."""
+    """Queries drawn anew, by client.sql on both lanes against whole tables: 1,000 classic, 200 over Connect; nightly."""
     env = spark_environment(session)
     install(session, "-e", EVERYTHING, groups=["test"])
     seed = int.from_bytes(os.urandom(4), "big")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -49,6 +50,7 @@ def main() -> int:
     parser.add_argument("--reference-python", required=True, help="a Python that has delta-sharing installed")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers end with this process
     try:
         home = find_or_build()
     except LookupError as missing:

@@ -103,6 +103,14 @@ def _in_order(
     ready: int,
 ) -> Generator[pa.RecordBatch, None, None]:
     stop, readers = threading.Event(), RunningReaders()
+    over: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def close() -> None:
+        over.get()
+        stop.set()
+        readers.close()
+
+    threading.Thread(target=close, name="delta-sharing-closing", daemon=True).start()
     waiting = iter(splits)
     running: list[_Worker] = []
     try:
@@ -121,5 +129,5 @@ def _in_order(
             if progress is not None:
                 progress(worker._split.index)
     finally:
-        stop.set()
-        readers.close()
+        # Perhaps in the garbage collector, within any thread that holds any lock: this queue alone may be used there.
+        over.put(None)

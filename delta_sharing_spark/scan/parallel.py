@@ -110,10 +110,10 @@ def _in_order(
         stop.set()
         readers.close()
 
-    threading.Thread(target=close, name="delta-sharing-closing", daemon=True).start()
     waiting = iter(splits)
     running: list[_Worker] = []
     try:
+        threading.Thread(target=close, name="delta-sharing-closing", daemon=True).start()
         while True:
             while len(running) < workers and (split := next(waiting, None)) is not None:
                 running.append(_Worker(split, stop, readers, ready))

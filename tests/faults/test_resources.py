@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,8 @@ import pytest
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network.connections import ReadCancelled
+from delta_sharing_spark.scan import split_reader
+from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
 from delta_sharing_spark.scan.split_reader import CONNECTIONS, _SplitReader, read_split
 from delta_sharing_spark.spark import inline_secrets
@@ -144,6 +147,40 @@ def test_closed_at_a_renewal(server: BucketServer, slow: str, name: str) -> None
     until(lambda: not ours())
     waiting.join(20)
     assert not waiting.is_alive()
+
+
+def test_abandoned_and_collected_within_the_lock_of_its_own_pool(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector may run in a thread of the reader that it ends, wherever that is: here as it submits its first file."""
+    submitting, abandoned = threading.Event(), threading.Event()
+
+    class CollectingPool(ThreadPoolExecutor):
+        def submit(self, *given: Any, **named: Any) -> Future[Any]:
+            if threading.current_thread().name == "delta-sharing-split-1":
+                submitting.set()
+                assert abandoned.wait(60)
+            return super().submit(*given, **named)
+
+        def _adjust_thread_count(self) -> None:  # called by submit, which holds the pool's lock
+            if abandoned.is_set():
+                gc.collect()
+            super()._adjust_thread_count()
+
+    monkeypatch.setattr(split_reader, "ThreadPoolExecutor", CollectingPool)
+    first = planned(server, maxSplitBytes="1g")
+    batches = read_splits([first, replace(first, index=1)], workers=2)
+    next(batches)
+    until(submitting.is_set)
+    cycle: list[object] = [batches]
+    cycle.append(cycle)
+    gc.disable()
+    try:
+        del batches, cycle
+        abandoned.set()
+        until(lambda: not ours())
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", ["s.d.t", "s.d.dir"])

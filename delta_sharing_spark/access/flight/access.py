@@ -60,8 +60,9 @@ class FlightAccess:
 
     def _conformed(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
         """The rows of all endpoints in the scan's schema, whatever the limit."""
+        from delta_sharing_spark.access.flight.received_rows import require_sound
         from delta_sharing_spark.scan.column_resolution import Context
-        from delta_sharing_spark.scan.transform import conform, plan_columns
+        from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
         from delta_sharing_spark.schema.arrow import arrow_schema
         from delta_sharing_spark.schema.mapping import without_mapping
 
@@ -70,11 +71,13 @@ class FlightAccess:
         for part in split.slices:
             if part.start:
                 continue  # an endpoint is not cut: it belongs to the slice that its beginning lies in
-            context, columns = Context(spec.table, part.task.id, "none"), None
+            context, sent = Context(spec.table, part.task.id, "none"), None
+            columns: Columns = ()
             for batch in self._endpoint(part.task, split.index):
-                if columns is None:
+                if batch.schema != sent:  # another try may have come to another gateway
                     _require_columns(batch.schema, wanted, spec.table)
-                    columns = plan_columns(batch.schema, wanted, {}, context)
+                    sent, columns = batch.schema, plan_columns(batch.schema, wanted, {}, context)
+                require_sound(batch, spec.table, self.gateway.uri)
                 yield conform(batch, columns, wanted, schema, context)
 
     def _endpoint(self, task: FileTask, number: int) -> Generator[pa.RecordBatch, None, None]:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.flight as flight
 import pytest
 from calling import TOKEN
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.access.flight.connection import Endpoint
+from delta_sharing_spark.access.flight.access import FlightAccess
+from delta_sharing_spark.access.flight.connection import Endpoint, GatewayAddress
 from delta_sharing_spark.access.flight.table import _task
 from delta_sharing_spark.errors import (
     DeltaSharingError,
     NetworkError,
     NotFoundError,
     OptionError,
+    ResponseError,
     UnauthenticatedError,
 )
 from delta_sharing_spark.flight.gateway import FlightGateway
@@ -139,3 +144,53 @@ def test_options_that_do_not_go_with_a_gateway(options: dict[str, str]) -> None:
 @pytest.mark.parametrize("size", [2**70, -5, 0.5, "x", None])
 def test_an_endpoint_of_no_plausible_size_is_planned_as_one_of_unknown_size(size: object) -> None:
     assert _task(Endpoint("dGlja2V0", about={"bytes": size}), "endpoint 0").size == 0
+
+
+class _Sender(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow is untyped
+    """A gateway that answers every ticket with the same stream."""
+
+    def __init__(self, stream: Callable[[], flight.FlightDataStream]) -> None:
+        self._stream = stream
+        super().__init__("grpc+tcp://127.0.0.1:0")
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
+        return self._stream()
+
+
+def rows_with(notes: pa.Array) -> pa.RecordBatch:
+    return pa.record_batch({"id": pa.array(range(len(notes)), pa.int64()), "note": notes, "day": ["a"] * len(notes)})
+
+
+@pytest.mark.parametrize("offset", [2_000_000_000, -2_000_000_000, 5])
+def test_offsets_that_point_elsewhere_are_refused_before_they_are_followed(behind: SharingClient, offset: int) -> None:
+    """Arrow ends the process, or shows its memory, where it follows one; 5 is that of a later value."""
+    notes = pa.Array.from_buffers(
+        pa.string(), 3, [None, pa.py_buffer(np.array([0, offset, 2, 3], np.int32)), pa.py_buffer(b"abcdef")]
+    )
+    with _Sender(lambda: flight.GeneratorStream(rows_with(notes).schema, iter([rows_with(notes)]))) as server:
+        split = behind.table("sh.sc.t").scan().plan().splits[0]
+        split = replace(split, access=FlightAccess(GatewayAddress(f"grpc+tcp://127.0.0.1:{server.port}")))
+        with pytest.raises(ResponseError, match=r"damaged rows of sh\.sc\.t \(column 'note'"):
+            list(read_split(split))
+
+
+def test_another_try_may_have_other_columns(behind: SharingClient) -> None:
+    """As of a gateway of another version: by name, whatever their order."""
+    first = rows_with(pa.array(["x", "y"]))
+
+    def breaking_off() -> Any:
+        yield first
+        raise flight.FlightUnavailableError("gone")
+
+    streams = [
+        flight.GeneratorStream(first.schema, breaking_off()),
+        flight.RecordBatchStream(
+            pa.Table.from_batches([first, rows_with(pa.array(["z", None]))]).select(["day", "note", "id"])
+        ),
+    ]
+    with _Sender(lambda: streams.pop(0)) as server:
+        split = behind.table("sh.sc.t").scan().plan().splits[0]
+        split = replace(split, access=FlightAccess(GatewayAddress(f"grpc+tcp://127.0.0.1:{server.port}")))
+        found = pa.Table.from_batches(read_split(split))
+    assert found["note"].to_pylist() == ["x", "y", "z", None]
+    assert found["id"].to_pylist() == [0, 1, 0, 1]

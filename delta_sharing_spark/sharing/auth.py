@@ -48,6 +48,7 @@ class _Token:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.value: str | None = None
+        self.carry_until = 0.0
         self.renew_at = 0.0
         self.ends_at = 0.0
 
@@ -78,17 +79,11 @@ def authorization(profile: Profile, settings: NetworkSettings, *, refused: str |
     if profile.type == "basic":
         pair = f"{profile.username}:{profile.password}".encode()
         return f"Basic {base64.b64encode(pair).decode('ascii')}"
-    token = _tokens.get_or_make(profile, _Token)
-    with token.lock:
-        if token.value is None or settings.clock() >= token.ends_at or refused == f"Bearer {token.value}":
-            _renew(token, profile, settings)
-        elif settings.clock() >= token.renew_at:
-            _renew_early(token, profile, settings)
-        return f"Bearer {token.value}"
+    return f"Bearer {_current_token(profile, settings, refused=refused)[0]}"
 
 
 def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | Literal["token"]) -> Profile | None:
-    """What executors ask the sharing server with.
+    """What executors ask the sharing server with. An access token has half its life left, where another can be had.
 
     Args:
         profile: The recipient's.
@@ -106,9 +101,8 @@ def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | L
             "carryProfile=token: the profile signs in with a password and has no token that could be carried instead; "
             "set carryProfile to true, or to false"
         )
-    value = authorization(profile, settings).removeprefix("Bearer ")
-    token = _tokens.get_or_make(profile, _Token)
-    left = timedelta(seconds=min(max(0.0, token.ends_at - settings.clock()), _LONGEST_LIFE))
+    value, ends_at = _current_token(profile, settings, to_carry=True)
+    left = timedelta(seconds=min(max(0.0, ends_at - settings.clock()), _LONGEST_LIFE))
     ends = datetime.now(timezone.utc) + left
     return Profile(profile.endpoint, bearer_token=value, expiration_time=ends.isoformat(), is_carried=True)
 
@@ -118,10 +112,26 @@ def renewable(profile: Profile) -> bool:
     return profile.type.startswith("oauth_")
 
 
+def _current_token(
+    profile: Profile, settings: NetworkSettings, *, refused: str | None = None, to_carry: bool = False
+) -> tuple[str, float]:
+    """An OAuth token that is still good, and its end by the settings' clock."""
+    token = _tokens.get_or_make(profile, _Token)
+    with token.lock:
+        now = settings.clock()
+        if token.value is None or now >= token.ends_at or refused == f"Bearer {token.value}":
+            _renew(token, profile, settings)
+        elif now >= (token.carry_until if to_carry else token.renew_at):
+            _renew_early(token, profile, settings)
+        assert token.value is not None
+        return token.value, token.ends_at
+
+
 def _renew(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
     token.value, life = _exchange(profile, settings)
     now = settings.clock()
-    token.renew_at, token.ends_at = now + life - min(_MARGIN, life / 10), now + life
+    token.carry_until, token.ends_at = now + life / 2, now + life
+    token.renew_at = token.ends_at - min(_MARGIN, life / 10)
 
 
 def _renew_early(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
@@ -130,7 +140,8 @@ def _renew_early(token: _Token, profile: Profile, settings: NetworkSettings) -> 
     try:
         _renew(token, profile, replace(settings, retry_seconds=min(_EARLY, left, settings.retry_seconds)))
     except (NetworkError, UnavailableError) as error:
-        token.renew_at = settings.clock() + min(_PAUSE, left / 2)
+        token.carry_until = settings.clock() + min(_PAUSE, left / 2)
+        token.renew_at = max(token.renew_at, token.carry_until)
         _log.warning("the OAuth token could not be renewed yet, it is valid for %.0f s more: %s", left, error)
 
 

@@ -28,6 +28,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing import auth
+from delta_sharing_spark.sharing.profile import load_profile
 
 
 @pytest.fixture(autouse=True)
@@ -174,6 +175,35 @@ def test_a_token_is_renewed_before_it_ends(
     clock.time += int(life) - kept - 0.5
     rest.table_version(NAME)
     assert tokens_asked(server) == 2
+
+
+def test_a_token_to_carry_has_half_its_life_left(
+    server: ScriptedServer, rest_of: Rest, clock: Clock, settings: NetworkSettings
+) -> None:
+    """Executors cannot renew it. While the token endpoint is down, the one at hand is carried."""
+    issue(server)
+    profile = load_profile({"endpoint": server.endpoint, **oauth_of(server)})
+    rest = rest_of(server, **oauth_of(server))
+
+    def carried() -> tuple[str | None, int]:
+        found = auth.carried_profile(profile, settings, "token")
+        assert found is not None
+        assert found.expires is not None
+        return found.bearer_token, round((found.expires - datetime.now(timezone.utc)).total_seconds(), -2)
+
+    assert carried() == ("t1-s3cret", 3600)
+    clock.time += 1750
+    assert carried() == ("t1-s3cret", 1800)
+    clock.time += 100
+    rest.table_version(NAME)
+    assert tokens_asked(server) == 1, "who can renew it uses it longer"
+    assert carried() == ("t2-s3cret", 3600)
+    clock.time += 1900
+    server.on("/oauth", refusal(503))
+    asked = tokens_asked(server)
+    assert carried() == carried() == ("t2-s3cret", 1700)
+    assert tokens_asked(server) > asked
+    rest.table_version(NAME)
 
 
 def test_a_token_is_renewed_once_after_a_401(server: ScriptedServer, rest_of: Rest) -> None:

@@ -42,7 +42,8 @@ def find_or_build() -> Path:
     if not (RECIPE / "build.sh").is_file():
         raise LookupError(f"skipped: no {RECIPE}, which builds the reference server and brings an S3 emulator")
     home = Path(os.environ.get("REFSERVER_DIR") or Path(tempfile.gettempdir()) / "refserver")
-    if (home / "classes").is_dir() and (home / "server.cp").is_file():
+    # Compiled last of all: a build that was interrupted is begun anew.
+    if (home / "classes" / "io" / "delta" / "sharing" / "server" / "DeltaSharingService.class").is_file():
         return home
     if "SHARING_MIRROR" not in os.environ:
         raise LookupError(

@@ -41,8 +41,6 @@ class StorageLogStore:
         self._known = None if version is None else in_log(commit_name(version))
         self._seen_at = float("-inf")
         self._lock = threading.Lock()
-        #: Whether a listing was refused so far.
-        self.listing_refused = False
 
     def read(self, path: str) -> bytes:
         """See ``LogStore.read``."""
@@ -68,7 +66,6 @@ class StorageLogStore:
                 lambda storage: storage.list_from(location, start_name, what=f"listing {relative_dir}"),
             )
         except PermissionError:
-            self.listing_refused = True
             return None
         except FileNotFoundError:
             return []

@@ -218,6 +218,9 @@ def test_module_functions(server: SharingServer, tmp_path: Path) -> None:
     ("arguments", "error", "message"),
     [
         ({"columns": "n"}, OptionError, "a list of names"),
+        ({"columns": 1.5}, OptionError, "a list of names"),
+        ({"columns": ["n", 1]}, OptionError, "a list of names"),
+        ({"columns": 10**400}, OptionError, "a list of names"),
         ({"columns": ["m"]}, SchemaError, "no column 'm'"),
         ({"limit": -1}, OptionError, "limit"),
         ({"version": 1, "timestamp": "2026-01-01"}, OptionError, "either"),

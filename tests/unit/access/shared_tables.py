@@ -58,10 +58,11 @@ def opened(
     endpoint: str | None = None,
     profile: Profile = PROFILE,
     retry_seconds: float = 2,
+    seconds: float = 120,  # a machine under load opens no connection in the ten that users wait
     **options,
 ) -> TableDirectory:
     settings = StorageSettings(endpoint=endpoint, retry_seconds=retry_seconds, first_wait=0.01)
-    return open_directory(profile, NetworkSettings(), NAME, head, settings=settings, **options)
+    return open_directory(profile, NetworkSettings(), NAME, head, settings=settings, seconds=seconds, **options)
 
 
 def falling_back(by_directory: Callable[[], Any]) -> TableOpener:

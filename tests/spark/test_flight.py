@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +87,62 @@ def test_batch_feed_and_stream(
     feed = load(name, **through, readChangeFeed="true", startingVersion="1").select("id", "_change_type").collect()
     assert sorted(tuple(row) for row in feed) == sorted(changes)
     assert sorted(r.id for r in read.collect()) == list(range(40)), "a loaded DataFrame stays at its version"
+
+
+def test_a_gateway_killed_under_a_task(
+    spark: Any, load: Any, tmp_path: Path, server: SharingServer, profile: str, table: DeltaTableBuilder
+) -> None:
+    """Started again it is one more try; else one error that names it."""
+    name = f"share.spark.killed_{abs(hash(str(table.path))) % 10**9}"
+    server.add_table(name, table.path, access_modes=("url",))
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "key").write_text("0f" * 32)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        uri = f"grpc+tcp://127.0.0.1:{free.getsockname()[1]}"
+    command = [
+        sys.executable,
+        "-c",
+        "from delta_sharing_spark.cli import main; main()",
+        "flight",
+        profile,
+        "--listen",
+        uri,
+    ]
+    command += ["--token-file", str(tmp_path / "token"), "--ticket-key", str(tmp_path / "key")]
+
+    def started() -> subprocess.Popen[str]:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert uri in process.stdout.readline()
+        return process
+
+    def killed_under(frame: Any) -> Any:
+        silent = server.faults.add("data", times=None, stall=60.0)
+        try:
+            counting = pool.submit(frame.count)
+            until = time.monotonic() + 120
+            while not silent.hits and time.monotonic() < until:
+                time.sleep(0.05)
+            assert silent.hits
+            running.kill()
+            running.communicate()
+        finally:
+            server.faults.clear()
+        return counting
+
+    through = {"gateway": uri, "gatewayTokenFile": str(tmp_path / "token")}
+    running = started()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            frame, impatient = load(name, **through), load(name, **through, retryTimeout="1s")
+            counting = killed_under(frame.where("s like 'row%'"))
+            running = started()
+            assert counting.result(120) == 40
+            counting = killed_under(impatient.where("s like 'row%'"))
+            with pytest.raises(Exception, match=re.escape(uri)) as caught:
+                counting.result(120)
+            assert "NetworkError" in str(caught.value)
+            assert "Traceback" not in str(caught.value)
+    finally:
+        running.kill()
+        running.wait()

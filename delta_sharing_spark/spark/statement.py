@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, ParseException
@@ -48,7 +49,10 @@ def require_query(spark: SparkSession, text: str) -> None:
             _parse(spark, wrapped)
     except ParseException as refused:
         if not is_connect(spark):
-            _parse(spark, text)  # its own error, if it is no statement at all
+            from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+            with suppress(Py4JJavaError):  # a script on Spark 4.0, whose error PySpark has no class for
+                _parse(spark, text)  # its own error, if it is no statement at all
         first_line = str(refused).strip().partition("\n")[0]
         raise PredicateError(f"Spark does not read this as a query ({first_line}); {_ADVICE}", position=0) from refused
 

@@ -201,6 +201,7 @@ def open_directory(
         driving,
         # Without another way a busy machine is waited for as long as the decision may take.
         connect_timeout=min(driving.connect_timeout, seconds * (_SILENCE if has_fallback else 0.8)),
+        read_timeout=min(driving.read_timeout, seconds * 0.8),
         retry_seconds=min(driving.retry_seconds, seconds * 0.4),
     )
 
@@ -220,7 +221,8 @@ def open_directory(
                 raise  # else the log is read as patiently as the settings say
         return token
 
-    opening = seconds * (1 - _SILENCE) if has_fallback else seconds
+    # The time-outs end what is silent; where nothing else can be tried, a busy machine has longer to come to its answers.
+    opening = seconds * (1 - _SILENCE if has_fallback else 3)
     tokens = _together(connect, (root, *others), opening, name)
     issuing = carried_profile(profile, transport, carry_profile)
     if issuing is not None and isinstance(asking, SharingIssuer):

@@ -435,7 +435,7 @@ def test_a_storage_that_falls_silent_while_the_log_is_read_is_given_up_for_url(
 
 def test_a_server_that_does_not_answer_is_given_up(table: DeltaTableBuilder) -> None:
     with pytest.raises(NetworkError, match="within 1 s"):
-        opened(head_of(table, LOCATION), issuer=CountingIssuer(delay=3), seconds=0.5 + 0.4)
+        opened(head_of(table, LOCATION), issuer=CountingIssuer(delay=5), seconds=0.4)
 
 
 def test_the_access_shows_no_secret(table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:

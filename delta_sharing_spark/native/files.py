@@ -29,7 +29,7 @@ from delta_sharing_spark.storage.ranges import ByteSource
 _log = logging.getLogger(__name__)
 
 #: Files of at most this many bytes are fetched whole with their footer.
-WHOLE_FILE = 1 << 20
+WHOLE_FILE = 256 << 10
 #: Bytes of decoded rows in a row group of a rewritten file.
 _ROW_GROUP_BYTES = 64 << 20
 

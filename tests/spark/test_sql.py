@@ -407,7 +407,7 @@ PROVED = [
     ("SELECT o.id FROM @.orders o JOIN @.customers c ON o.cust = c.cust WHERE o.day >= DATE'2024-01-10' AND upper(o.note) = 'RED' AND c.city IN ('Rome', 'Oslo') AND o.price < 50",
      [["`day` >= DATE'2024-01-10'", "`price` < CAST('50.0' AS DOUBLE)", "`cust` IS NOT NULL"], ["`city` IN ('Rome', 'Oslo')", "`cust` IS NOT NULL"]]),
     ("SELECT id FROM @.orders WHERE note = 'it\\'s' AND at > TIMESTAMP'2024-01-01 05:00:00'", [["`at` > TIMESTAMP'2024-01-01 05:00:00Z'"]]),
-    ("SELECT a.id FROM (SELECT * FROM @.orders LIMIT 59) a LEFT JOIN @.customers c ON c.cust > 3 AND a.cust = c.cust WHERE a.id > 50", [["none"], ["`cust` > 3"]]),
+    ("SELECT a.id FROM (SELECT * FROM @.orders ORDER BY id LIMIT 59) a LEFT JOIN @.customers c ON c.cust > 3 AND a.cust = c.cust WHERE a.id > 50", [["none"], ["`cust` > 3"]]),
     ("SELECT id FROM @.orders WHERE note = 'x) AND (id = 3' OR id > 58", [["none"]]),
     ("SELECT info.tag FROM @.customers WHERE info.tag LIKE 'a%' AND info.id > 0 AND day(current_date()) > 0", [["none"]]),
     ("SELECT info.tag FROM @.customers WHERE info.tag LIKE 'a%' AND info.id > 0", [["`info`.`tag` LIKE 'a%'", "`info`.`id` > 0"]]),

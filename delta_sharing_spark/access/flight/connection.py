@@ -203,13 +203,25 @@ def _connect(address: GatewayAddress) -> Any:
 
 def _endpoint(endpoint: Any, uri: str) -> Endpoint:
     end = endpoint.expiration_time
-    locations = [location.uri.decode() for location in endpoint.locations]
     return Endpoint(
         base64.b64encode(endpoint.ticket.ticket).decode(),
-        tuple(location for location in locations if not location.startswith("arrow-flight-reuse-connection:")),
+        _locations(endpoint, uri),
         None if end is None else end.value / 1e9,
         _object(endpoint.app_metadata, uri),
     )
+
+
+def _locations(endpoint: Any, uri: str) -> tuple[str, ...]:
+    """Where else an endpoint's rows are; they get the gateway's token, so that they have to be encrypted where it is."""
+    locations = [location.uri.decode() for location in endpoint.locations]
+    others = [location for location in locations if not location.startswith("arrow-flight-reuse-connection:")]
+    for other in others:
+        if uri.lower().startswith("grpc+tls:") and not other.lower().startswith("grpc+tls:"):
+            raise ResponseError(
+                f"the Flight gateway {uri} names {other[:200]} to read from, without the TLS that it has itself; "
+                f"ask its operator to advertise grpc+tls:// addresses"
+            )
+    return tuple(others)
 
 
 def _object(data: bytes, uri: str) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from calling import TOKEN
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.access.flight.access import FlightAccess
-from delta_sharing_spark.access.flight.connection import Endpoint, GatewayAddress
+from delta_sharing_spark.access.flight.connection import Endpoint, GatewayAddress, GatewayConnection
 from delta_sharing_spark.access.flight.table import _task
 from delta_sharing_spark.errors import (
     DeltaSharingError,
@@ -194,3 +194,23 @@ def test_another_try_may_have_other_columns(behind: SharingClient) -> None:
         found = pa.Table.from_batches(read_split(split))
     assert found["note"].to_pylist() == ["x", "y", "z", None]
     assert found["id"].to_pylist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("location", ["grpc+tcp://127.0.0.1:1", "grpc+tls://127.0.0.1:1"])
+def test_a_gateway_with_tls_hands_its_callers_token_to_none_without(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = flight.FlightEndpoint(b"ticket", [location, "arrow-flight-reuse-connection://?"])
+    info = flight.FlightInfo(pa.schema([]), flight.FlightDescriptor.for_command(b"{}"), [endpoint])
+
+    class Named:
+        def get_flight_info(self, *_: object) -> flight.FlightInfo:
+            return info
+
+    monkeypatch.setattr(GatewayConnection, "_client", lambda self: Named())
+    secure = GatewayConnection(GatewayAddress("grpc+tls://127.0.0.1:9", "token"))
+    if location == "grpc+tls://127.0.0.1:1":
+        assert secure.flight({}).endpoints[0].locations == (location,)
+    else:
+        with pytest.raises(ResponseError):
+            secure.flight({})

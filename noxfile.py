@@ -55,7 +55,7 @@ def tests(session: nox.Session) -> None:
     # TPC-H compares answers, not sessions: once is enough.
     connect = ["tests/spark", "--spark-mode=connect", "--ignore=tests/spark/test_tpch.py"]
     without_spark = ["tests", "-m", "not spark and not emulators"]
-    side_by_side(session, [[without_spark, connect], [["tests", "-m", "spark"]]], env)
+    side_by_side(session, [[without_spark], [["tests", "-m", "spark"], connect]], env)
 
 
 @nox.session(reuse_venv=True)

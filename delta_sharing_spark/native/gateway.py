@@ -113,6 +113,11 @@ class Gateway:
             connections = list(self._connections)
             for _ in range(self._workers):
                 self._arrived.put(None)
+        # The thread ends before the descriptor is free: it would take the clients of whoever has that number next.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5)
         self._listener.close()
         for connection in connections:
             with suppress(OSError):
@@ -120,8 +125,6 @@ class Gateway:
         for reader, _ in plans.values():
             reader.close()
         self._budget.close()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(5)
 
     def _serve(self) -> None:
         watched = time.monotonic()

@@ -52,7 +52,8 @@ class RawServer:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.clients = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -70,6 +71,10 @@ class RawServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Its thread ends before the descriptor is free: it would take the clients of whoever has that number next.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
         self._listener.close()
 
 

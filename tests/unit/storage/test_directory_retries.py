@@ -47,10 +47,6 @@ def opened(server: BucketServer, directory: Path, scheme: str, **settings: Any) 
     else:
         secret = AzureSas(vended["azureUserDelegationSas"]["sasToken"])
     location = parse_location(str(table.location))
-    settings = {
-        "read_timeout": 15,
-        **settings,
-    }  # the default, minutes, would be waited for on a loopback that lost a packet
     return Storage(location, secret, StorageSettings(endpoint=server.storage_endpoint, retry_seconds=60, **settings))
 
 

@@ -223,7 +223,8 @@ class PlanReader:
         if buffer is None:
             yield from self._windowed(shown, Range(start, chunk.range.end))
             return
-        for piece in cut(Range(start, chunk.range.end), _SENT):
+        # A small chunk may have been tasted whole: nothing is left of it then.
+        for piece in cut(Range(start, chunk.range.end), _SENT) if start < chunk.range.end else ():
             yield buffer.read(piece.start, piece.length)
         self._done(number, chunk)
 

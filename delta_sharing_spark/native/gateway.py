@@ -32,6 +32,8 @@ _CONNECTIONS = 512
 _IDLE, _WATCH, _STALLED = 60.0, 1.0, 600.0
 _MAX_HEAD = 64 << 10
 #: Seconds between two looks at what a reader has not read, at most.
+#: Seconds that bytes may lie unread before more are sent all the same.
+_UNREAD = 2.0
 _LONGEST_PAUSE = 0.05
 
 _LET_GO = "delta-sharing-spark: the plan of this DataFrame was let go, with its session or for newer ones; load the table again"
@@ -284,8 +286,9 @@ def _send_rest(connection: socket.socket, pieces: Iterator[memoryview | Doubt]) 
 
 def _has_enough(connection: socket.socket, doubt: Doubt) -> bool:
     """Whether a reader closed its connection, or asked for something else, before it read on."""
-    pause = 0.001
-    while unread := unread_by_peer(connection):
+    pause, patience = 0.001, time.monotonic() + _UNREAD
+    # What the system tells of the other side may be wrong, and a reader may wait for more than it was given.
+    while (unread := unread_by_peer(connection)) and time.monotonic() < patience:
         if select.select([connection], [], [], pause)[0]:
             return True
         pause = min(2 * pause, _LONGEST_PAUSE)

@@ -133,22 +133,28 @@ def test_what_this_machine_says(tmp_path: Path) -> None:
 
 
 def connections(server: BucketServer) -> int:
-    """Connections to the server that this process holds open as its client."""
+    """Connections that this process holds open as the server's client.
+
+    adlfs keeps connections to the end of the process: those of an earlier server on the same port do not count.
+    """
+    ports = {request.connection for request in server.requests}
     found = 0
     for number in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(number))) as connection:
-                    found += connection.getpeername() == (server.host, server.port)
+                    found += (
+                        connection.getpeername() == (server.host, server.port) and connection.getsockname()[1] in ports
+                    )
     return found
 
 
-def hung_up(server: BucketServer) -> None:
-    """Soon, no connection is left."""
+def hung_up(server: BucketServer, left: int = 0) -> None:
+    """Soon, no more connections are left: the storage's loop closes them in its own time."""
     deadline = time.monotonic() + 10
-    while connections(server) and time.monotonic() < deadline:
+    while connections(server) > left and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert connections(server) == 0
+    assert connections(server) == left
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
@@ -189,7 +195,7 @@ def test_another_try_of_a_body_is_looked_at_as_well(
     waits = Waits("f")
     assert storage.get(parse_location(f"{storage.location}/f.bin"), 5, 1000, cancellation=waits) == DATA[5:1000]
     assert len(waits.seconds) == 2
-    assert connections(server) == 1
+    hung_up(server, 1)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])

@@ -2,7 +2,7 @@
 
 The footer tells where the column chunk ends that begins there; the row group before tells which other chunks the query
 reads. These are fetched by parallel ranges, the next row group's ahead of need, and so are the next files' footers.
-Memory is bounded: fetched chunks by ``AHEAD_BYTES``, a chunk too large for that by a window of a few pieces.
+Memory is bounded: fetched chunks by ``budget.AHEAD_BYTES``, a chunk too large for that by a window of a few pieces.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from delta_sharing_spark.errors import NullInRequiredError
+from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.layout import Chunk, Layout
 from delta_sharing_spark.native.plan import NativePlan
@@ -23,16 +23,8 @@ from delta_sharing_spark.native.visits import Visits
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import Range, cut
 
-#: Requests under way at once, over all plans.
-CONNECTIONS = 24
-#: Bytes of chunks held that were fetched ahead, over all plans.
-AHEAD_BYTES = 128 << 20
 #: Of one row group.
 _GROUP_BYTES = 48 << 20
-#: Bytes of footers and whole small files held, over all plans.
-_SHOWN_BYTES = 64 << 20
-#: Bytes of rewritten files on local disk, over all plans.
-_REWRITTEN_BYTES = 4 << 30
 _PIECE, _PIECES = 4 << 20, 4
 _SENT = 1 << 20
 #: Bytes after a chunk that are fetched with it, in case they are wanted too: so many more each time that they were.
@@ -223,8 +215,7 @@ class PlanReader:
         if buffer is None:
             yield from self._windowed(shown, Range(start, chunk.range.end))
             return
-        # A small chunk may have been tasted whole: nothing is left of it then.
-        for piece in cut(Range(start, chunk.range.end), _SENT) if start < chunk.range.end else ():
+        for piece in cut(Range(start, chunk.range.end), _SENT):  # none is left of a small chunk that was tasted whole
             yield buffer.read(piece.start, piece.length)
         self._done(number, chunk)
 
@@ -339,73 +330,3 @@ def _wanted(chunk: Chunk, chunks: list[Chunk], likely: set[bytes], near: int) ->
             wanted.append(other)
         end = other.range.end
     return wanted
-
-
-class Budget:
-    """What all plans of a gateway hold together, and the threads that fetch for them."""
-
-    def __init__(self) -> None:
-        self.fetchers = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-native-fetch")
-        self.openers = ThreadPoolExecutor(CONNECTIONS // 2, thread_name_prefix="delta-sharing-native-open")
-        self._lock = threading.Lock()
-        self._shown: OrderedDict[tuple[PlanReader, int], tuple[int, int]] = OrderedDict()
-        self._chunks: OrderedDict[tuple[PlanReader, tuple[int, int]], int] = OrderedDict()
-        self._memory = self._disk = self._fetched = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing more should be fetched ahead."""
-        return self._fetched >= AHEAD_BYTES
-
-    def use(self, reader: PlanReader, number: int) -> None:
-        """A file was asked for: it is let go of last."""
-        with self._lock, suppress(KeyError):
-            self._shown.move_to_end((reader, number))
-
-    def hold(self, reader: PlanReader, number: int, shown: ShownFile) -> None:
-        """A file's footer is held; the longest unused are let go of if there are too many."""
-        disk = shown.source.size if shown.reason is not None else 0
-        gone = []
-        with self._lock:
-            self._shown[reader, number] = (shown.held, disk)
-            self._memory += shown.held
-            self._disk += disk
-            while len(self._shown) > 1 and (self._memory > _SHOWN_BYTES or self._disk > _REWRITTEN_BYTES):
-                key, (memory, used) = self._shown.popitem(last=False)
-                self._memory -= memory
-                self._disk -= used
-                gone.append(key)
-        for other, file in gone:
-            other.forget(file)
-
-    def add(self, reader: PlanReader, key: tuple[int, int], size: int) -> None:
-        """Chunks are being fetched; those that nobody came for are let go of if there are too many."""
-        gone = []
-        with self._lock:
-            self._chunks[reader, key] = self._chunks.pop((reader, key), 0) + size
-            self._fetched += size
-            while self._fetched > AHEAD_BYTES and len(self._chunks) > 1:
-                oldest = next(iter(self._chunks))
-                gone.append(oldest)
-                self._fetched -= self._chunks.pop(oldest)
-        for other, group in gone:
-            self.fetchers.submit(other.drop, group)  # not here: the caller holds its own lock
-
-    def remove(self, reader: PlanReader, key: tuple[int, int], size: int) -> None:
-        """Chunks were read."""
-        with self._lock:
-            if self._chunks.pop((reader, key), None) is not None:
-                self._fetched -= size
-
-    def forget(self, reader: PlanReader) -> None:
-        """A plan was let go."""
-        with self._lock:
-            for key in [k for k in self._shown if k[0] is reader]:
-                memory, disk = self._shown.pop(key)
-                self._memory -= memory
-                self._disk -= disk
-
-    def close(self) -> None:
-        """End the threads."""
-        for pool in (self.fetchers, self.openers):
-            pool.shutdown(wait=False, cancel_futures=True)

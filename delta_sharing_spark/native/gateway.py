@@ -18,7 +18,8 @@ from contextlib import suppress
 
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native import webhdfs
-from delta_sharing_spark.native.fetching import Budget, Doubt, PlanReader
+from delta_sharing_spark.native.budget import Budget
+from delta_sharing_spark.native.fetching import Doubt, PlanReader
 from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.webhdfs import Request

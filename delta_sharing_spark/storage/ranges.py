@@ -102,7 +102,9 @@ def coalesce(ranges: Iterable[Range], gap: int) -> list[Range]:
 
 
 def cut(whole: Range, limit: int) -> list[Range]:
-    """``whole`` as consecutive pieces of nearly equal size, at most ``limit`` bytes each."""
-    count = max(1, -(-whole.length // limit))
-    step = max(1, -(-whole.length // count))  # an empty range is one empty piece
-    return [Range(start, min(start + step, whole.end)) for start in range(whole.start, whole.end, step)] or [whole]
+    """``whole`` as consecutive pieces of nearly equal size, at most ``limit`` bytes each; none of an empty range."""
+    if not whole.length:
+        return []
+    count = -(-whole.length // limit)
+    step = -(-whole.length // count)
+    return [Range(start, min(start + step, whole.end)) for start in range(whole.start, whole.end, step)]

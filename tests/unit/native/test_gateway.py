@@ -15,7 +15,7 @@ import pytest
 
 from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import fetching, gateway, peers
+from delta_sharing_spark.native import budget, fetching, gateway, peers
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan, plan_native
 from delta_sharing_spark.testing.server import SharingServer
@@ -92,8 +92,8 @@ def test_both_ways_to_the_owner_agree() -> None:
 
 def test_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Footers are let go of, chunks fetched ahead too, and the rows are the same; nothing is held at the end."""
-    monkeypatch.setattr(fetching, "_SHOWN_BYTES", 3000)
-    monkeypatch.setattr(fetching, "AHEAD_BYTES", 1 << 20)
+    monkeypatch.setattr(budget, "_SHOWN_BYTES", 3000)
+    monkeypatch.setattr(budget, "AHEAD_BYTES", 1 << 20)
     monkeypatch.setattr(fetching, "_PIECE", 64 << 10)
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     with SharingServer({"s.d.t": path}) as server:
@@ -142,7 +142,7 @@ def test_a_thousand_loads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             held, _ = tracemalloc.get_traced_memory()
             assert held < 900 * 20_000
             assert all(running.serves(plan) for plan in plans)
-            assert len(ours() - before) <= 1 + fetching.CONNECTIONS * 3 // 2 + 8
+            assert len(ours() - before) <= 1 + budget.CONNECTIONS * 3 // 2 + 8
             assert len(running._connections) <= 8
             for plan in plans:
                 running.release(plan)
@@ -210,3 +210,21 @@ def test_the_second_row_group_is_fetched_before_it_is_asked_for(path: Path, monk
             sent = server.bytes_sent("data")
             opened.read_row_group(1, ["c0", "c4"])
             assert wait_for(lambda: server.bytes_sent("data") <= sent + (100 << 10))
+
+
+def test_a_reader_in_doubt_that_wants_all_gets_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column chunk of less than a taste is sent with it, and nothing is left of the chunk."""
+    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
+    with SharingServer({"s.d.t": path}) as server:
+        running = Gateway()
+        running.add(plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved()), lambda: False)
+        try:
+            reader = next(iter(running._plans.values()))[0]
+            layout = reader.shown(0).layout
+            assert layout.chunks[7].range.length < fetching._TASTE
+            came = list(reader.read(0, 0))
+            assert fetching._TASTED in came
+            stored = {file.read_bytes()[: layout.data_end] for file in path.rglob("*.parquet")}
+            assert b"".join(piece for piece in came if isinstance(piece, memoryview))[: layout.data_end] in stored
+        finally:
+            running.close()

@@ -1,0 +1,100 @@
+"""Bounds what all plans of a gateway hold together, in memory and on disk, and has the threads that fetch for them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Protocol
+
+from delta_sharing_spark.native.files import ShownFile
+
+#: Requests under way at once, over all plans.
+CONNECTIONS = 24
+#: Bytes of chunks held that were fetched ahead, over all plans.
+AHEAD_BYTES = 128 << 20
+#: Bytes of footers and whole small files held, over all plans.
+_SHOWN_BYTES = 64 << 20
+#: Bytes of rewritten files on local disk, over all plans.
+_REWRITTEN_BYTES = 4 << 30
+
+
+class Holder(Protocol):
+    """Who holds something of a plan, and is told to let go of it."""
+
+    def forget(self, number: int) -> None:
+        """Let go of a file's footer."""
+
+    def drop(self, key: tuple[int, int]) -> None:
+        """Let go of what is held of a row group: the file's number and the row group's."""
+
+
+class Budget:
+    """What all plans of a gateway hold together, and the threads that fetch for them."""
+
+    def __init__(self) -> None:
+        self.fetchers = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-native-fetch")
+        self.openers = ThreadPoolExecutor(CONNECTIONS // 2, thread_name_prefix="delta-sharing-native-open")
+        self._lock = threading.Lock()
+        self._shown: OrderedDict[tuple[Holder, int], tuple[int, int]] = OrderedDict()
+        self._chunks: OrderedDict[tuple[Holder, tuple[int, int]], int] = OrderedDict()
+        self._memory = self._disk = self._fetched = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be fetched ahead."""
+        return self._fetched >= AHEAD_BYTES
+
+    def use(self, holder: Holder, number: int) -> None:
+        """A file was asked for: it is let go of last."""
+        with self._lock, suppress(KeyError):
+            self._shown.move_to_end((holder, number))
+
+    def hold(self, holder: Holder, number: int, shown: ShownFile) -> None:
+        """A file's footer is held; the longest unused are let go of if there are too many."""
+        disk = shown.source.size if shown.reason is not None else 0
+        gone = []
+        with self._lock:
+            self._shown[holder, number] = (shown.held, disk)
+            self._memory += shown.held
+            self._disk += disk
+            while len(self._shown) > 1 and (self._memory > _SHOWN_BYTES or self._disk > _REWRITTEN_BYTES):
+                key, (memory, used) = self._shown.popitem(last=False)
+                self._memory -= memory
+                self._disk -= used
+                gone.append(key)
+        for other, file in gone:
+            other.forget(file)
+
+    def add(self, holder: Holder, key: tuple[int, int], size: int) -> None:
+        """Chunks are being fetched; those that nobody came for are let go of if there are too many."""
+        gone = []
+        with self._lock:
+            self._chunks[holder, key] = self._chunks.pop((holder, key), 0) + size
+            self._fetched += size
+            while self._fetched > AHEAD_BYTES and len(self._chunks) > 1:
+                oldest = next(iter(self._chunks))
+                gone.append(oldest)
+                self._fetched -= self._chunks.pop(oldest)
+        for other, group in gone:
+            self.fetchers.submit(other.drop, group)  # not here: the caller holds its own lock
+
+    def remove(self, holder: Holder, key: tuple[int, int], size: int) -> None:
+        """Chunks were read."""
+        with self._lock:
+            if self._chunks.pop((holder, key), None) is not None:
+                self._fetched -= size
+
+    def forget(self, holder: Holder) -> None:
+        """A plan was let go."""
+        with self._lock:
+            for key in [k for k in self._shown if k[0] is holder]:
+                memory, disk = self._shown.pop(key)
+                self._memory -= memory
+                self._disk -= disk
+
+    def close(self) -> None:
+        """End the threads."""
+        for pool in (self.fetchers, self.openers):
+            pool.shutdown(wait=False, cancel_futures=True)

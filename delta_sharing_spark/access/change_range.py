@@ -12,7 +12,7 @@ from delta_sharing_spark.options import ReadOptions
 
 
 def last_version(table: OpenTable, options: ReadOptions, newest: int | None) -> int | None:
-    """The last version of a feed's range; None where nothing tells, which means the newest. -1 is before the first.
+    """The last version of a feed's range; None means the newest, -1 that the range ends before the table's first version.
 
     Raises:
         VersionError: As ``OpenTable.version_at_or_before``.
@@ -28,7 +28,7 @@ def last_version(table: OpenTable, options: ReadOptions, newest: int | None) -> 
 
 
 def begins_after(options: ReadOptions, newest: int) -> bool:
-    """Whether a feed waits for a version after the newest: it is empty, wherever it ends."""
+    """Whether a feed begins with a version after the newest, which is not there yet: the feed is empty, wherever it ends."""
     return isinstance(options.starting_version, int) and options.starting_version > newest
 
 
@@ -36,14 +36,14 @@ def range_of_versions(start: int, end: int | None, newest: int, table: str, *, b
     """The versions of a change data feed.
 
     Args:
-        start: The first version; the one after the newest gives none yet.
+        start: The first version; the one after the newest makes an empty range.
         end: The last version; None, or one after the newest, means the newest.
         newest: The newest version.
         table: How errors name the table.
         between_moments: Whether both ends were given as timestamps.
 
     Raises:
-        VersionError: It starts after the newest version, or ends before it starts.
+        VersionError: The range starts after the newest version, or ends before it starts.
     """
     if start > newest + 1:
         raise VersionError(

@@ -35,8 +35,8 @@ class TableState:
     """A table at one version.
 
     Attributes:
-        version: The version; None where nothing tells.
-        shape: How its rows look.
+        version: The version; None where the server does not tell it.
+        shape: Schema, partition columns and column mapping.
     """
 
     version: int | None
@@ -47,10 +47,10 @@ class SplitAccess(Access, Protocol):
     """The access to all files of a listing, from which each split takes what its own files need."""
 
     def restricted_to(self, tasks: Iterable[FileTask]) -> Access:
-        """The same access with what these files need of it, and no more."""
+        """The same access with only those URLs, tokens or tickets that these files need."""
 
     def outlasts_planning(self, task: FileTask) -> bool:
-        """Whether executors can still read a file that was listed a while ago: they renew its access, or it is valid yet."""
+        """Whether executors can still read a file that was listed a while ago: they can renew its access, or it is still valid."""
 
 
 class PlannedFiles(Protocol):
@@ -62,7 +62,7 @@ class PlannedFiles(Protocol):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files, whole."""
+        """Bytes of all files, as they lie in storage."""
 
     def live_rows(self) -> int | None:
         """Rows of all files that are not deleted; None where statistics do not tell of one."""
@@ -76,7 +76,7 @@ class FileList(list[FileTask]):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files, whole."""
+        """Bytes of all files, as they lie in storage."""
         return sum(task.size for task in self)
 
     def live_rows(self) -> int | None:
@@ -111,12 +111,12 @@ class FileListing:
     """The files of a snapshot.
 
     Attributes:
-        files: What pruning left.
+        files: Those that pruning left.
         access: How to read them.
-        version: The version listed; None where nothing tells.
+        version: The version listed; None where the server does not tell it.
         listed: How many files there were before pruning.
-        hints: What was sent to the server for it to prune by, by the protocol's names.
-        fallback: Why the files were asked for otherwise than ``hints`` would have it, if they were.
+        hints: The hints that the server was sent to prune by, by the protocol's names.
+        fallback: Why the files were in the end asked for without ``hints``, if they were.
     """
 
     files: PlannedFiles
@@ -146,7 +146,7 @@ class VersionFiles:
 
 @dataclass(frozen=True, slots=True)
 class StreamIdentity:
-    """What the order of files within a version depends on; a batch in the middle of one continues only under the same.
+    """What the order of files within a version depends on; a stream goes on in the middle of a version only if it is equal.
 
     Attributes:
         table_id: The table's id; another one means another table.

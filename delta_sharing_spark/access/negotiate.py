@@ -109,9 +109,9 @@ def _only_url(modes: set[Mode], offered: Sequence[str] | None, table: str, refus
 
 def _only_dir(modes: set[Mode], offered: Sequence[str] | None, table: str, refusal: str | None) -> Decision:
     if "dir" not in modes:
-        said = f"offers table {table} by {_listed(offered)} only" if offered else f"names no access modes for {table}"
+        offer = f"offers table {table} by {_listed(offered)} only" if offered else f"names no access modes for {table}"
         raise AccessModeError(
-            f"accessMode=dir was asked for, but the sharing server {said}, which means url; "
+            f"accessMode=dir was asked for, but the sharing server {offer}, which means url; "
             f"set accessMode to auto or url, or ask the provider to offer dir"
         )
     if refusal is not None:
@@ -123,11 +123,11 @@ def _only_dir(modes: set[Mode], offered: Sequence[str] | None, table: str, refus
 def _known(offered: Sequence[str] | None) -> set[Mode]:
     if not offered:
         return {"url"}
-    said = {mode.strip().lower() for mode in offered}
+    names = {mode.strip().lower() for mode in offered}
     modes: set[Mode] = set()
-    if "url" in said:
+    if "url" in names:
         modes.add("url")
-    if "dir" in said:
+    if "dir" in names:
         modes.add("dir")
     return modes
 

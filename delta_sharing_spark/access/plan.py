@@ -25,13 +25,13 @@ class PlanReport:
     """What planning did, for ``explain`` and logs.
 
     Attributes:
-        mode, reason: The access mode and why.
+        mode, reason: The access mode, and why it was chosen.
         version: The version read, where known.
         sent: The hints sent to the server, by name.
         listed: Files that the server or the log listed.
         skipped: Files left out here, by rule.
-        files, bytes: What is left to read (whole files; projection and row groups make it less).
-        fallback: Why the files were asked for otherwise than ``sent`` would have it, if they were.
+        files, bytes: Files left to read and their whole size; projection and row groups make a read smaller.
+        fallback: Why the files were in the end asked for without ``sent``, if they were.
         unhelpful: Parts of ``where`` that no file could be skipped by.
     """
 
@@ -49,7 +49,7 @@ class PlanReport:
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """Splits, and how they came about. ``exact_rows`` is the count of rows if statistics tell it exactly."""
+    """Splits, and the report of their planning. ``exact_rows`` is the number of rows if statistics tell it exactly."""
 
     spec: ReadSpec
     splits: list[Split]
@@ -147,10 +147,10 @@ def spec_of(scan: ResolvedScan, user_schema: Struct | None = None) -> ReadSpec:
 def splits_of(
     files: PlannedFiles, access: SplitAccess, scan: ResolvedScan, spec: ReadSpec, first_index: int = 0
 ) -> list[Split]:
-    """Files as splits, balanced by bytes, each with what its files need of ``access``: of batches and of streams.
+    """Cut the files of a batch or a stream into splits, balanced by bytes, each with what its files need of ``access``.
 
     Args:
-        files: What pruning left.
+        files: Those that pruning left.
         access: How to read them.
         scan, spec: What is read, and how.
         first_index: The number of the first split.

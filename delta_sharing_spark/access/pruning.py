@@ -1,4 +1,4 @@
-"""Skips the files of a scan that no row can pass of; each planning has one pruner, in every access mode."""
+"""Skips the files of a scan that have no row which can pass; each planning has one pruner, in every access mode."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FilePruner:
 
     @property
     def predicate_is_decided(self) -> bool:
-        """Whether every row of the files that were kept passes ``where``; to be asked once all files are known."""
+        """Whether every row of the remaining files passes ``where``; valid after all files were looked at."""
         if self._skipping is None:
             return True
         return self._scan.pushed is None and self._skipping.decided
@@ -63,7 +63,7 @@ class FilePruner:
         return () if self._skipping is None else tuple(str(part) for part in self._skipping.non_pruning_conjuncts())
 
     def reason(self, partition_values: Mapping[str, str | None] | None, stats: str | None) -> SkipReason:
-        """Why a file can be skipped. Counts nothing: an answer that breaks off is taken in once more."""
+        """Why a file can be skipped, if it can. It is not counted yet: an answer that breaks off is read again from its start."""
         if self._listed is not None:
             self._listed(1)
         return SkipReason.KEEP if self._skipping is None else self._skipping.reason(partition_values or {}, stats)

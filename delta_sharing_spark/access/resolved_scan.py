@@ -21,8 +21,8 @@ class NegotiatedTable:
 
     Attributes:
         options: What the user asked for.
-        profile, settings, table: Whom to ask, how, for what.
-        head: What the sharing server said of the table.
+        profile, settings, table: The sharing server and recipient, how requests are sent, the table's name.
+        head: What the sharing server states about the table.
         decision: The access mode, why, and what to fall back to.
     """
 
@@ -36,7 +36,7 @@ class NegotiatedTable:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedScan(NegotiatedTable):
-    """A load, resolved.
+    """A load whose table, version, columns and conditions are known.
 
     Attributes:
         shape: The table's shape at the version loaded; of a change feed at the end of its range.
@@ -56,7 +56,7 @@ class ResolvedScan(NegotiatedTable):
 
     @property
     def prune(self) -> Expression | None:
-        """What files and row groups may be skipped by."""
+        """The conditions that files and row groups may be skipped by; None if there are none."""
         # A limit counts rows before Spark's filters do: pruning by them would give other rows.
         parts = [p for p in (self.predicate, self.pushed if self.options.limit is None else None) if p is not None]
         return conjunction(parts) if parts else None

@@ -1,4 +1,4 @@
-"""Makes errors of the ways in which sharing servers refuse versions of a table."""
+"""Tells from a sharing server's refusal whether it is about a version, and makes the error of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REFUSALS = (RequestRefusedError, NotFoundError)
 
 
 def refused_travel(table: TableName, options: ReadOptions, newest: int | None, refusal: Refusal) -> VersionError:
-    """The error of a version or a moment that the server refuses, of a table that it does not refuse as such."""
+    """The error for a version or a moment that the server refuses while it serves the table itself."""
     version = options.version_as_of
     if version is not None and newest is not None and version > newest:
         return VersionError(
@@ -31,7 +31,7 @@ def refused_travel(table: TableName, options: ReadOptions, newest: int | None, r
 def classified(
     table: TableName, options: ReadOptions, newest: int | None, refusal: RequestRefusedError
 ) -> RequestRefusedError | VersionError:
-    """A refusal of a table's files: a ``VersionError`` where the server says that it is about versions."""
+    """The error for refused files of a table: a ``VersionError`` where the server says that it is about versions."""
     if not is_about_versions(refusal):
         return refusal
     if options.version_as_of is not None or options.timestamp_as_of is not None:
@@ -40,7 +40,7 @@ def classified(
 
 
 def words_of(refusal: ServerError) -> str:
-    """What a server says in a refusal, as part of a sentence."""
+    """The server's message in a refusal, as part of a sentence."""
     if refusal.server_message:
         return f"the sharing server says: {refusal.server_message.rstrip('. ')}"
     return str(refusal) if refusal.status is None else f"the sharing server answers {refusal.status} without a word"

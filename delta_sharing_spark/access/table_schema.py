@@ -15,7 +15,7 @@ from delta_sharing_spark.sharing.wire_records import Metadata, Protocol
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What of a table decides how its rows look.
+    """The schema of a table, with what maps its columns to those of its files.
 
     Attributes:
         id: The table's id; another one means another table.
@@ -47,7 +47,7 @@ def shape_of(protocol: Protocol, metadata: Metadata, table: str) -> TableShape:
 
 
 def check_same(loaded: TableShape, now: TableShape, table: str) -> None:
-    """Compare what a query returns with what was loaded; columns that were only added do no harm.
+    """Compare the table that a query returns with the one that was loaded; columns that were only added do no harm.
 
     Raises:
         TableChangedError: The rows would not be what the DataFrame promises.

@@ -48,14 +48,14 @@ class DirectoryAccess(FileAccess):
         tokens: One for each location that the split's files lie in.
         issuer: How to ask for another; None where the sharing token stays on the driver (``carryProfile=false``).
         settings: Region, endpoint, time-outs.
-        known: A file that was there when the table was planned: tells a refused file from a refused credential.
+        canary: A file that was there when the table was planned: if the storage refuses it too, the credential is refused.
     """
 
     table: str
     tokens: tuple[StorageToken, ...] = field(repr=False)
     issuer: Issuer | None = field(repr=False)
     settings: StorageSettings = field(repr=False)
-    known: Location | None = None
+    canary: Location | None = None
 
     def open(self, task: FileTask) -> ByteSource:
         """See ``FileAccess.open``."""
@@ -141,7 +141,7 @@ class DirectoryLease:
 
     def _final(self, storage: Storage, name: str) -> DeltaSharingError:
         access, token = self._access, self._token
-        if access.known is not None and token.location.covers(access.known) and _reads(storage, access.known):
+        if access.canary is not None and token.location.covers(access.canary) and _reads(storage, access.canary):
             return FileGoneError(
                 f"file {name} of {access.table}: the storage refuses it while it lets other files of the table be read, "
                 f"so it is no longer there (a credential that cannot list is refused what does not exist); "

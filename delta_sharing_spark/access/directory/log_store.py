@@ -16,8 +16,8 @@ from delta_sharing_spark.storage.locations import Location, parse_location
 
 T = TypeVar("T")
 
-#: Seconds for which the sight of the known object holds: probing a log past its end is refused many times in a row.
-_SIGHT_SECONDS = 5.0
+#: Seconds for which a read of the canary proves the credential: probing a log past its end is refused many times in a row.
+_CANARY_SECONDS = 5.0
 _BUFFER = 1 << 20
 
 
@@ -25,10 +25,10 @@ class StorageLogStore:
     """See ``deltalog.paths.LogStore``.
 
     A refusal has two meanings: the credential is late, or it may not list and the object does not exist. They are
-    told apart by reading something known to exist; only if that is refused as well is the credential renewed, once.
+    told apart by reading the canary, an object known to exist; only if that is refused as well is the credential renewed, once.
 
     Args:
-        lease_for: A location's lease.
+        lease_for: Gives the lease of a location.
         root: The table's location.
         version: A version that exists by the sharing server's word, or None.
     """
@@ -38,27 +38,27 @@ class StorageLogStore:
         self.root = str(root)
         self._lease_for = lease_for
         self.known_version = version
-        self._known = None if version is None else in_log(commit_name(version))
-        self._seen_at = float("-inf")
+        self._canary = None if version is None else in_log(commit_name(version))
+        self._canary_read_at = float("-inf")
         self._lock = threading.Lock()
 
     def read(self, path: str) -> bytes:
         """See ``LogStore.read``."""
-        location = self._at(path)
+        location = self._location_of(path)
         data = self._run(location, path, lambda storage: storage.get(location, what=path))
         self._note(path)
         return bytes(data)
 
     def open(self, path: str) -> BinaryIO:
         """See ``LogStore.open``: reads by range, so that columns of a checkpoint need not be fetched whole."""
-        location = self._at(path)
+        location = self._location_of(path)
         listed = self._run(location, path, lambda storage: storage.info(location, what=path))
         source = FsspecSource(self._lease_for(location), location, name=path, size=listed.size)
         return cast("BinaryIO", io.BufferedReader(SourceFile(source), _BUFFER))
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         """See ``LogStore.list_from``."""
-        location = self._at(relative_dir)
+        location = self._location_of(relative_dir)
         try:
             listed = self._run(
                 location,
@@ -73,21 +73,21 @@ class StorageLogStore:
 
     def size(self, path: str) -> int | None:
         """See ``LogStore.size``."""
-        location = self._at(path)
+        location = self._location_of(path)
         return self._run(location, path, lambda storage: storage.info(location, what=path)).size
 
     def modified(self, path: str) -> int | None:
         """See ``LogStore.modified``."""
-        location = self._at(path)
+        location = self._location_of(path)
         return self._run(location, path, lambda storage: storage.info(location, what=path)).modified_ms
 
-    def _at(self, path: str) -> Location:
+    def _location_of(self, path: str) -> Location:
         return parse_location(join(self.root, path))
 
     def _note(self, path: str) -> None:
         with self._lock:
-            self._known = path
-            self._seen_at = time.monotonic()
+            self._canary = path
+            self._canary_read_at = time.monotonic()
 
     def _run(self, location: Location, path: str, action: Callable[[Storage], T]) -> T:
         lease = self._lease_for(location)
@@ -105,21 +105,21 @@ class StorageLogStore:
             return action(lease.storage())
         except PermissionError:
             with self._lock:
-                self._known = None  # what was said to exist does not read with a fresh credential either
+                self._canary = None  # what was said to exist does not read with a fresh credential either
             raise
 
     def _credential_works(self, storage: Storage) -> bool:
-        """Whether a refusal was about the object: the known object reads, or there is none to tell by."""
+        """Whether a refusal was about the object: the canary can be read, or there is none to try."""
         with self._lock:
-            known, seen_at = self._known, self._seen_at
-        if known is None:
+            canary, read_at = self._canary, self._canary_read_at
+        if canary is None:
             return True
-        if time.monotonic() - seen_at < _SIGHT_SECONDS:
+        if time.monotonic() - read_at < _CANARY_SECONDS:
             return True
         try:
-            storage.get(self._at(known), 0, 1, what=known)
+            storage.get(self._location_of(canary), 0, 1, what=canary)
         except (PermissionError, FileNotFoundError):
             return False
         with self._lock:
-            self._seen_at = time.monotonic()
+            self._canary_read_at = time.monotonic()
         return True

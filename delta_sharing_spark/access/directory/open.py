@@ -44,14 +44,14 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class TableDirectory:
-    """A table whose locations have been found readable: its log, its files, and the access that splits carry.
+    """A table of which every location could be read: its log, its files, and the access that splits carry.
 
     Attributes:
         table: How errors name the table.
-        head: What the sharing server said of it.
+        head: What the sharing server states about the table.
         access: For executors.
         driver: The same for the driver, which may always ask for credentials.
-        log: Fetched once.
+        log: The table's log; each of its files is fetched once.
     """
 
     table: str
@@ -71,7 +71,7 @@ class TableDirectory:
         from delta_sharing_spark.deltalog.replay import load_snapshot
 
         snapshot = load_snapshot(self.log, version=version, timestamp_ms=timestamp_ms, table=self.table)
-        self._check(snapshot, latest=version is None and timestamp_ms is None)
+        self._check(snapshot, is_newest=version is None and timestamp_ms is None)
         return snapshot
 
     def head_at(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Head:
@@ -79,11 +79,11 @@ class TableDirectory:
         from delta_sharing_spark.deltalog.replay import load_head
         from delta_sharing_spark.deltalog.versions import version_at_or_before
 
-        latest = version is None and timestamp_ms is None
+        is_newest = version is None and timestamp_ms is None
         if timestamp_ms is not None:
             version = version_at_or_before(self.log, timestamp_ms, table=self.table)
         head = load_head(self.log, version=version, table=self.table)
-        self._check(head, latest=latest)
+        self._check(head, is_newest=is_newest)
         return head
 
     def renewed_access(self) -> DirectoryAccess:
@@ -92,7 +92,7 @@ class TableDirectory:
         assert issuer is not None, "the driver may always ask"
         return replace(self.access, tokens=tuple(TOKENS.get(issuer, token.location) for token in self.access.tokens))
 
-    def _check(self, head: Head | Snapshot, *, latest: bool) -> None:
+    def _check(self, head: Head | Snapshot, *, is_newest: bool) -> None:
         expected = self.head.metadata.id
         if expected and head.metadata.id and head.metadata.id != expected:
             raise TableChangedError(
@@ -100,7 +100,7 @@ class TableDirectory:
                 f"says that {self.table} has the id {expected}: it was replaced; load it again"
             )
         version = self.head.version
-        if latest and version is not None and head.version < version:
+        if is_newest and version is not None and head.version < version:
             raise TableChangedError(
                 f"the log of {self.table} ends with version {head.version}, but the sharing server said {version}; "
                 f"load the table again, and ask the provider whether {self.log.root} is its location"
@@ -137,17 +137,17 @@ class TableDirectory:
             for path in paths_of(task):
                 if path.startswith(root):
                     continue
-                at = parse_location(path)
-                token = token_covering(self.access.tokens, at, table=self.table)
+                location = parse_location(path)
+                token = token_covering(self.access.tokens, location, table=self.table)
                 if token not in touched and str(token.location) != self.log.root:
                     touched.add(token)
-                    self._touch(at, path)
+                    self._touch(location, path)
             yield task
 
-    def _touch(self, at: Location, path: str) -> None:
+    def _touch(self, location: Location, path: str) -> None:
         """Read one byte of a file in an auxiliary location."""
         try:
-            read_leased(self.driver.lease(at), at, 0, 1, name=path)
+            read_leased(self.driver.lease(location), location, 0, 1, name=path)
         except FileGoneError:
             return  # its own reader says so, if it is needed at all
 
@@ -172,7 +172,7 @@ def open_directory(
 
     Args:
         profile, transport, table: How to ask the sharing server.
-        head: What it said of the table; ``location`` is required.
+        head: What the server states about the table; ``location`` is required.
         settings: Region, endpoint, time-outs.
         carry_profile: What executors ask for credentials with; see ``carried_profile``.
         seconds: The bound of the decision.
@@ -191,18 +191,18 @@ def open_directory(
     for location in (root, *others):
         _readable(location, profile, name)
         load_library(location)  # before the time of the decision begins: the first import of a cloud's library is slow
-    asking: Issuer = issuer or SharingIssuer(profile, transport, table, root)
+    driver_issuer: Issuer = issuer or SharingIssuer(profile, transport, table, root)
     # Equal to `asking`, so that the tokens are the same; it only gives up sooner.
     quick_issuer: Issuer = issuer or SharingIssuer(profile, _rest_with_deadline(transport, seconds), table, root)
     known = None if head.version is None else f"_delta_log/{head.version:020d}.json"
-    at = parse_location(f"{root}/{known or '_delta_log/_last_checkpoint'}")
-    driving = settings if not has_fallback else _with_deadline(settings, seconds * _SILENCE)
-    quick = replace(
-        driving,
+    probed_location = parse_location(f"{root}/{known or '_delta_log/_last_checkpoint'}")
+    driver_settings = settings if not has_fallback else _with_deadline(settings, seconds * _SILENCE)
+    probe_settings = replace(
+        driver_settings,
         # Without another way a busy machine is waited for as long as the decision may take.
-        connect_timeout=min(driving.connect_timeout, seconds * (_SILENCE if has_fallback else 0.8)),
-        read_timeout=min(driving.read_timeout, seconds * 0.8),
-        retry_seconds=min(driving.retry_seconds, seconds * 0.4),
+        connect_timeout=min(driver_settings.connect_timeout, seconds * (_SILENCE if has_fallback else 0.8)),
+        read_timeout=min(driver_settings.read_timeout, seconds * 0.8),
+        retry_seconds=min(driver_settings.retry_seconds, seconds * 0.4),
     )
 
     def connect(location: Location) -> StorageToken:
@@ -210,7 +210,7 @@ def open_directory(
         if location != root:
             return token
         try:
-            storage_for(token, quick).get(at, 0, 1, what=str(at))
+            storage_for(token, probe_settings).get(probed_location, 0, 1, what=str(probed_location))
         except FileNotFoundError:
             return token
         except PermissionError:
@@ -222,17 +222,17 @@ def open_directory(
         return token
 
     # The time-outs end what is silent; where nothing else can be tried, a busy machine has longer to come to its answers.
-    opening = seconds * (1 - _SILENCE if has_fallback else 3)
-    tokens = _together(connect, (root, *others), opening, name)
-    issuing = carried_profile(profile, transport, carry_profile)
-    if issuing is not None and isinstance(asking, SharingIssuer):
-        executors_issuer: Issuer | None = replace(asking, profile=issuing)
+    opening_seconds = seconds * (1 - _SILENCE if has_fallback else 3)
+    tokens = _together(connect, (root, *others), opening_seconds, name)
+    executors_profile = carried_profile(profile, transport, carry_profile)
+    if executors_profile is not None and isinstance(driver_issuer, SharingIssuer):
+        executors_issuer: Issuer | None = replace(driver_issuer, profile=executors_profile)
     else:
-        executors_issuer = asking if carry_profile else None
-    carried = DirectoryAccess(name, tokens, executors_issuer, settings, at if known else None)
-    driver = replace(carried, issuer=asking, settings=driving)
+        executors_issuer = driver_issuer if carry_profile else None
+    executors_access = DirectoryAccess(name, tokens, executors_issuer, settings, probed_location if known else None)
+    driver = replace(executors_access, issuer=driver_issuer, settings=driver_settings)
     return TableDirectory(
-        name, head, carried, driver, CachedLogStore(StorageLogStore(driver.lease, root, head.version))
+        name, head, executors_access, driver, CachedLogStore(StorageLogStore(driver.lease, root, head.version))
     )
 
 
@@ -263,7 +263,9 @@ def _locations(head: TableSnapshotHead, table: str) -> tuple[Location, tuple[Loc
         )
     root = parse_location(metadata.location)
     # A location below the root has a credential of its own, which may be the only one that its files are read with.
-    others = {(at.realm, at.key): at for at in map(parse_location, metadata.auxiliary_locations or ())}
+    others = {
+        (location.realm, location.key): location for location in map(parse_location, metadata.auxiliary_locations or ())
+    }
     others.pop((root.realm, root.key), None)
     return root, tuple(others.values())
 
@@ -324,7 +326,7 @@ def table_tokens(
     head: TableSnapshotHead,
     location: str | None = None,
 ) -> tuple[StorageToken, ...]:
-    """The tokens of a table's locations, its root's first, or of one of them, for an engine beside us.
+    """The tokens of all of a table's locations, its root's first, or of one of them, for another engine that reads the table.
 
     Raises:
         AccessModeError: The server names no location: the table is not shared by directory.
@@ -333,11 +335,11 @@ def table_tokens(
     root, others = _locations(head, str(table))
     locations = (root, *others)
     if location is not None:
-        wanted = parse_location(location)
-        if wanted not in locations:
+        requested = parse_location(location)
+        if requested not in locations:
             raise CredentialError(
-                f"{wanted} is no location of table {table}; it has {', '.join(str(at) for at in locations)}"
+                f"{requested} is no location of table {table}; it has {', '.join(str(each) for each in locations)}"
             )
-        locations = (wanted,)
+        locations = (requested,)
     issuer = SharingIssuer(profile, transport, table, root)
-    return tuple(TOKENS.get(issuer, at) for at in locations)
+    return tuple(TOKENS.get(issuer, each) for each in locations)

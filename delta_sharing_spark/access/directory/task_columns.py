@@ -27,7 +27,7 @@ class TaskColumns(Sequence[FileTask]):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files, whole."""
+        """Bytes of all files, as they lie in storage."""
         return int(self._sizes().sum())
 
     def bins(self, max_bytes: int) -> list[Sequence[FileSlice]]:

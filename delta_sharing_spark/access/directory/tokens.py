@@ -155,7 +155,7 @@ class Issuer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SharingIssuer:
-    """The recipe to ask the sharing server ("Generate Temporary Table Credential"): profile, table, locations.
+    """Asks the sharing server for tokens (protocol, "Generate Temporary Table Credential").
 
     Attributes:
         root: The table's own location; it is asked for by leaving the request's ``location`` out.
@@ -175,8 +175,8 @@ class SharingIssuer:
         return issue(answer, location, origin=f"{self.profile.endpoint} {self.table}", now=time.time())
 
 
-class _KeptToken:
-    """The token of one issuer and location, asked for by one thread at a time."""
+class _CacheEntry:
+    """The token of one issuer and location; the lock lets one thread at a time ask for it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -193,7 +193,7 @@ class TokenCache:
 
     def __init__(self, *, size: int = _CACHE_SIZE, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._kept: ProcessCache[tuple[Issuer, Location], _KeptToken] = ProcessCache(size)
+        self._kept: ProcessCache[tuple[Issuer, Location], _CacheEntry] = ProcessCache(size)
 
     def get(self, issuer: Issuer, location: Location, *, refused: StorageToken | None = None) -> StorageToken:
         """A token that should work now: the one kept, or a new one shortly before that one expires.
@@ -201,12 +201,12 @@ class TokenCache:
         Args:
             issuer: Issues the token.
             location: Where the token must hold.
-            refused: One the storage did not accept; it is not given again.
+            refused: A token that the storage refused; it is never returned again.
 
         Raises:
-            CredentialError, ServerError, NetworkError: None could be had.
+            CredentialError, ServerError, NetworkError: The issuer gives no token.
         """
-        kept = self._kept.get_or_make((issuer, location), _KeptToken)
+        kept = self._kept.get_or_make((issuer, location), _CacheEntry)
         with kept.lock:
             if kept.token is not None and kept.token != refused and self._clock() < kept.token.renew_at:
                 return kept.token
@@ -221,7 +221,7 @@ class TokenCache:
 
     def put(self, issuer: Issuer, location: Location, token: StorageToken) -> None:
         """Keep a token that came from elsewhere (the driver), unless one is kept that need not be renewed yet."""
-        kept = self._kept.get_or_make((issuer, location), _KeptToken)
+        kept = self._kept.get_or_make((issuer, location), _CacheEntry)
         if kept.lock.acquire(blocking=False):  # else a newer one is being asked for
             try:
                 last = kept.token

@@ -1,4 +1,4 @@
-"""A split whose rows a gateway reads: endpoints one after the other, renewed when they expire, resumed where they broke off."""
+"""Reads a split through a gateway: endpoints one after the other, renewed when they expire, resumed where they broke off."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FlightAccess:
         from delta_sharing_spark.schema.mapping import without_mapping
 
         spec = split.spec
-        wanted, schema = without_mapping(spec.schema), arrow_schema(spec.schema)
+        target, schema = without_mapping(spec.schema), arrow_schema(spec.schema)
         for part in split.slices:
             if part.start:
                 continue  # an endpoint is not cut: it belongs to the slice that its beginning lies in
@@ -75,13 +75,13 @@ class FlightAccess:
             columns: Columns = ()
             for batch in self._endpoint(part.task, split.index):
                 if batch.schema != sent:  # another try may have come to another gateway
-                    _require_columns(batch.schema, wanted, spec.table)
-                    sent, columns = batch.schema, plan_columns(batch.schema, wanted, {}, context)
+                    _require_columns(batch.schema, target, spec.table)
+                    sent, columns = batch.schema, plan_columns(batch.schema, target, {}, context)
                 require_sound(batch, spec.table, self.gateway.uri)
-                yield conform(batch, columns, wanted, schema, context)
+                yield conform(batch, columns, target, schema, context)
 
     def _endpoint(self, task: FileTask, number: int) -> Generator[pa.RecordBatch, None, None]:
-        """The batches of one endpoint; those that had arrived when a try broke off are not given again."""
+        """The batches of one endpoint; a retry skips the rows that had arrived before the connection broke off."""
         import pyarrow as pa
 
         endpoint = Endpoint(task.location, self.locations, task.expires_at)
@@ -120,8 +120,8 @@ class FlightAccess:
             time.sleep(pause)
 
 
-def _require_columns(schema: pa.Schema, wanted: Struct, table: str) -> None:
-    missing = [name for name in wanted.names if name not in schema.names]
+def _require_columns(schema: pa.Schema, expected: Struct, table: str) -> None:
+    missing = [name for name in expected.names if name not in schema.names]
     if missing:
         raise TableChangedError(f"the gateway's rows of {table} have no column {missing[0]!r}; load the table again")
 

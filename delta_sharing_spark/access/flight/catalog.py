@@ -1,4 +1,4 @@
-"""What a gateway shares, listed as a sharing server lists it."""
+"""Lists what a gateway shares, as a sharing server lists it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FlightCatalog:
     """The listings and descriptions of ``SharingRest``, by the calls of a gateway.
 
     Args:
-        connection: To the gateway; its errors pass through.
+        connection: The connection to the gateway; its errors pass through.
     """
 
     def __init__(self, connection: GatewayConnection) -> None:
@@ -49,7 +49,7 @@ class FlightCatalog:
         return version
 
     def metadata(self, table: TableName) -> TableSnapshotHead:
-        """Version, id and schema; what else the share says of a table stays behind the gateway."""
+        """Version, id and schema; the gateway passes on nothing else of what the share states about a table."""
         tree = self._connection.ask(DESCRIBE, {"table": str(table)})
         if not isinstance(tree, dict) or not isinstance(tree.get("schema"), dict):
             raise self._unreadable(table)

@@ -1,10 +1,11 @@
-"""Calls to a Flight gateway: one connection per process and gateway, errors of our tree."""
+"""Calls a Flight gateway over one connection per process, and raises its errors as errors of our tree."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +30,7 @@ class GatewayAddress:
         uri: ``grpc+tcp://host:port``, ``grpc+tls://host:port`` or ``grpc+unix:///path``.
         token: Sent with every call; None where the gateway asks for none.
         authority: PEM text of the authority of the gateway's certificate; None means the well-known ones.
-        certificate, private_key: PEM text of the caller's own certificate (mutual TLS).
+        certificate, private_key: PEM text of the caller's own certificate and its key (mutual TLS).
         timeout: Seconds that one call for anything but rows may take, and that a connection may be silent.
         retry_seconds: How long failures of the way to the gateway are repeated.
     """
@@ -49,9 +50,9 @@ class Endpoint:
 
     Attributes:
         ticket: As text (base64); a file's location in a plan. Secret: it opens rows to its caller.
-        locations: Where to fetch, besides the gateway that was asked.
+        locations: Other gateways that its rows can be fetched from.
         expires: Seconds since the epoch; None where it does not expire.
-        about: What the gateway tells of it: ``bytes``, ``version``.
+        about: What the gateway states about it: ``bytes``, ``version``.
     """
 
     ticket: str = field(repr=False)
@@ -62,7 +63,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """What ``GetFlightInfo`` answers: endpoints, the number of rows if it is known, and what our gateway tells more."""
+    """The answer of ``GetFlightInfo``: endpoints, the number of rows if it is known, and what else our gateway states."""
 
     endpoints: tuple[Endpoint, ...]
     rows: int | None
@@ -84,7 +85,7 @@ class GatewayConnection:
 
     def flights(self, criteria: str = "") -> Iterator[tuple[str, str, str]]:
         """Share, schema and name of each table whose three-part name begins with ``criteria``."""
-        with _calling(self.address):
+        with _gateway_errors(self.address):
             for info in self._client().list_flights(criteria.encode(), self._options()):
                 share, schema, table = (name.decode() for name in info.descriptor.path)
                 yield share, schema, table
@@ -93,7 +94,7 @@ class GatewayConnection:
         """Plan the rows of a command."""
         import pyarrow.flight as flight
 
-        with _calling(self.address):
+        with _gateway_errors(self.address):
             descriptor = flight.FlightDescriptor.for_command(json.dumps(command))
             info = self._client().get_flight_info(descriptor, self._options())
         about = _object(info.app_metadata, self.address.uri)
@@ -123,20 +124,20 @@ class GatewayConnection:
         """The rows of an endpoint, as pyarrow reads them; its errors are for ``status_of``."""
         import pyarrow.flight as flight
 
-        return self._client().do_get(flight.Ticket(base64.b64decode(ticket)), self._options(bounded=False))
+        return self._client().do_get(flight.Ticket(base64.b64decode(ticket)), self._options(has_timeout=False))
 
     def status_of(self, error: Exception) -> Exception:
         """What an exception of ``stream`` means."""
         return _status_of(error, self.address)
 
     def forget(self) -> None:
-        """Connect anew at the next call, as after a gateway was killed."""
+        """Close the connection of this process, so that the next call makes another: the gateway may have been restarted."""
         _connections.forget(self.address)
 
     def _act(self, action: str, body: bytes) -> bytes:
         import pyarrow.flight as flight
 
-        with _calling(self.address):
+        with _gateway_errors(self.address):
             results = list(self._client().do_action(flight.Action(action, body), self._options()))
         if len(results) != 1:
             raise ResponseError(
@@ -147,27 +148,22 @@ class GatewayConnection:
     def _client(self) -> Any:
         return _connections.get_or_make(self.address, lambda: _connect(self.address))
 
-    def _options(self, *, bounded: bool = True) -> Any:
+    def _options(self, *, has_timeout: bool = True) -> Any:
         import pyarrow.flight as flight
 
         headers = [(b"authorization", f"Bearer {self.address.token}".encode())] if self.address.token else []
-        return flight.FlightCallOptions(timeout=self.address.timeout if bounded else None, headers=headers)
+        return flight.FlightCallOptions(timeout=self.address.timeout if has_timeout else None, headers=headers)
 
 
-class _calling:
+@contextmanager
+def _gateway_errors(address: GatewayAddress) -> Iterator[None]:
     """Turns pyarrow's exceptions into errors of our tree."""
+    import pyarrow as pa
 
-    def __init__(self, address: GatewayAddress) -> None:
-        self._address = address
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        import pyarrow as pa
-
-        if isinstance(error, (pa.ArrowException, OSError, KeyError)):
-            raise _status_of(error, self._address) from None
+    try:
+        yield
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise _status_of(error, address) from None
 
 
 def _status_of(error: Exception, address: GatewayAddress) -> Exception:

@@ -1,4 +1,4 @@
-"""The two protobuf messages of Flight that pyarrow does not wrap: renewal and cancellation (Flight RPC, "Protocol Buffer Definitions").
+"""Encodes the two protobuf messages of Flight that pyarrow does not wrap: renewal and cancellation (Flight RPC, "Protocol Buffer Definitions").
 
 Each request holds one message in its field 1; a message inside a message is its bytes, with tag and length before them.
 """

@@ -1,4 +1,4 @@
-"""The options of a gateway, with the files that they name read."""
+"""Makes a gateway's address of a load's options, and reads the certificate files that they name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from delta_sharing_spark.options import ReadOptions
 
 
 def gateway_address(options: ReadOptions) -> GatewayAddress:
-    """The gateway of a load, and as whom it is asked.
+    """The gateway of a load, with the token and the certificates it is called with.
 
     Raises:
         ProfileError: A file cannot be read.

@@ -1,4 +1,4 @@
-"""Errors of this package as statuses of Flight, and back.
+"""Converts errors of this package to statuses of Flight, and back.
 
 pyarrow gives five statuses a message and machine-readable extra info: JSON with ``error`` (the class in ``errors``) and what
 the error knows (``file``, ``status``, ``reason``). NOT_FOUND, INVALID_ARGUMENT and UNIMPLEMENTED exist only as Python's own
@@ -120,7 +120,7 @@ def _details(extra_info: bytes | None) -> dict[str, Any]:
     return {name: tree[name] for name in known if name in tree} if isinstance(tree, dict) else {}
 
 
-class _Unformatted:
+class _TracebackBlocker:
     """Keeps Arrow from putting the Python traceback, with paths of the gateway, into the status it sends.
 
     Arrow formats the traceback for the message and, where that fails, names the class alone.
@@ -135,5 +135,5 @@ class _Unformatted:
 
 
 def _plain_status(name: str, kind: type[Exception], message: str) -> Exception:
-    status: Exception = type(name, (_Unformatted, kind), {})(message)
+    status: Exception = type(name, (_TracebackBlocker, kind), {})(message)
     return status

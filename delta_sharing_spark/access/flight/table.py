@@ -1,4 +1,4 @@
-"""Access mode flight: a table as a gateway describes, plans and reads it."""
+"""Opens a table in access mode flight: a gateway describes it, plans its files and reads them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FlightTable(OpenTable):
 
     Args:
         negotiated: The table, and what was asked for.
-        gateway: Where to ask.
+        gateway: The gateway that is called.
     """
 
     mode = "flight"
@@ -120,8 +120,8 @@ class FlightTable(OpenTable):
     def _rows_of(self, scan: ResolvedScan) -> dict[str, Any]:
         """The part of a command that says which columns and rows; a column is asked for whole, and cut here."""
         options = scan.options
-        wanted = [field.name for field in scan.output.fields]
-        columns = None if len(wanted) == len(scan.columns.fields) else wanted
+        names = [field.name for field in scan.output.fields]
+        columns = None if len(names) == len(scan.columns.fields) else names
         settings = {
             "timeZone": options.time_zone,
             "commitTimestampType": options.commit_timestamp_type,

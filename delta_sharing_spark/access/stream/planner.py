@@ -59,14 +59,14 @@ class _Block:
 
 
 class StreamPlanner:
-    """Where a stream can go from a position, and what lies between two.
+    """Finds how far a stream can go from a position, and the files between two positions.
 
     Args:
         scan: The resolved load.
         opener: Opens the table.
         spec: How files are read.
         policy: The stream's schema, fixed at its start, and what may differ from it.
-        clock: Injectable.
+        clock: Seconds that only grow; tests give their own.
 
     Attributes:
         identity: What the order of files within a version depends on, as far as is known.
@@ -111,7 +111,7 @@ class StreamPlanner:
         return Position(self._newest(), 0, True)
 
     def pin_newest(self) -> None:
-        """From now on nothing newer than the newest version exists (Trigger.AvailableNow)."""
+        """From now on read nothing newer than the version that is the newest now (Trigger.AvailableNow)."""
         self._pinned_newest = self._poll()
 
     def advance(self, start: Position, limits: Limits) -> Position:
@@ -125,14 +125,14 @@ class StreamPlanner:
         position, budget = start, BatchBudget(limits)
         if position.snapshot:
             tasks, access = self._snapshot_of(position)
-            count = budget.take(tasks[position.index :], whole=False)
+            count = budget.take(tasks[position.index :], all_or_none=False)
             parts.append((tasks[position.index : position.index + count], access))
             index = position.index + count
             position = Position(position.version + 1) if index >= len(tasks) else replace(position, index=index)
             if not position.snapshot:
                 self._block = None
-        while not position.snapshot and position.version <= target and not budget.full:
-            position, more = self._advance_block(position, target, budget, parts, begun=position != start)
+        while not position.snapshot and position.version <= target and not budget.is_full:
+            position, more = self._advance_block(position, target, budget, parts, may_end=position != start)
             if not more:
                 break
         self._planned = _Batch(start, position, parts)
@@ -178,14 +178,14 @@ class StreamPlanner:
             for files in versions:
                 if files.shape is not None:
                     self._policy.check(files.shape, files.version, self._table)
-                tasks = self._admitted(files)
+                tasks = self._emitted(files)
                 first = position.index if files.version == position.version else 0
                 until = end.index if files.version == end.version else None
                 yield tasks[first:until], access
             position = Position(stop + 1)
 
     def continue_as(self, identity: StreamIdentity, position: Position) -> None:
-        """Before any file was asked for: keep the order that an offset in the middle of a version was written under."""
+        """Keep the order of files that an offset in the middle of a version was written under; called before any file is listed."""
         if position.in_the_middle and not self._is_ordered and identity.mode == self.identity.mode:
             self._is_ordered = True
             self.identity = replace(identity, table_id=self.identity.table_id)
@@ -202,9 +202,9 @@ class StreamPlanner:
         budget: BatchBudget,
         parts: list[tuple[list[FileTask], SplitAccess]],
         *,
-        begun: bool,
+        may_end: bool,
     ) -> tuple[Position, bool]:
-        """Take from one block of versions; also, whether the batch may go on behind it.
+        """Take files of one block of versions into a batch; returns its new end, and whether it may go on behind the block.
 
         A batch ends before a version that the stream cannot read on through, so that all before it is delivered; the
         next one, which begins there, fails.
@@ -220,20 +220,20 @@ class StreamPlanner:
             try:
                 if files.shape is not None:
                     self._policy.check(files.shape, files.version, self._table)
-                tasks = self._admitted(files)
+                tasks = self._emitted(files)
             except StreamError as error:
-                if begun or here != position:
+                if may_end or here != position:
                     _log.warning("the stream's batch ends here, for the next one will fail: %s", error)
                     return here, False
                 raise
             first = position.index if files.version == position.version else 0
             rest = tasks[first:]
-            count = budget.take(rest, whole=self._scan.options.read_change_feed)
+            count = budget.take(rest, all_or_none=self._scan.options.read_change_feed)
             if count:
                 parts.append((rest[:count], access))
             if count < len(rest):
                 return Position(files.version, first + count), False
-            if budget.full:
+            if budget.is_full:
                 return Position(files.version + 1), False
         return Position(stop + 1), True
 
@@ -246,7 +246,7 @@ class StreamPlanner:
 
             def list_versions(table: OpenTable) -> _Block:
                 listing = table.versions(self._scan, start, stop, self._order())
-                return _Block(start, stop, self._taken(listing, position), listing.access)
+                return _Block(start, stop, self._prepared(listing, position), listing.access)
 
             block = self._block = self._opener.run(list_versions)
         return [files for files in block.versions if start <= files.version <= stop], block.access
@@ -258,7 +258,7 @@ class StreamPlanner:
 
             def list_files(table: OpenTable) -> _Block:
                 listing = table.all_files(self._scan, version, self._order())
-                return _Block(version, version, self._taken(listing, position), listing.access, snapshot=True)
+                return _Block(version, version, self._prepared(listing, position), listing.access, snapshot=True)
 
             block = self._opener.run(list_files)
             for files in block.versions:
@@ -270,8 +270,8 @@ class StreamPlanner:
     def _order(self) -> StreamIdentity | None:
         return self.identity if self._is_ordered else None
 
-    def _taken(self, listing: VersionListing, position: Position) -> list[VersionFiles]:
-        """The versions of a listing as they wait for their batch: their files in order, and with statistics only if
+    def _prepared(self, listing: VersionListing, position: Position) -> list[VersionFiles]:
+        """The versions of a listing, prepared for their batches: their files in order, and with statistics only if
         ``where`` will look at them.
 
         Raises:
@@ -307,7 +307,7 @@ class StreamPlanner:
                 f"table {self._table} was replaced by another table {since}; start the stream anew with another checkpoint"
             )
 
-    def _admitted(self, files: VersionFiles) -> list[FileTask]:
+    def _emitted(self, files: VersionFiles) -> list[FileTask]:
         """The files of a version that a table stream emits, by what its options permit."""
         options = self._scan.options
         if options.read_change_feed or not files.removes:
@@ -358,7 +358,7 @@ class StreamPlanner:
 def open_stream(
     opener: TableOpener, scan: ResolvedScan, user_schema: Struct | None = None, *, columns_chosen: bool = False
 ) -> StreamPlanner:
-    """A resolved load as a stream.
+    """Plan a resolved load as a stream.
 
     Args:
         opener: What the scan was resolved over.

@@ -14,7 +14,7 @@ from delta_sharing_spark.scan.plan import FileTask
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """How far a stream has read; see the module's docstring."""
+    """How far a stream has read, as the module's docstring defines it."""
 
     version: int
     index: int = 0
@@ -28,13 +28,13 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one batch takes at most; None is without bound. Bytes are a soft bound: one file always fits."""
+    """How much one batch takes at most; None means no bound. Bytes are a soft bound: one file always fits."""
 
     files: int | None = None
     bytes: int | None = None
 
 
-#: Of a stream whose options bound neither files nor bytes.
+#: The limits of a stream whose options bound neither files nor bytes.
 DEFAULT_LIMITS = Limits(files=1000)
 
 
@@ -46,15 +46,15 @@ class BatchBudget:
         self._files = self._bytes = 0
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         limits = self._limits
         return (limits.files is not None and self._files >= limits.files) or (
             limits.bytes is not None and self._bytes >= limits.bytes
         )
 
-    def take(self, tasks: list[FileTask], *, whole: bool) -> int:
-        """How many of ``tasks`` still fit. ``whole``: all or, unless nothing was taken yet, none (a commit is not split)."""
-        if whole:
+    def take(self, tasks: list[FileTask], *, all_or_none: bool) -> int:
+        """How many of ``tasks`` still fit; with ``all_or_none`` they are not split, and fit always if nothing was taken yet."""
+        if all_or_none:
             size = sum(t.size for t in tasks)
             limits = self._limits
             over = (limits.files is not None and self._files + len(tasks) > limits.files) or (
@@ -66,7 +66,7 @@ class BatchBudget:
             self._bytes += size
             return len(tasks)
         for count, task in enumerate(tasks):
-            if self.full:
+            if self.is_full:
                 return count
             self._files += 1
             self._bytes += task.size

@@ -15,7 +15,7 @@ _ADVICE = "restart the stream to read with the new schema; if that does not help
 
 @dataclass(frozen=True, slots=True)
 class SchemaPolicy:
-    """A stream's schema, and what the table may have beside it at a version.
+    """A stream's schema, and how the table's may differ from it at a version.
 
     Columns are told by their physical names. Up to the version that the stream's schema is of, a column that is not there
     yet reads as NULL, and one that had another name is read under the stream's; after it, a column that was dropped or
@@ -26,8 +26,8 @@ class SchemaPolicy:
     Attributes:
         schema: The stream's columns, without change columns, with physical names where columns are mapped.
         partitions: Physical names of the table's partition columns, as the stream reads it.
-        since: The version that the schema is of; None if unknown, then no version is after it.
-        chosen: Paths of structs of which the stream was told which fields to read; ``""`` is the table itself.
+        since: The version that the schema is of; None if unknown: then every version counts as before it.
+        chosen: Paths of the structs of which the user chose some fields; ``""`` is the table itself.
         allow_added: The option ``allowAddedColumns``.
     """
 
@@ -53,7 +53,7 @@ class SchemaPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """The stream's schema beside the table's at one version."""
+    """Compares the stream's schema with the table's at one version."""
 
     policy: SchemaPolicy
     version: int
@@ -81,7 +81,7 @@ class _Comparison:
             raise self._stop(f"{path}.{missing.name}" if path else missing.name, "it was dropped")
 
     def _beside(self, path: str, column: str) -> None:
-        """A column of the table that the stream does not have."""
+        """Judge a column of the table that the stream does not have."""
         if self.policy.allow_added or path in self.policy.chosen:
             return
         when = "it was added" if self._after else "it was dropped later, or added while the stream started"
@@ -116,8 +116,8 @@ class _Comparison:
                 if known != now and not _widens(now, known):
                     raise self._stop(column, f"its type is {now}, the stream reads {known}")
 
-    def _nulls(self, known: bool, now: bool, column: str) -> None:
-        if now and not known:
+    def _nulls(self, allows_null: bool, now_allows_null: bool, column: str) -> None:
+        if now_allows_null and not allows_null:
             raise self._stop(column, "it allows NULL")
 
     def _stop(self, column: str, change: str) -> StreamError:
@@ -134,7 +134,7 @@ def policy_of(scan: ResolvedScan, schema: Struct, *, columns_chosen: bool) -> Sc
     """
     feed = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP) if scan.options.read_change_feed else ()
     own = Struct(tuple(f for f in schema.fields if f.name not in feed))
-    chosen = _chosen_structs(own, scan.shape.schema, chosen=columns_chosen or scan.options.columns is not None)
+    chosen = _chosen_structs(own, scan.shape.schema, columns_chosen=columns_chosen or scan.options.columns is not None)
     partitions = _physical_partitions(scan.shape)
     return SchemaPolicy(own, partitions, scan.version, chosen, scan.options.allow_added_columns)
 
@@ -145,14 +145,14 @@ def _physical_partitions(shape: TableShape) -> frozenset[str]:
     return frozenset(names.get(name, name) for name in shape.partition_columns)
 
 
-def _chosen_structs(stream: Struct, table: Struct, *, chosen: bool) -> frozenset[str]:
-    """Paths of the structs of which a stream reads some fields only, as it was told.
+def _chosen_structs(stream: Struct, table: Struct, *, columns_chosen: bool) -> frozenset[str]:
+    """Paths of the structs of which a stream reads only the fields that its user chose.
 
     Args:
         stream, table: The stream's columns and the table's, at the stream's start.
-        chosen: Whether the stream was told which columns to read at all.
+        columns_chosen: Whether the stream's user chose columns at all.
     """
-    if not chosen:
+    if not columns_chosen:
         return frozenset()
     names = {""}
     columns = FieldsByName(table)

@@ -56,7 +56,7 @@ def _sas_end(url: str) -> float | None:
 
 
 def earliest(*ends: float | None) -> float | None:
-    """The earliest of those that are known."""
+    """The earliest of the ends that are not None; None if there is none."""
     known = [end for end in ends if end is not None]
     return min(known) if known else None
 
@@ -73,5 +73,5 @@ def renew_at(end: float | None, since: float) -> float | None:
 
 
 def process_share() -> float:
-    """A number in [0, 1) that is this process's own."""
+    """A number in [0, 1) that differs between processes, so that they do not renew all at once."""
     return random.Random(f"{socket.gethostname()}/{os.getpid()}").random()

@@ -138,26 +138,26 @@ def feed_versions(records: Iterable[FileRecord], table: str) -> dict[int, Versio
 
 
 def _by_id(records: list[FileRecord], kind: str, version: int, table: str) -> dict[str, _ChangedFile]:
-    found: dict[str, _ChangedFile] = {}
+    files: dict[str, _ChangedFile] = {}
     for record in records:
         if record.kind != kind or not (record.data_change or kind == "cdf"):
             continue
-        if record.id in found:
+        if record.id in files:
             raise ResponseError(
                 f"the server's change feed of {table} lists file {record.id} twice in version {version}; "
                 f"ask the provider to check the server"
             )
-        found[record.id] = _ChangedFile(record, table)
-    return found
+        files[record.id] = _ChangedFile(record, table)
+    return files
 
 
 def added_versions(records: Iterable[FileRecord], table: str) -> dict[int, VersionFiles]:
-    """What a stream of a table sees of each version of an answer: the files it adds, and how many it removes.
+    """The files that each version of an answer adds, and how many it removes, for a stream of the table.
 
     Raises:
         ResponseError: A record names no version, or is no add or remove; a file is added twice in one version.
     """
-    found: dict[int, VersionFiles] = {}
+    by_version: dict[int, VersionFiles] = {}
     for record in records:
         if record.kind not in ("add", "remove"):
             raise ResponseError(
@@ -166,19 +166,19 @@ def added_versions(records: Iterable[FileRecord], table: str) -> dict[int, Versi
         if not record.data_change:
             continue
         version = version_of(record, table)
-        files = found.setdefault(version, VersionFiles(version))
+        files = by_version.setdefault(version, VersionFiles(version))
         if record.kind == "remove":
             files.removes += 1
         else:
             files.tasks.append(task_of(record, table))
-    for files in found.values():
+    for files in by_version.values():
         for one, other in pairwise(sorted(task.id for task in files.tasks)):
             if one == other:
                 raise ResponseError(
                     f"the server listed file {one} twice in version {files.version} of {table}; "
                     f"ask the provider to check the server"
                 )
-    return found
+    return by_version
 
 
 def version_of(record: FileRecord, table: str) -> int:
@@ -219,7 +219,7 @@ def shapes_of(response: QueryResponse, table: str) -> Iterator[tuple[int | None,
 
 
 def with_shapes(
-    found: dict[int, VersionFiles], shapes: Sequence[tuple[int | None, TableShape]], first: int, last: int | None
+    by_version: dict[int, VersionFiles], shapes: Sequence[tuple[int | None, TableShape]], first: int, last: int | None
 ) -> list[VersionFiles]:
     """Versions ``first`` to ``last`` in order, with the shapes of an answer.
 
@@ -227,7 +227,7 @@ def with_shapes(
     """
     for version, shape in shapes[1:]:
         if version is not None and version >= first and (last is None or version <= last):
-            found.setdefault(version, VersionFiles(version)).shape = shape
-    files = found.setdefault(first, VersionFiles(first))
+            by_version.setdefault(version, VersionFiles(version)).shape = shape
+    files = by_version.setdefault(first, VersionFiles(first))
     files.shape = files.shape or shapes[0][1]
-    return [found[version] for version in sorted(found)]
+    return [by_version[version] for version in sorted(by_version)]

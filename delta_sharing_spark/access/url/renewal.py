@@ -45,16 +45,16 @@ _KEPT_LOADS = 64
 
 @dataclass(frozen=True, slots=True)
 class RenewalContext:
-    """What it takes to ask again: the profile and the query that planned the files.
+    """The profile and the query that planned the files, to ask the server for fresh URLs.
 
     Attributes:
-        key: Names the load; renewals of one load are shared within a process.
+        key: The load's own id; its renewals are shared within a process.
         table: The table.
         table_id: The id the table had; another one means it was replaced.
         query: The query to repeat, with its hints, without a refresh token.
-        refresh_token: What the plan's answer gave for this.
+        refresh_token: The refresh token of the answer that was planned from.
         version: The version that the plan is of, where the server told.
-        pinned: Whether ``query`` itself names a version or a range of them.
+        is_pinned: Whether ``query`` itself names a version or a range of them.
         formats: The response format that the plan was made from, so that ids are of the same kind.
         files: How many files the server listed; 0 if unknown.
         partitions: The table's partition columns, to narrow the query of a large table by.
@@ -66,7 +66,7 @@ class RenewalContext:
     profile: Profile = field(repr=False)
     settings: NetworkSettings = field(repr=False)
     query: Query | ChangesQuery = field(repr=False)
-    pinned: bool
+    is_pinned: bool
     formats: tuple[str, ...]
     refresh_token: str | None = field(default=None, repr=False)
     version: int | None = None
@@ -84,7 +84,7 @@ class FreshUrl:
 
 
 class _Load:
-    """What this process knows of one load: the last answer, and which ways of asking the server refused."""
+    """What this process keeps of one load: the last answer, and the ways of asking that the server refused."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -206,7 +206,7 @@ def _ask(context: RenewalContext, load: _Load, task: FileTask, files: Sequence[F
 
 
 def _answered(context: RenewalContext, load: _Load, query: Query | ChangesQuery) -> QueryResponse:
-    """The first answer that is not a refusal; the last way's refusal is the error."""
+    """Ask in each way until the server answers; the refusal of the last way is raised."""
     rest = SharingRest(context.profile, context.settings)
 
     def sink() -> UrlPage:
@@ -235,7 +235,7 @@ def _answered(context: RenewalContext, load: _Load, query: Query | ChangesQuery)
 
 
 def _renewal_queries(context: RenewalContext, load: _Load, query: Query) -> Iterator[tuple[str, Query]]:
-    if context.pinned:
+    if context.is_pinned:
         yield "query", query
         return
     token = load.token or (context.refresh_token if "refresh token" not in load.refused else None)
@@ -253,11 +253,11 @@ def _check_same(context: RenewalContext, task: FileTask, fresh: FreshFile) -> No
     vectors = [v for v in (task.deletion_vector, task.excluded) if v is not None]
     if any(fresh.vector(v) is None for v in vectors):
         raise _changed(context, task, "its deletion vector is another one now")
-    if task.commit_version is None and fresh.vectors and not vectors and not _ranged(context):
+    if task.commit_version is None and fresh.vectors and not vectors and not _is_range(context):
         raise _changed(context, task, "rows of it were deleted since")
 
 
-def _ranged(context: RenewalContext) -> bool:
+def _is_range(context: RenewalContext) -> bool:
     return isinstance(context.query, ChangesQuery) or context.query.starting_version is not None
 
 
@@ -277,7 +277,11 @@ def _changed(context: RenewalContext, task: FileTask, why: str) -> TableChangedE
 
 
 def _gone(context: RenewalContext, task: FileTask) -> FileGoneError:
-    why = "the server does not return it for the planned version" if context.pinned else "the server no longer lists it"
+    why = (
+        "the server does not return it for the planned version"
+        if context.is_pinned
+        else "the server no longer lists it"
+    )
     return FileGoneError(
         f"file {task.id} of {context.table}: its URL ended and {why}; the table has changed since it was loaded: "
         f"load it again",

@@ -291,7 +291,7 @@ class UrlTable(OpenTable):
                 profile=profile,
                 settings=negotiated.settings,
                 query=query,
-                pinned=_is_pinned(query),
+                is_pinned=_is_pinned(query),
                 formats=(head.response_format,),
                 refresh_token=response.refresh_token,
                 version=head.version,

@@ -29,14 +29,14 @@ class FreshVector(NamedTuple):
     url: str
 
     def is_of(self, vector: DeletionVector, *, by_name: bool) -> bool:
-        """Whether it is the planned one. Names hold a version in some answers and none in others."""
+        """Whether this is the planned vector. Its name holds a version in some answers and none in others."""
         shape = (self.offset, self.size, self.cardinality) == (vector.offset, vector.size, vector.cardinality)
         return shape and (self.unique_id == vector.unique_id or not by_name)
 
 
 @dataclass(frozen=True, slots=True)
 class FreshFile:
-    """What an answer says of one file: all its records together (a change feed may list it more than once)."""
+    """One file of an answer: all its records together (a change feed may list it more than once)."""
 
     id: str
     size: int
@@ -55,7 +55,7 @@ class FreshFile:
 
 
 class UrlPage:
-    """The file records of one page; takes them as a list does, and gives them back by id."""
+    """The file records of one page of an answer, appended as to a list and found again by id."""
 
     def __init__(self, table: str) -> None:
         self._table = table

@@ -24,7 +24,7 @@ def head_as_of(rest: SharingRest, table: TableName, options: ReadOptions, head: 
     """Protocol and metadata at ``versionAsOf`` or ``timestampAsOf``, also from a server whose metadata is always the newest.
 
     Args:
-        head: What the metadata endpoint said when it was asked for that version or moment.
+        head: The metadata endpoint's answer for that version or moment.
 
     Raises:
         VersionError: The server does not have it, or does not share it.
@@ -50,7 +50,7 @@ def head_as_of(rest: SharingRest, table: TableName, options: ReadOptions, head: 
 
 
 def last_version_before(rest: SharingRest, table: TableName, moment: datetime) -> int | None:
-    """The last version at or before a moment; None if no version is after it. No endpoint tells it: the next one follows it."""
+    """The last version at or before a moment, which is the one before the first after it; None if no version is after it."""
     after = _version_after(rest, table, moment)
     return None if after is None else after - 1
 
@@ -58,7 +58,7 @@ def last_version_before(rest: SharingRest, table: TableName, moment: datetime) -
 def refused_range(
     rest: SharingRest, table: TableName, options: ReadOptions, head: TableSnapshotHead, refusal: Refusal
 ) -> range:
-    """What is left to ask of a change data feed that the server refuses by its moments: their versions, maybe none.
+    """The range by versions, maybe empty, of a change data feed that the server refuses by its moments.
 
     A server may refuse moments that no version lies between, and an end after the newest version.
 

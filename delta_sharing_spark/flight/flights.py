@@ -137,7 +137,7 @@ class Flights:
             ready = max(1, min(_READY, _READY_OF_ALL // len(self._reads)))
         spec = replace(split.spec, fetch_ahead=read.fetch_ahead)
 
-        def still_wanted() -> None:
+        def check_cancelled() -> None:
             if read.cancelled.is_set():
                 raise CancelledError("the flight was cancelled while it was read")
             if is_gone():
@@ -145,9 +145,9 @@ class Flights:
 
         try:
             whole = [replace(split, spec=spec)]
-            with closing(read_splits(whole, 1, still_wanted=still_wanted, ready=ready)) as batches:
+            with closing(read_splits(whole, 1, check_cancelled=check_cancelled, ready=ready)) as batches:
                 for batch in batches:
-                    still_wanted()
+                    check_cancelled()
                     yield batch
         finally:
             with self._lock:

@@ -1,4 +1,4 @@
-"""Casts leaf columns without loss: type widening (Delta protocol, "Type Widening") and what Parquet writers vary in."""
+"""Casts leaf columns without loss: type widening (Delta protocol, "Type Widening") and types that differ by Parquet writer."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def change_files(
     """The files whose rows are the changes of one version, with their kind of change.
 
     Args:
-        adds, removes: Files that the version adds and removes with ``dataChange``, by what names them.
+        adds, removes: Files that the version adds and removes with ``dataChange``, by id or path.
         change_data: Its change files, which hold a column of their own for the kind of change.
     """
     if change_data:

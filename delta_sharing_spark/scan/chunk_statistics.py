@@ -41,12 +41,12 @@ class ChunkStatistics:
 def find_statistics(
     footer: bytes, chunk: Any, physical_type: str, start: int = 0
 ) -> tuple[ChunkStatistics | None, int]:
-    """The statistics of a chunk, None if it has none that can be read; and where in the footer they stand.
+    """The statistics of a chunk, None if it has none that can be read; and their offset in the footer.
 
     Args:
         footer: The file's footer.
         chunk: ``pyarrow.parquet.ColumnChunkMetaData``, of which only numbers are asked.
-        physical_type: The column's.
+        physical_type: The column's physical type.
         start: Where to look first: chunks of one column follow each other in the order of row groups.
     """
     sizes = (chunk.num_values, chunk.total_uncompressed_size, chunk.total_compressed_size)
@@ -68,7 +68,7 @@ def find_statistics(
 
 
 class _Unreadable(Exception):
-    """A field of a type that does not stand here."""
+    """A field has a type that the format does not allow in its place."""
 
 
 class _Reader:
@@ -80,7 +80,7 @@ class _Reader:
         self._data, self._position = data, position
 
     def statistics(self, physical_type: str) -> ChunkStatistics | None:
-        """From behind ``data_page_offset``."""
+        """Read the statistics; the reader stands behind ``data_page_offset``."""
         field = 9
         while True:
             field, kind = self._header(field)

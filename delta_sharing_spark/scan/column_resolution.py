@@ -15,7 +15,7 @@ _FIELD_ID = b"PARQUET:field_id"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What errors name, and how columns are matched (``mapping``: ``"none"``, ``"name"``, ``"id"``)."""
+    """The table and file that errors name, and how columns are matched (``mapping``: ``"none"``, ``"name"``, ``"id"``)."""
 
     table: str
     file: str
@@ -53,15 +53,15 @@ class SourceFields:
         return self._ids.get(str(number).encode())
 
 
-def find_source(wanted: Field, sources: SourceFields, context: Context) -> int | None:
-    """The index of the file's field that holds ``wanted``; None if the file lacks it.
+def find_source(field: Field, sources: SourceFields, context: Context) -> int | None:
+    """The index of the file's field that holds ``field``; None if the file lacks it.
 
     Raises:
         CorruptFileError: Several fields fit (they differ by case only).
     """
-    if context.mapping == "id" and wanted.field_id is not None:
-        return sources.by_id(wanted.field_id)
-    name = wanted.physical_name
+    if context.mapping == "id" and field.field_id is not None:
+        return sources.by_id(field.field_id)
+    name = field.physical_name
     exact = sources.by_name(name)
     if exact is not None or context.mapping != "none":
         return exact
@@ -76,23 +76,23 @@ def find_source(wanted: Field, sources: SourceFields, context: Context) -> int |
     return close[0] if close else None
 
 
-def wanted_leaves(source: pa.Schema, wanted: Struct, context: Context) -> list[int]:
-    """Indices of the Parquet leaf columns to read for ``wanted``, ascending.
+def leaves_of(source: pa.Schema, schema: Struct, context: Context) -> list[int]:
+    """Indices of the Parquet leaf columns to read for ``schema``, ascending.
 
-    Where a struct is wanted but the file has none of its wanted fields, its first leaf is read all the same: only a
+    Where the file has none of the fields of a struct in ``schema``, the struct's first leaf is read all the same: only a
     leaf tells which structs are NULL.
 
     Raises:
         CorruptFileError: Columns are found by id, and the file has none; or several fields fit one column.
     """
-    if context.mapping == "id" and wanted.fields and len(source) and not any(map(_has_id, source)):
+    if context.mapping == "id" and schema.fields and len(source) and not any(map(_has_id, source)):
         raise CorruptFileError(
             f"file {context.file} of {context.table} has no field ids, and its table finds columns by them "
             f"(delta.columnMapping.mode is 'id'): every column would be NULL; ask the provider to rewrite the file",
             file=context.file,
         )
     leaves: list[int] = []
-    _collect(SourceFields(source), wanted.fields, 0, leaves, context)
+    _collect(SourceFields(source), schema.fields, 0, leaves, context)
     return sorted(set(leaves))
 
 
@@ -110,10 +110,10 @@ def _collect(sources: SourceFields, fields: tuple[Field, ...], first: int, leave
             _collect_type(sources.fields[index].type, field.type, starts[index], leaves, context)
 
 
-def _collect_type(source: pa.DataType, wanted: DataType, first: int, leaves: list[int], context: Context) -> None:
+def _collect_type(source: pa.DataType, declared: DataType, first: int, leaves: list[int], context: Context) -> None:
     before = len(leaves)
     source = storage(source)
-    match wanted:
+    match declared:
         case Struct(fields) if pa.types.is_struct(source):
             _collect(SourceFields(fields_of(source)), fields, first, leaves, context)
         case Array(element, _) if is_list(source):
@@ -128,7 +128,7 @@ def _collect_type(source: pa.DataType, wanted: DataType, first: int, leaves: lis
 
 
 def storage(data_type: pa.DataType) -> pa.DataType:
-    """What an extension type (UUID, JSON...) is stored as."""
+    """The storage type of an extension type (UUID, JSON...); any other type as it is."""
     return data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
 
 

@@ -72,7 +72,7 @@ def z85_encode(data: bytes) -> str:
 
 
 def decode(framed: bytes | memoryview, vector: DeletionVector, *, file: str = "a file") -> BitMap64:
-    """The rows a vector in a file marks.
+    """Decode a vector that lies in a file.
 
     Args:
         framed: The vector's size (int32, big-endian), payload and CRC-32; bytes after them are ignored.
@@ -154,16 +154,16 @@ def frame(payload: bytes) -> bytes:
 def select_mask(
     start_row: int, n_rows: int, rows: BitMap64 | None, *, invert: bool = False, excluded: BitMap64 | None = None
 ) -> npt.NDArray[np.bool_]:
-    """Which of the rows ``start_row`` to ``start_row + n_rows`` of a file stay: a mask of that length.
+    """A mask of the rows ``start_row`` to ``start_row + n_rows`` of a file: which of them stay.
 
     Costs in proportion to the range and what is marked in it, not to the file.
 
     Args:
         start_row: Position in the file.
         n_rows: How many rows.
-        rows: Rows that leave; with ``invert`` only those stay.
+        rows: Rows to leave out; with ``invert`` only those stay.
         invert: See ``rows``.
-        excluded: Rows that leave in any case.
+        excluded: Rows to leave out in any case.
     """
     mask = np.ones(n_rows, dtype=np.bool_)
     if n_rows and rows is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class FileAccess(ABC):
     """The access to a split whose rows are read from the bytes of its files (``Access``).
 
-    A subclass asks for fresh URLs or credentials behind the caller's back when its own end.
+    A subclass asks for fresh URLs or credentials by itself when its own end.
     """
 
     __slots__ = ()

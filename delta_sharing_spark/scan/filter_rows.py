@@ -43,7 +43,7 @@ def keep_rows(batch: pa.RecordBatch, keep: pa.BooleanArray) -> pa.RecordBatch:
 
 
 class _Rows:
-    """Which rows of an array stay, in the forms that columns of different types ask for."""
+    """Which rows of an array stay, in the forms that the filters of different types need."""
 
     __slots__ = ("_dropped_positions", "_mask", "count", "keep")
 
@@ -55,7 +55,7 @@ class _Rows:
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
-        """One a row, true where it stays."""
+        """One value for each row, true where it stays."""
         if self._mask is None:
             self._mask = self.keep.to_numpy(zero_copy_only=False)
         return self._mask
@@ -119,6 +119,6 @@ def _built(array: pa.Array, rows: _Rows, buffers: list[pa.Buffer | None], childr
 
 
 def packed(mask: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """A mask as Arrow has it, a bit a row."""
+    """A mask as Arrow stores it, one bit for each row."""
     bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits], 0)

@@ -48,8 +48,8 @@ class Footer:
         return statistics
 
     def row_groups_in(self, start: int, end: int | None) -> list[int]:
-        """Row groups whose first byte lies in ``[start, end)``: over the slices of a file each is owned exactly once."""
-        return [i for i, at in enumerate(self.starts) if at >= start and (end is None or at < end)]
+        """Row groups whose first byte lies in ``[start, end)``: each belongs to exactly one slice of the file."""
+        return [i for i, offset in enumerate(self.starts) if offset >= start and (end is None or offset < end)]
 
     def chunks(self, row_group: int, leaves: list[int]) -> list[Range]:
         """Byte ranges of the column chunks of ``leaves``."""
@@ -147,12 +147,12 @@ def check_column_chunks(metadata: Any, size: int) -> None:
     except (pa.ArrowException, OSError) as error:
         # Arrow keeps the exception as long as the reader; its frames would keep the reader, and the caller's bytes.
         error.__traceback__ = None
-        if not file.asked:
+        if not file.was_read:
             raise OSError(str(error)) from None
 
 
 def _check_texts(metadata: Any) -> None:
-    """Read what pyarrow decodes when it is asked for.
+    """Read the names that pyarrow decodes only when they are asked for.
 
     Raises:
         UnicodeDecodeError: A name that is not UTF-8.
@@ -166,10 +166,10 @@ class _UnreadableFile(io.RawIOBase):
     """A file of some size of which nothing can be read."""
 
     def __init__(self, size: int) -> None:
-        self._size, self._position, self.asked = size, 0, False
+        self._size, self._position, self.was_read = size, 0, False
 
     def read(self, length: int = -1) -> bytes:
-        self.asked = True
+        self.was_read = True
         raise OSError("nothing is read here")
 
     def seek(self, offset: int, whence: int = 0) -> int:

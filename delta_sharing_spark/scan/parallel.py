@@ -1,4 +1,4 @@
-"""Reads splits in parallel without Spark: their batches come in order, and a bounded number of them waits."""
+"""Reads splits in parallel without Spark: their batches come in order, and only a few of each split are read ahead."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.split_reader import RunningReaders, read_split
 
 _READY = 4
-#: A consumer that waits for a batch looks so often, in seconds, whether it is still wanted.
+#: Seconds between two calls of ``check_cancelled`` while the consumer waits for a batch.
 _LOOK_EVERY = 0.5
 
 
-class _Stopped(Exception):
+class _ConsumerGone(Exception):
     """The consumer went away."""
 
 
@@ -35,7 +35,7 @@ class _Worker(threading.Thread):
         with self._readers.watching():
             self._read()
         if self._stop_reading.is_set():
-            # Whoever goes away early left batches half made: the allocator keeps their pages, tens of megabytes, for later.
+            # The batches that were not taken are freed, but the allocator would keep their pages, tens of megabytes, for later.
             pa.default_memory_pool().release_unused()
 
     def _read(self) -> None:
@@ -44,22 +44,22 @@ class _Worker(threading.Thread):
             for batch in batches:
                 self._put(batch)
             self._put(None)
-        except _Stopped:
+        except _ConsumerGone:
             pass
         except BaseException as error:  # handed to the consumer's thread, which raises it
-            with suppress(_Stopped):
+            with suppress(_ConsumerGone):
                 self._put(error)
         finally:
             batches.close()
 
-    def take(self, still_wanted: Callable[[], None] | None) -> pa.RecordBatch | BaseException | None:
-        """The next item; ``still_wanted`` is called while there is none."""
+    def take(self, check_cancelled: Callable[[], None] | None) -> pa.RecordBatch | BaseException | None:
+        """Wait for the next item, and call ``check_cancelled`` meanwhile."""
         while True:
             try:
-                return self.ready.get(timeout=None if still_wanted is None else _LOOK_EVERY)
+                return self.ready.get(timeout=None if check_cancelled is None else _LOOK_EVERY)
             except queue.Empty:
-                assert still_wanted is not None
-                still_wanted()
+                assert check_cancelled is not None
+                check_cancelled()
 
     def _put(self, item: pa.RecordBatch | BaseException | None) -> None:
         while not self._stop_reading.is_set():
@@ -68,7 +68,7 @@ class _Worker(threading.Thread):
                 return
             except queue.Full:
                 continue
-        raise _Stopped
+        raise _ConsumerGone
 
 
 def read_splits(
@@ -76,30 +76,30 @@ def read_splits(
     workers: int,
     limit: int | None = None,
     progress: Callable[[int], None] | None = None,
-    still_wanted: Callable[[], None] | None = None,
+    check_cancelled: Callable[[], None] | None = None,
     ready: int = _READY,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of ``splits``, split by split, up to ``workers`` of them read at once.
+    """The rows of ``splits``, split by split, of which up to ``workers`` are read at the same time.
 
     Args:
         splits: From a plan.
-        workers: Splits under way at once.
+        workers: How many splits are read at the same time.
         limit: The maximum number of rows of all splits.
         progress: Called with the index of each split that is done.
-        still_wanted: Called twice a second while the consumer waits; what it raises ends the reads.
-        ready: Batches a split may hold ready before its reader waits for the consumer.
+        check_cancelled: Called twice a second while the consumer waits; what it raises ends the reads.
+        ready: How many batches of a split are read ahead of the consumer.
 
     Raises:
         As ``read_split``, for the first split that fails.
     """
-    return first_rows(_in_order(splits, workers, progress, still_wanted, ready), limit)
+    return first_rows(_in_order(splits, workers, progress, check_cancelled, ready), limit)
 
 
 def _in_order(
     splits: Sequence[Split],
     workers: int,
     progress: Callable[[int], None] | None,
-    still_wanted: Callable[[], None] | None,
+    check_cancelled: Callable[[], None] | None,
     ready: int,
 ) -> Generator[pa.RecordBatch, None, None]:
     stop, readers = threading.Event(), RunningReaders()
@@ -121,7 +121,7 @@ def _in_order(
             if not running:
                 return
             worker = running[0]
-            while (item := worker.take(still_wanted)) is not None:
+            while (item := worker.take(check_cancelled)) is not None:
                 if isinstance(item, BaseException):
                     raise item
                 yield item

@@ -96,25 +96,25 @@ class FileTask:
 
 @dataclass(frozen=True, slots=True)
 class ReadSpec:
-    """How a file's bytes become rows: the same for every file of a load, and free of secrets.
+    """How the bytes of files become rows: the same for every file of a load, and free of secrets.
 
     Attributes:
         table: ``share.schema.table``, for errors.
         schema: The rows' schema, projected, in output order, with Delta's metadata (column mapping).
-            Change columns of a feed stand in it where they are wanted.
+            Change columns of a feed stand in it where the load has them.
         full_schema: The columns of the table that ``predicate`` needs beyond ``schema`` plus those of ``schema``.
         partition_columns: Logical names of the partition columns in ``full_schema``.
-        partition_names: All that a file's partition values may be called, in lower case: a column that is missing beside
+        partition_names: All keys that a file's partition values may have, in lower case: a column that is missing beside
             these alone is NULL.
         mapping: Column mapping mode: ``"none"``, ``"name"`` or ``"id"``.
         predicate: Applied exactly to every batch; None keeps all rows.
-        prune: Row groups that hold no row it passes are left out; rows are not filtered by it (``predicate`` does that).
+        prune: Row groups in which no row can pass it are not read; rows are filtered by ``predicate`` alone.
         limit: The maximum number of rows of one split; the face above cuts over splits.
         change_feed: Whether the rows carry change columns.
         time_zone: The zone that zone-less partition timestamps are read in.
-        projected: Whether ``full_schema`` leaves columns of the table out (decides how small files are fetched).
+        is_projected: Whether ``full_schema`` leaves columns of the table out (decides how small files are fetched).
         fetch_ahead: Bytes a task may hold fetched and not yet decoded.
-        commit_timestamp_long: ``_commit_timestamp`` as the protocol's milliseconds (LONG) instead of TIMESTAMP.
+        commit_timestamp_long: Whether ``_commit_timestamp`` is given as the protocol's milliseconds (LONG) instead of TIMESTAMP.
     """
 
     table: str
@@ -129,7 +129,7 @@ class ReadSpec:
     change_feed: bool = False
     time_zone: str = "UTC"
     commit_timestamp_long: bool = False
-    projected: bool = False
+    is_projected: bool = False
     fetch_ahead: int = 64 << 20
 
 

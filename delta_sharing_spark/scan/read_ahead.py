@@ -31,7 +31,7 @@ class Ranges(Protocol):
 
 
 class BufferedRanges:
-    """All of ``ranges``, being fetched from the moment this is made, by requests of at most ``piece`` bytes."""
+    """Holds all of ``ranges``, whose fetching begins at once, by requests of at most ``piece`` bytes."""
 
     def __init__(
         self, source: ByteSource, ranges: Sequence[Range], pool: ThreadPoolExecutor, piece: int = PIECE
@@ -43,7 +43,7 @@ class BufferedRanges:
 
     @property
     def size(self) -> int:
-        """Bytes that are or will be held."""
+        """Bytes that are held, or will be once they are fetched."""
         return sum(p.length for p in self._pieces)
 
     def read(self, start: int, length: int) -> memoryview:
@@ -83,7 +83,7 @@ class BufferedRanges:
 
 
 class _Window:
-    """One column chunk: the window under the reader, and the next one under way."""
+    """The windows of one column chunk: the one that is read, and the next one, which is being fetched."""
 
     __slots__ = ("ahead", "chunk", "data", "held")
 
@@ -118,7 +118,7 @@ class WindowedRanges:
         return self._across(window, start, end)
 
     def _across(self, window: _Window, start: int, end: int) -> memoryview:
-        """A read that begins in or after the held window and goes beyond it."""
+        """Read a range that begins in or after the held window and ends beyond it."""
         out = np.empty(end - start, dtype=np.uint8).data
         position = start
         while position < end:
@@ -157,26 +157,28 @@ class WindowedRanges:
 
 
 class RangeFile:
-    """Fetched ranges as the seekable file that pyarrow reads from."""
+    """Presents fetched ranges as the seekable file that pyarrow reads from."""
 
     def __init__(self, ranges: Ranges, size: int) -> None:
         self._ranges = ranges
         self._size = size
-        self._at = 0
+        self._position = 0
         self.closed = False
 
     def read(self, length: int = -1) -> memoryview:
-        length = self._size - self._at if length is None or length < 0 else min(length, self._size - self._at)
-        data = self._ranges.read(self._at, length) if length > 0 else memoryview(b"")
-        self._at += length
+        length = (
+            self._size - self._position if length is None or length < 0 else min(length, self._size - self._position)
+        )
+        data = self._ranges.read(self._position, length) if length > 0 else memoryview(b"")
+        self._position += length
         return data
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0 if whence == 0 else self._at if whence == 1 else self._size)
-        return self._at
+        self._position = offset + (0 if whence == 0 else self._position if whence == 1 else self._size)
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def readable(self) -> bool:
         return True

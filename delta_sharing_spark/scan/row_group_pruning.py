@@ -1,4 +1,4 @@
-"""Skips row groups that no row can pass in, by the statistics in the file's footer."""
+"""Skips row groups in which no row can pass the predicate, by the statistics in the file's footer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def row_group_filter(
     spec: ReadSpec, footer: Footer, constants: Mapping[str, pa.Scalar], context: Context
 ) -> Callable[[int], bool] | None:
-    """Whether a row group of a file may hold a row that passes, by its index; None where nothing is filtered.
+    """Returns a test of row groups by index: whether one may hold a row that passes. None where nothing is filtered.
 
     A file whose row groups are all left out may still be corrupt: only its footer is read then.
     """

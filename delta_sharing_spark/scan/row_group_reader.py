@@ -41,7 +41,7 @@ class RowGroup:
         return int(self.footer.metadata.row_group(self.index).num_rows)
 
     def fetch(self, pool: ThreadPoolExecutor) -> None:
-        """Start fetching what will be read."""
+        """Start to fetch the bytes that will be read."""
         chunks = self.footer.chunks(self.index, self.leaves)
         if self.footer.file_bytes is not None:
             self.ranges = _WholeFile(self.footer.file_bytes)
@@ -136,7 +136,7 @@ def _batch_rows(group: RowGroup) -> int:
 
 
 def _zero_column_batches(rows: int) -> Iterator[pa.RecordBatch]:
-    """Batches without columns, where no column of the file is wanted but its rows count."""
+    """Batches without columns, where a load reads no column of the file but its number of rows."""
     for start in range(0, rows, _MAX_ROWS):
         count = min(_MAX_ROWS, rows - start)
         yield pa.RecordBatch.from_struct_array(pa.nulls(count, pa.struct([])))

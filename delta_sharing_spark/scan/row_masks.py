@@ -23,10 +23,10 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """Rows of one file that stay: those outside ``deleted`` (inside, if ``inverted``) and outside ``excluded``."""
+    """Rows of one file that stay: those outside ``deleted`` (inside, if ``is_inverted``) and outside ``excluded``."""
 
     deleted: Any
-    inverted: bool
+    is_inverted: bool
     excluded: Any
 
     def mask(self, first_row: int, rows: int) -> pa.BooleanArray:
@@ -38,15 +38,15 @@ class RowSelection:
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
     def _piece(self, first_row: int, rows: int) -> npt.NDArray[np.bool_]:
-        return select_mask(first_row, rows, self.deleted, invert=self.inverted, excluded=self.excluded)
+        return select_mask(first_row, rows, self.deleted, invert=self.is_inverted, excluded=self.excluded)
 
 
 def read_row_selection(task: FileTask, rows: int, fetch: Fetch) -> RowSelection | None:
     """Fetch and decode the task's deletion vectors; None where every row stays.
 
     Args:
-        task: The file's.
-        rows: How many the file has.
+        task: The file's task.
+        rows: The number of rows of the file.
         fetch: Reads the frame of a vector that lies in a file.
 
     Raises:

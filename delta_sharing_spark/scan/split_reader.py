@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
-from delta_sharing_spark.scan.column_resolution import Context, wanted_leaves
+from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import first_rows, keep_rows
 from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
 from delta_sharing_spark.scan.plan import (
@@ -50,27 +50,26 @@ WHOLE_FILE, WHOLE_FILE_PROJECTED = 4 << 20, 256 << 10
 
 @dataclass(slots=True)
 class _OpenSlice:
-    """A slice whose footer and deletion vectors are at hand."""
+    """A slice whose footer and deletion vectors were read."""
 
     task: FileTask
     source: ByteSource
     footer: Footer
-    wanted: Struct
     constants: Mapping[str, pa.Scalar]
     context: Context
     groups: list[RowGroup]
-    kept: RowSelection | None
+    selection: RowSelection | None
     reserved_bytes: int
     columns: Columns | None = field(default=None)
 
 
 def read_split(split: Split) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of one split, by its access; see ``Access.rows``."""
+    """The rows of one split, as its access reads them (``Access.rows``)."""
     return split.access.rows(split)
 
 
 def read_files(split: Split, access: FileAccess) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of the split's files, in the order of files and row groups; see ``Access.rows``."""
+    """The rows of the split's files, in the order of files and row groups; raises as ``Access.rows``."""
     reader = _SplitReader(split, access)
     try:
         yield from first_rows(reader.batches(), split.spec.limit)
@@ -82,7 +81,7 @@ def read_files(split: Split, access: FileAccess) -> Generator[pa.RecordBatch, No
 
 
 class RunningReaders:
-    """The readers of one consumer, whose threads may wait for bytes when it goes away. Used as a context by each of them.
+    """The readers of one consumer, to be closed when it goes away: their threads may wait for bytes.
 
     A generator cannot be closed while another thread runs it; its reader can.
     """
@@ -90,11 +89,11 @@ class RunningReaders:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._readers: weakref.WeakSet[_SplitReader] = weakref.WeakSet()
-        self._closed = False
+        self._is_closed = False
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Meanwhile, readers that this thread begins are the consumer's."""
+        """Within this context, readers that the thread begins are added."""
         before = _CONSUMER.set(self)
         try:
             yield
@@ -102,17 +101,17 @@ class RunningReaders:
             _CONSUMER.reset(before)
 
     def add(self, reader: _SplitReader) -> None:
-        """Note a reader; one that begins after the end is closed at once."""
+        """Add a reader; it is closed at once if the consumer has gone."""
         with self._lock:
             self._readers.add(reader)
-            closed = self._closed
-        if closed:
+            is_closed = self._is_closed
+        if is_closed:
             reader.close()
 
     def close(self) -> None:
-        """Break off what the readers wait for, in whatever thread."""
+        """Close all readers, whichever thread they wait in."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             readers = list(self._readers)
         for reader in readers:
             reader.close()
@@ -143,16 +142,16 @@ class _SplitReader:
         self._projection: Columns | None = None
         if spec.predicate is not None and spec.full_schema != spec.schema:
             # Filtered batches have logical names, whatever the files called the columns.
-            self._wanted, self._schema = without_mapping(spec.schema), arrow_schema(spec.schema)
-            self._conformed = Context(spec.table, "", "none")
-            self._projection = plan_columns(self._full_schema, self._wanted, {}, self._conformed)
+            self._logical_schema, self._schema = without_mapping(spec.schema), arrow_schema(spec.schema)
+            self._logical_context = Context(spec.table, "", "none")
+            self._projection = plan_columns(self._full_schema, self._logical_schema, {}, self._logical_context)
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-fetch")
         self._waiting: Iterator[FileSlice] = iter(split.slices)
         self._following: FileSlice | None = next(self._waiting, None)
         self._opening: deque[Future[_OpenSlice]] = deque()
         self._fetching: deque[tuple[_OpenSlice, RowGroup]] = deque()
         self._in_flight = 0
-        self._closed = False
+        self._is_closed = False
         self._sources: dict[int, ByteSource] = {}
         _running.add(self)
         consumer = _CONSUMER.get()
@@ -173,8 +172,8 @@ class _SplitReader:
             self._fill()
 
     def close(self) -> None:
-        """Break off what is under way: threads end as soon as they notice, sockets in use are closed."""
-        self._closed = True
+        """Break off all fetches: threads end as soon as they notice, sockets in use are closed."""
+        self._is_closed = True
         for future in self._opening:
             future.cancel()
         for _, group in self._fetching:
@@ -216,7 +215,7 @@ class _SplitReader:
             self._following = next(self._waiting, None)
 
     def _whole_below(self, part: FileSlice) -> int:
-        limit = WHOLE_FILE_PROJECTED if self._spec.projected else WHOLE_FILE
+        limit = WHOLE_FILE_PROJECTED if self._spec.is_projected else WHOLE_FILE
         return limit if part.task.size <= limit else 0
 
     def _done_with(self, opened: _OpenSlice) -> None:
@@ -225,9 +224,9 @@ class _SplitReader:
         self._close_source(opened.source)
 
     def _in_use(self, source: ByteSource) -> ByteSource:
-        """Note a source that ``close`` is to break off; one that comes after it is closed at once."""
+        """Add a source for ``close`` to break off; one that comes after it is closed at once."""
         self._sources[id(source)] = source
-        if self._closed:
+        if self._is_closed:
             source.close()
         return source
 
@@ -246,22 +245,24 @@ class _SplitReader:
         spec, task = self._spec, part.task
         context = Context(spec.table, task.id, spec.mapping)
         constants = constants_of(task, spec)
-        wanted = spec.full_schema
-        from_file = Struct(tuple(f for f in wanted.fields if f.name not in constants))
+        from_file = Struct(tuple(f for f in spec.full_schema.fields if f.name not in constants))
         source = self._in_use(self._access.open(task))
         footer = read_footer(source, spec.table, self._whole_below(part))
-        leaves = wanted_leaves(footer.schema, from_file, context)
+        leaves = leaves_of(footer.schema, from_file, context)
         may_match = row_group_filter(spec, footer, constants, context)
         groups = [
             plan_row_group(source, footer, i, leaves, spec.fetch_ahead // 2)
             for i in footer.row_groups_in(part.start, part.end)
             if may_match is None or may_match(i)
         ]
-        kept = read_row_selection(task, footer.metadata.num_rows, self._fetch_vector) if groups else None
-        return _OpenSlice(task, source, footer, wanted, constants, context, groups, kept, reserved)
+        selection = read_row_selection(task, footer.metadata.num_rows, self._fetch_vector) if groups else None
+        return _OpenSlice(task, source, footer, constants, context, groups, selection, reserved)
 
     def _decode(self, opened: _OpenSlice, group: RowGroup) -> Iterator[pa.RecordBatch]:
-        keep = None if opened.kept is None else opened.kept.mask(group.first_row, group.rows)
+        schema, keep = (
+            self._spec.full_schema,
+            None if opened.selection is None else opened.selection.mask(group.first_row, group.rows),
+        )
         row = 0
         for batch in read_row_group(group, self._spec.table):
             count = batch.num_rows
@@ -271,8 +272,8 @@ class _SplitReader:
             if batch.num_rows == 0:
                 continue
             if opened.columns is None:
-                opened.columns = plan_columns(batch.schema, opened.wanted, opened.constants, opened.context)
-            yield self._filtered(conform(batch, opened.columns, opened.wanted, self._full_schema, opened.context))
+                opened.columns = plan_columns(batch.schema, schema, opened.constants, opened.context)
+            yield self._filtered(conform(batch, opened.columns, schema, self._full_schema, opened.context))
 
     def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         spec = self._spec
@@ -283,11 +284,11 @@ class _SplitReader:
         batch = keep_rows(batch, evaluate(spec.predicate, batch))
         if self._projection is None:
             return batch
-        return conform(batch, self._projection, self._wanted, self._schema, self._conformed)
+        return conform(batch, self._projection, self._logical_schema, self._schema, self._logical_context)
 
 
 def constants_of(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:
-    """Columns of ``spec`` that a file has the same value of in every row, by logical name."""
+    """The columns of ``spec`` that have the same value in every row of a file, by logical name."""
     constants: dict[str, pa.Scalar] = {}
     for column in spec.full_schema.fields:
         if column.name in spec.partition_columns:

@@ -20,7 +20,7 @@ MAX_SLICES_PER_FILE, MAX_SPLITS = 1 << 14, 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """One split: files ``first`` to ``last`` (excluded) in a given order, of which the outer two may be cut.
+    """One split: files ``first`` to ``last`` (excluded) in some order; the first and the last of them may be cut.
 
     ``start`` is where the first file begins to be read; ``end`` where the last one ends, None at its end.
     """
@@ -54,7 +54,7 @@ def cut_bins(sizes: npt.NDArray[np.int64], max_bytes: int) -> list[Bin]:
 
 
 def _share(sizes: npt.NDArray[np.int64], offset: int, max_bytes: int) -> list[Bin]:
-    """Bins of whole files: each file goes to the bin that its middle lies in, on a line of all their costs."""
+    """Bins of whole files: with all costs laid end to end, each file goes to the bin that its middle lies in."""
     if not len(sizes):
         return []
     costs = sizes.astype(np.float64) + min(OPEN_COST, max_bytes // 4)  # sums of sizes may be above 64 bits

@@ -21,12 +21,12 @@ from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Ma
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The array is already of the wanted type."""
+    """The array is already of the declared type."""
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """The file lacks the column: NULLs."""
+class Nulls:
+    """The file lacks the column, which is NULL in every row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A variant's struct, to value and metadata in Spark's order; shredded ones are put together again."""
+    """A variant's struct becomes value and metadata in Spark's order; shredded values are put together again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +63,29 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """A struct's fields: for each wanted one, the source's index (None: missing) and its node."""
+    """A struct's fields: for each declared one, the source's index (None where the file lacks it) and its node."""
 
     fields: tuple[tuple[int | None, Node], ...]
 
 
-Node = Keep | Missing | Constant | Cast | Variant | Elements | Entries | Children
+Node = Keep | Nulls | Constant | Cast | Variant | Elements | Entries | Children
 
 
-def plan(source: pa.DataType, wanted: DataType, path: str, context: Context) -> Node:
-    """How an array of ``source`` becomes one of ``wanted``; ``path`` names the column in errors.
+def plan(source: pa.DataType, declared: DataType, path: str, context: Context) -> Node:
+    """How an array of ``source`` becomes one of ``declared``; ``path`` names the column in errors.
 
     Raises:
         SchemaError: There is no lossless way; names file, column and both types.
     """
     source = storage(source)
     if pa.types.is_null(source):
-        return Missing()
-    match wanted:
+        return Nulls()
+    match declared:
         case Primitive("variant"):
             if is_variant(source):
                 return Variant()
         case Primitive() | Decimal():
-            target = arrow_type(wanted)
+            target = arrow_type(declared)
             if source.equals(target):
                 return Keep()
             if can_cast(source, target):
@@ -93,20 +93,20 @@ def plan(source: pa.DataType, wanted: DataType, path: str, context: Context) -> 
         case Struct(fields):
             if pa.types.is_struct(source):
                 children = _plan_children(SourceFields(fields_of(source)), fields, path, context)
-                return _simplified(Children(children), source, wanted)
+                return _simplified(Children(children), source, declared)
         case Array(element, _):
             if is_list(source):
                 node = Elements(plan(source.value_type, element, f"{path}.element", context))
-                return _simplified(node, source, wanted)
+                return _simplified(node, source, declared)
         case Map(key, value, _):
             if pa.types.is_map(source):
                 entries = Entries(
                     plan(source.key_type, key, f"{path}.key", context),
                     plan(source.item_type, value, f"{path}.value", context),
                 )
-                return _simplified(entries, source, wanted)
+                return _simplified(entries, source, declared)
     raise SchemaError(
-        f"file {context.file} of {context.table}: column {path!r} is stored as {source}, which cannot become {wanted} without loss; "
+        f"file {context.file} of {context.table}: column {path!r} is stored as {source}, which cannot become {declared} without loss; "
         f"ask the provider to check the file, or leave the column out with the option 'columns'",
         file=context.file,
         column=path,
@@ -120,7 +120,7 @@ def _plan_children(
     for field in fields:
         index = find_source(field, sources, context)
         node = (
-            Missing()
+            Nulls()
             if index is None
             else plan(sources.fields[index].type, field.type, f"{path}.{field.name}" if path else field.name, context)
         )
@@ -128,13 +128,13 @@ def _plan_children(
     return tuple(children)
 
 
-def _simplified(node: Node, source: pa.DataType, wanted: DataType) -> Node:
-    """``Keep`` where source and target agree to the last nested nullability, and nothing inside may be NULL by error."""
-    return Keep() if source.equals(arrow_type(wanted)) and not _has_required(wanted) else node
+def _simplified(node: Node, source: pa.DataType, declared: DataType) -> Node:
+    """``Keep`` where both types agree, nested nullability included, and no nested field has to be checked for NULL."""
+    return Keep() if source.equals(arrow_type(declared)) and not _has_required(declared) else node
 
 
-def _has_required(wanted: DataType) -> bool:
-    match wanted:
+def _has_required(declared: DataType) -> bool:
+    match declared:
         case Struct(fields):
             return any(not f.nullable or _has_required(f.type) for f in fields)
         case Array(element, contains_null):
@@ -145,31 +145,31 @@ def _has_required(wanted: DataType) -> bool:
             return False
 
 
-def apply(node: Node, array: pa.Array, wanted: DataType, path: str, context: Context) -> pa.Array:
-    """``array`` as exactly ``wanted``'s Arrow type.
+def apply(node: Node, array: pa.Array, declared: DataType, path: str, context: Context) -> pa.Array:
+    """``array`` as exactly ``declared``'s Arrow type.
 
     Raises:
-        CorruptFileError: A value does not fit the wanted type.
+        CorruptFileError: A value does not fit the declared type.
         NullInRequiredError: A nested field declared NOT NULL holds a NULL.
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    match node, wanted:
+    match node, declared:
         case Keep(), _:
             return array
-        case Missing(), _:
-            return pa.nulls(len(array), arrow_type(wanted))
+        case Nulls(), _:
+            return pa.nulls(len(array), arrow_type(declared))
         case Cast(), _:
-            return _cast(array, wanted, path, context)
+            return _cast(array, declared, path, context)
         case Variant(), _:
-            return assemble_variant(array, arrow_type(wanted), path=path, file=context.file)
+            return assemble_variant(array, arrow_type(declared), path=path, file=context.file)
         case Children(children), Struct(fields):
             return _apply_struct(children, array, fields, path, context)
         case Elements(element), Array(element_type, contains_null):
             return _apply_list(element, array, element_type, contains_null, path, context)
         case Entries(key, value), Map():
-            return _apply_map(key, value, array, wanted, path, context)
-    raise AssertionError(f"{node} does not belong to {wanted}")
+            return _apply_map(key, value, array, declared, path, context)
+    raise AssertionError(f"{node} does not belong to {declared}")
 
 
 def require_values(array: pa.Array, parent: pa.Array | None, path: str, context: Context) -> None:
@@ -193,12 +193,12 @@ def require_values(array: pa.Array, parent: pa.Array | None, path: str, context:
     )
 
 
-def _cast(array: pa.Array, wanted: DataType, path: str, context: Context) -> pa.Array:
+def _cast(array: pa.Array, declared: DataType, path: str, context: Context) -> pa.Array:
     try:
-        return cast_leaf(array, arrow_type(wanted))
+        return cast_leaf(array, arrow_type(declared))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise CorruptFileError(
-            f"file {context.file} of {context.table}: a value of column {path!r} does not fit {wanted} ({error}); "
+            f"file {context.file} of {context.table}: a value of column {path!r} does not fit {declared} ({error}); "
             f"ask the provider to check the file",
             file=context.file,
             column=path,
@@ -248,15 +248,15 @@ def _apply_list(
     return pa.Array.from_buffers(target, len(array), _rebased(array, first), array.null_count, 0, [values])
 
 
-def _apply_map(key: Node, value: Node, array: pa.Array, wanted: Map, path: str, context: Context) -> pa.Array:
+def _apply_map(key: Node, value: Node, array: pa.Array, declared: Map, path: str, context: Context) -> pa.Array:
     array = _at_zero(array)
     first, last = _bounds(array)
-    keys = apply(key, array.keys.slice(first, last - first), wanted.key, f"{path}.key", context)
-    items = apply(value, array.items.slice(first, last - first), wanted.value, f"{path}.value", context)
+    keys = apply(key, array.keys.slice(first, last - first), declared.key, f"{path}.key", context)
+    items = apply(value, array.items.slice(first, last - first), declared.value, f"{path}.value", context)
     require_values(keys, None, f"{path}.key", context)
-    if not wanted.value_contains_null:
+    if not declared.value_contains_null:
         require_values(items, None, f"{path}.value", context)
-    target = arrow_type(wanted)
+    target = arrow_type(declared)
     entries = pa.StructArray.from_arrays([keys, items], fields=[target.key_field, target.item_field])
     return pa.Array.from_buffers(target, len(array), _rebased(array, first), array.null_count, 0, [entries])
 
@@ -285,21 +285,21 @@ def _at_zero(array: pa.Array) -> pa.Array:
 Columns = tuple[tuple[int | None, Node], ...]
 
 
-def plan_columns(source: pa.Schema, wanted: Struct, constants: Mapping[str, pa.Scalar], context: Context) -> Columns:
-    """For each wanted column, the index of the file's column (None: not from the file) and its node.
+def plan_columns(source: pa.Schema, schema: Struct, constants: Mapping[str, pa.Scalar], context: Context) -> Columns:
+    """For each column of ``schema``, the index of the file's column (None: not from the file) and its node.
 
     Args:
-        source: What the decoder yields.
-        wanted: The rows' columns.
+        source: The schema of the decoder's batches.
+        schema: The columns that rows have.
         constants: Values by column name that override whatever the file has (the log is authoritative).
-        context: For matching and errors.
+        context: Says how columns are matched, and names table and file in errors.
 
     Raises:
-        SchemaError: A column is stored in a type that cannot become the wanted one.
+        SchemaError: A column is stored in a type that cannot become the declared one.
     """
     sources = SourceFields(source)
     columns: list[tuple[int | None, Node]] = []
-    for field in wanted.fields:
+    for field in schema.fields:
         if field.name in constants:
             columns.append((None, Constant(constants[field.name])))
         else:
@@ -308,16 +308,16 @@ def plan_columns(source: pa.Schema, wanted: Struct, constants: Mapping[str, pa.S
 
 
 def conform(
-    batch: pa.RecordBatch, columns: Columns, wanted: Struct, target: pa.Schema, context: Context
+    batch: pa.RecordBatch, columns: Columns, schema: Struct, target: pa.Schema, context: Context
 ) -> pa.RecordBatch:
-    """One batch as exactly the Arrow schema of ``wanted``.
+    """One batch as exactly the Arrow schema of ``schema``.
 
     Args:
-        batch: What the decoder yields.
+        batch: A batch of the decoder.
         columns: From ``plan_columns``.
-        wanted: The rows' columns.
+        schema: The columns that rows have.
         target: ``arrow_schema(wanted)``, which costs too much to be made for every batch.
-        context: For errors.
+        context: Names table and file in errors.
 
     Raises:
         CorruptFileError: A value does not fit its type.
@@ -327,7 +327,7 @@ def conform(
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([])))
     arrays: list[pa.Array] = []
-    for (index, node), field, kind in zip(columns, wanted.fields, target.types, strict=True):
+    for (index, node), field, kind in zip(columns, schema.fields, target.types, strict=True):
         if index is not None:
             array = apply(node, batch.column(index), field.type, field.name, context)
         elif isinstance(node, Constant) and node.value.is_valid:

@@ -106,35 +106,35 @@ def _dictionaries(metadata: pa.Array) -> list[Dictionary]:
     return rows
 
 
-def _group(array: pa.StructArray, dictionaries: Sequence[Dictionary], wanted: _Mask) -> _Encoded:
-    """A group of ``value`` and ``typed_value``, encoded; rows outside ``wanted`` are skipped."""
+def _group(array: pa.StructArray, dictionaries: Sequence[Dictionary], selected: _Mask) -> _Encoded:
+    """A group of ``value`` and ``typed_value``, encoded; rows outside ``selected`` are skipped."""
     parts = _parts(array)
-    wanted = wanted & array.is_valid().to_numpy(zero_copy_only=False)
+    selected = selected & array.is_valid().to_numpy(zero_copy_only=False)
     values: _Encoded = [None] * len(array)
     if "value" in parts:
-        values = [v if w else None for v, w in zip(_as_binary(parts["value"]).to_pylist(), wanted, strict=True)]
+        values = [v if w else None for v, w in zip(_as_binary(parts["value"]).to_pylist(), selected, strict=True)]
     typed = parts.get("typed_value")
     if typed is None or typed.null_count == len(typed):
         return values
-    wanted = wanted & typed.is_valid().to_numpy(zero_copy_only=False)
+    selected = selected & typed.is_valid().to_numpy(zero_copy_only=False)
     if pa.types.is_struct(typed.type):
-        return _objects(typed, values, dictionaries, wanted)
-    encoded = _lists(typed, dictionaries, wanted) if _is_list(typed.type) else _primitives(typed)
-    for row in np.flatnonzero(wanted):
+        return _objects(typed, values, dictionaries, selected)
+    encoded = _lists(typed, dictionaries, selected) if _is_list(typed.type) else _primitives(typed)
+    for row in np.flatnonzero(selected):
         if values[row] is not None:
             raise MalformedVariant("a value is there both shredded and whole")
         values[row] = encoded[row]
     return values
 
 
-def _objects(typed: pa.StructArray, values: _Encoded, dictionaries: Sequence[Dictionary], wanted: _Mask) -> _Encoded:
+def _objects(typed: pa.StructArray, values: _Encoded, dictionaries: Sequence[Dictionary], selected: _Mask) -> _Encoded:
     parts = _parts(typed)
     names = sorted(parts)  # by code point, which is the order of UTF-8
-    columns = [_group(_checked_group(parts[name]), dictionaries, wanted) for name in names]
+    columns = [_group(_checked_group(parts[name]), dictionaries, selected) for name in names]
     shredded = frozenset(names)
     encoded = list(values)
     orders: dict[int, list[int]] = {}
-    for row in np.flatnonzero(wanted).tolist():
+    for row in np.flatnonzero(selected).tolist():
         dictionary = dictionaries[row]
         rest = values[row]
         if rest is not None:
@@ -177,7 +177,7 @@ def _merged(
     return encode_object([dictionary.id(name) for name, _ in fields], [value for _, value in fields])
 
 
-def _lists(typed: pa.Array, dictionaries: Sequence[Dictionary], wanted: _Mask) -> _Encoded:
+def _lists(typed: pa.Array, dictionaries: Sequence[Dictionary], selected: _Mask) -> _Encoded:
     if not pa.types.is_list(typed.type):
         typed = typed.cast(pa.list_(typed.type.value_field))
     offsets = typed.offsets.to_numpy()
@@ -185,10 +185,10 @@ def _lists(typed: pa.Array, dictionaries: Sequence[Dictionary], wanted: _Mask) -
     lengths = np.diff(offsets)
     elements = _checked_group(typed.values.slice(first, last - first))
     owners = np.repeat(np.arange(len(typed)), lengths)
-    parts = _group(elements, [dictionaries[o] for o in owners.tolist()], np.repeat(wanted, lengths))
+    parts = _group(elements, [dictionaries[o] for o in owners.tolist()], np.repeat(selected, lengths))
     whole = [NULL if p is None else p for p in parts]
     encoded: _Encoded = [None] * len(typed)
-    for row in np.flatnonzero(wanted).tolist():
+    for row in np.flatnonzero(selected).tolist():
         encoded[row] = encode_array(whole[offsets[row] - first : offsets[row + 1] - first])
     return encoded
 
@@ -275,7 +275,7 @@ def _framed(head: bytes, raw: npt.NDArray[np.uint8]) -> _Encoded:
     framed[:, : len(head)] = np.frombuffer(head, dtype=np.uint8)
     framed[:, len(head) :] = raw
     data, step = framed.tobytes(), len(head) + width
-    return [data[at : at + step] for at in range(0, rows * step, step)]
+    return [data[offset : offset + step] for offset in range(0, rows * step, step)]
 
 
 def _parts(array: pa.StructArray) -> dict[str, pa.Array]:

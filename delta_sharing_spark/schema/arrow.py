@@ -1,4 +1,4 @@
-"""Delta types to the exact Arrow schema that Spark compares the first batch with.
+"""Converts Delta types to the exact Arrow schema that Spark compares the first batch with.
 
 The rules mirror PySpark's ``to_arrow_schema(schema, timezone="UTC")``, nullability included; a test holds them
 together. They stand here again because executors must not depend on a Spark version's private function.

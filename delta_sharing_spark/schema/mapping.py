@@ -1,4 +1,4 @@
-"""Schemas of tables whose columns are not mapped (Delta protocol, "Column Mapping")."""
+"""Removes column mapping from schemas of tables whose columns are not mapped (Delta protocol, "Column Mapping")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partition values: from their serialized strings (Delta protocol, "Partition Value Serialization") to Arrow scalars."""
+"""Parses serialized partition values (Delta protocol, "Partition Value Serialization") to Arrow scalars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns a load reads: by option, by a user's schema, and by what a predicate needs."""
+"""Selects the columns that a load reads: by option, by a user's schema, and for its predicate."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def _narrowed(field: Field, rests: list[str], table: str) -> Field:
 
 def select_paths(schema: Struct, paths: Iterable[tuple[str, ...]]) -> Struct:
     """The columns that exact ``paths`` (as a bound predicate holds them) reach, structs narrowed to the fields needed."""
-    wanted: dict[str, list[tuple[str, ...]]] = {}
+    rests_by_name: dict[str, list[tuple[str, ...]]] = {}
     for path in paths:
-        wanted.setdefault(path[0], []).append(path[1:])
+        rests_by_name.setdefault(path[0], []).append(path[1:])
     fields = []
     for field in schema.fields:
-        rests = wanted.get(field.name)
+        rests = rests_by_name.get(field.name)
         if rests is None:
             continue
         if isinstance(field.type, Struct) and all(rests):
@@ -64,7 +64,7 @@ def select_paths(schema: Struct, paths: Iterable[tuple[str, ...]]) -> Struct:
 
 
 def merge(first: Struct, second: Struct) -> Struct:
-    """Fields of both, structs merged field by field; ``first``'s order, then what ``second`` adds."""
+    """The fields of both, structs merged field by field: in ``first``'s order, then those that only ``second`` has."""
     fields = {field.name: field for field in first.fields}
     for extra in second.fields:
         known = fields.setdefault(extra.name, extra)
@@ -73,41 +73,41 @@ def merge(first: Struct, second: Struct) -> Struct:
     return Struct(tuple(fields.values()))
 
 
-def requested(table_schema: Struct, wanted: Struct, table: str) -> Struct:
+def requested(table_schema: Struct, user_schema: Struct, table: str) -> Struct:
     """A user's schema, resolved against the table's: its names, order and nullability, the table's metadata.
 
     Raises:
         SchemaError: An unknown column, or a type that is not the table's.
     """
-    return _requested(table_schema, wanted, table, "")
+    return _requested(table_schema, user_schema, table, "")
 
 
-def _requested(known: Struct, wanted: Struct, table: str, path: str) -> Struct:
+def _requested(table_struct: Struct, user_struct: Struct, table: str, path: str) -> Struct:
     fields: list[Field] = []
     seen: set[str] = set()
-    known_fields = FieldsByName(known)
-    for want in wanted.fields:
-        column = f"{path}.{want.name}" if path else want.name
-        have = known_fields.find(want.name)
-        if have is None:
-            raise unknown_column(want.name, known, table, path)
-        if have.name in seen:
+    known_fields = FieldsByName(table_struct)
+    for user_field in user_struct.fields:
+        column = f"{path}.{user_field.name}" if path else user_field.name
+        table_field = known_fields.find(user_field.name)
+        if table_field is None:
+            raise unknown_column(user_field.name, table_struct, table, path)
+        if table_field.name in seen:
             raise SchemaError(f"the given schema names column {column!r} of {table} twice; name each column once")
-        seen.add(have.name)
+        seen.add(table_field.name)
         fields.append(
             Field(
-                want.name,
-                _requested_type(have.type, want.type, table, column),
-                want.nullable,
-                {**have.metadata, **_named(have)},
+                user_field.name,
+                _requested_type(table_field.type, user_field.type, table, column),
+                user_field.nullable,
+                {**table_field.metadata, **_named(table_field)},
             )
         )
     return Struct(tuple(fields))
 
 
-def _named(have: Field) -> dict[str, str]:
-    """Pin the table's spelling, which files and partition keys have, under the user's."""
-    return {COLUMN_MAPPING_NAME: have.physical_name}
+def _named(table_field: Field) -> dict[str, str]:
+    """Metadata with the table's spelling of the name, by which the column is found in files and partition keys."""
+    return {COLUMN_MAPPING_NAME: table_field.physical_name}
 
 
 def _requested_type(have: DataType, want: DataType, table: str, path: str) -> DataType:

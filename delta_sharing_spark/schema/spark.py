@@ -1,4 +1,4 @@
-"""The schema Spark is given: a table's schema without the metadata that Spark would act upon."""
+"""Makes the schema that Spark is given: a table's schema without the metadata that Spark would act upon."""
 
 from __future__ import annotations
 

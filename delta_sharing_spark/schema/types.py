@@ -1,4 +1,4 @@
-"""Delta data types as values, parsed from a table's ``schemaString`` (Delta protocol, "Schema Serialization Format")."""
+"""Defines Delta's data types as values, and parses them from a ``schemaString`` (Delta protocol, "Schema Serialization Format")."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ class DataFiles(Surface):
         narrow = draw.random() < 0.2
         schema = Struct(self._schema.fields[:1]) if narrow else self._schema
         full = self._schema if where is not None else schema
-        spec = ReadSpec(NAME, schema, full, predicate=where, prune=where, projected=narrow)
+        spec = ReadSpec(NAME, schema, full, predicate=where, prune=where, is_projected=narrow)
         self._expected = self._undamaged[narrow]
         slices = draw.choice([1, 1, 2, 5])
 

@@ -56,7 +56,7 @@ def test_splits_cover_each_row_exactly_once_and_repeat(
         for n, (rows, group) in enumerate(files)
     }
     tasks = [FileTask(name, name, len(raw)) for name, raw in data.items()]
-    spec = spec_of(NARROW if narrow else SCHEMA, projected=narrow, fetch_ahead=ahead)
+    spec = spec_of(NARROW if narrow else SCHEMA, is_projected=narrow, fetch_ahead=ahead)
     bins = pack(tasks, most)
     assert pack(reversed(tasks), most) == bins
     per_file: dict[str, list[int]] = {name: [] for name in data}
@@ -99,7 +99,7 @@ def test_projection_fetches_the_columns_wanted_and_no_more() -> None:
     table = pa.table({n: np.random.default_rng(0).integers(0, 1 << 60, 200_000) for n in "abcd"})
     data = parquet(table, row_group_size=100_000, compression="none", use_dictionary=False)
     access = LocalAccess({"f": data})
-    got = read(spec_of(Struct((Field("c", LONG),)), projected=True), access)
+    got = read(spec_of(Struct((Field("c", LONG),)), is_projected=True), access)
     assert got.column("c").combine_chunks().equals(table.column("c").combine_chunks())
     fetched = coalesce([Range(*r) for r in access.reads["f"]], 0)
     wanted = sum(r.length for r in spans(data, 2))
@@ -112,7 +112,7 @@ def test_only_partition_columns_fetch_the_footer_alone() -> None:
     access = LocalAccess({"f": data})
     schema = Struct((Field("p", Decimal(5, 2)),))
     task = FileTask("f", "f", len(data), {"p": "1.50"})
-    got = read(spec_of(schema, partition_columns=("p",), projected=True), access, [task])
+    got = read(spec_of(schema, partition_columns=("p",), is_projected=True), access, [task])
     assert got.num_rows == 50_000
     assert set(map(str, got.column("p").unique().to_pylist())) == {"1.50"}
     assert access.reads["f"] == [(len(data) - (64 << 10), len(data))]
@@ -129,7 +129,7 @@ def test_a_footer_larger_than_the_first_guess_costs_one_more_request() -> None:
     data = parquet(table, compression="none")
     assert int.from_bytes(data[-8:-4], "little") > 64 << 10
     access = LocalAccess({"f": data})
-    got = read(spec_of(Struct((Field("C7", LONG),)), projected=True), access)
+    got = read(spec_of(Struct((Field("C7", LONG),)), is_projected=True), access)
     assert got.to_pylist() == [{"C7": 7}]
     assert len(access.reads["f"]) == 3
 
@@ -142,8 +142,8 @@ def test_windows_give_the_same_rows_as_buffers(codec: str, pages: str) -> None:
     buffered, windowed = LocalAccess({"f": data}), LocalAccess({"f": data})
     # Both read a projection, so that the file is not fetched whole.
     schema = Struct((Field("s", STRING), Field("i", LONG)))
-    whole = read(spec_of(schema, projected=True), buffered)
-    slow = read(spec_of(schema, projected=True, fetch_ahead=256 << 10), windowed)
+    whole = read(spec_of(schema, is_projected=True), buffered)
+    slow = read(spec_of(schema, is_projected=True, fetch_ahead=256 << 10), windowed)
     assert whole.equals(slow)
     assert whole.column("i").to_pylist() == [*range(60_000)]
     assert max(e - s for s, e in windowed.reads["f"]) <= 128 << 10
@@ -247,7 +247,7 @@ def test_deletion_vectors_under_splits_and_projection(data: st.DataObject) -> No
     access = LocalAccess({"f": raw}, vectors)
     bins = pack([task], data.draw(st.integers(len(raw) // 8 + 1, len(raw) + 1)))
     limit = data.draw(st.none() | st.integers(0, rows))
-    got = [i for b in bins for i in ids(read(spec_of(NARROW, projected=True), access, slices=b))]
+    got = [i for b in bins for i in ids(read(spec_of(NARROW, is_projected=True), access, slices=b))]
     assert got == expected
     partition = Struct((Field("p", STRING),))
     counted = sum(read(spec_of(partition, partition_columns=("p",)), access, slices=b).num_rows for b in bins)
@@ -323,7 +323,7 @@ def test_a_flipped_byte_of_a_page_with_a_checksum_is_an_error(ahead: int) -> Non
         bad = bytearray(good)
         bad[noise.randrange(4, footer)] ^= 1 << noise.randrange(8)
         try:
-            got = read_one(bytes(bad), SCHEMA, projected=True, fetch_ahead=ahead)
+            got = read_one(bytes(bad), SCHEMA, is_projected=True, fetch_ahead=ahead)
         except CorruptFileError as error:
             messages.append(str(error))
         else:
@@ -342,7 +342,7 @@ def test_a_damaged_footer_never_ends_in_a_stray_exception() -> None:
         bad[noise.randrange(footer, len(good) - 8)] ^= 1 << noise.randrange(8)
         for projected in (True, False):
             try:
-                read_one(bytes(bad), SCHEMA, projected=projected)
+                read_one(bytes(bad), SCHEMA, is_projected=projected)
             except DeltaSharingError as error:
                 messages.append(str(error))
     assert messages

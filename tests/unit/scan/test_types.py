@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from local_access import parquet, read_one
 
 from delta_sharing_spark.errors import CorruptFileError, NullInRequiredError, SchemaError
-from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, wanted_leaves
+from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaves_of
 from delta_sharing_spark.scan.transform import conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
 from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
@@ -491,7 +491,7 @@ def test_a_thousand_columns_are_matched_once_not_squared() -> None:
     source = pa.schema([(n, pa.int32()) for n in names])
     wanted = Struct(tuple(Field(n.upper(), P("long")) for n in names))
     context = Context("t", "f", "none")
-    assert wanted_leaves(source, wanted, context) == list(range(3000))
+    assert leaves_of(source, wanted, context) == list(range(3000))
     sources = SourceFields(source)
     looked_up = [find_source(f, sources, context) for f in wanted.fields]
     assert looked_up == list(range(3000))

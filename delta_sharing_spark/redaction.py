@@ -63,8 +63,8 @@ def _without_query(match: re.Match[str]) -> str:
         following = _SCHEME.search(word, position)
         end = following.start() if following else len(word)
         authority, slash, path = word[position:end].partition("/")
-        user, at, host = authority.rpartition("@")
-        parts.append(f"{'[redacted]' if ':' in user else user}{at}{host}{slash}{path}")
+        user, separator, host = authority.rpartition("@")
+        parts.append(f"{'[redacted]' if ':' in user else user}{separator}{host}{slash}{path}")
         position = following.end() if following else end
         parts.append(word[end:position])
     return "".join(parts)

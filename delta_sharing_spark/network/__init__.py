@@ -1,1 +1,1 @@
-"""How requests are made, whoever is asked: settings, connections, sessions, retries, redirects, bounds."""
+"""Makes requests to servers of every kind: settings, connections, sessions, retries, redirects, bounds."""

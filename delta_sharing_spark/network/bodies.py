@@ -1,4 +1,4 @@
-"""Bodies of answers, decoded here within bounds: no answer decides how much memory its reader takes."""
+"""Decodes bodies of answers within bounds, so that no answer decides how much memory its reader takes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TruncatedBodyError(BodyError):
 
 
 def declared_length(headers: Mapping[str, str]) -> int | None:
-    """What ``Content-Length`` says; None if it says no number of bytes.
+    """The number of bytes in ``Content-Length``; None if the header holds no such number.
 
     >>> declared_length({"content-length": "12"}), declared_length({"content-length": "9" * 5000})
     (12, None)
@@ -42,7 +42,7 @@ def read_body(response: requests.Response, limit: int) -> bytes:
     """The whole body, decoded.
 
     Raises:
-        BodyError: It is larger than ``limit``, cannot be decoded, or is truncated.
+        BodyError: The body is larger than ``limit``, cannot be decoded, or is truncated.
     """
     data = bytearray()
     for chunk in iter_body(response):
@@ -56,7 +56,7 @@ def iter_body(response: requests.Response) -> Iterator[bytes]:
     """A body in decoded chunks of at most 256 KiB, however it is compressed.
 
     Raises:
-        BodyError: It cannot be decoded, or is truncated.
+        BodyError: The body cannot be decoded, or is truncated.
     """
     encoding = response.headers.get("content-encoding", "").strip().lower()
     raw = response.raw.stream(_CHUNK, decode_content=False)

@@ -1,5 +1,5 @@
-"""Pooled HTTP connections that can be broken off from outside: by a reader that goes away, when a request's time is over,
-and before a byte is sent to an address that may not be asked."""
+"""Provides pooled HTTP connections that another thread can break off: when their reader goes away and when a request's time is
+over. They also refuse, before a byte is sent, to connect to addresses that may not be asked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Canceller:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Meanwhile, requests and waits of this thread are the reader's."""
+        """Within this context, requests and waits of the thread end with the reader."""
         before = _CANCELLER.set(self)
         try:
             yield
@@ -49,17 +49,17 @@ class Canceller:
                 self._in_use.pop(threading.get_ident(), None)
 
     def check(self) -> None:
-        """Raise ``ReadCancelled`` once the reader went away."""
+        """Raise ``ReadCancelled`` if the reader has gone away."""
         if self._broken.is_set():
             raise ReadCancelled(f"{self._name}: reading it was broken off")
 
     def wait(self, seconds: float) -> None:
-        """Wait, at most until the reader goes away; then as ``check``."""
+        """Wait, and raise ``ReadCancelled`` as soon as the reader goes away."""
         self._broken.wait(seconds)
         self.check()
 
     def break_off(self) -> None:
-        """End what is under way, and whatever begins later."""
+        """End the requests and waits under way, and those that begin later."""
         self._broken.set()
         with self._lock:
             in_use = list(self._in_use.values())
@@ -76,10 +76,10 @@ _CANCELLER: ContextVar[Canceller | None] = ContextVar("canceller", default=None)
 
 
 def pause(seconds: float) -> None:
-    """``time.sleep``, that ends with the reader of this thread.
+    """``time.sleep`` that ends when the reader of this thread goes away.
 
     Raises:
-        ReadCancelled: It did.
+        ReadCancelled: It went away.
     """
     canceller = _CANCELLER.get()
     if canceller is None:
@@ -89,19 +89,19 @@ def pause(seconds: float) -> None:
 
 
 class Deadline:
-    """Ends the requests of this thread, answers included, once their time is over: whatever the other side does.
+    """Ends the requests of this thread, answers included, once their time is over, whatever the other side sends.
 
-    A read's time-out begins anew with every byte; this does not. Used as a context; the innermost one counts.
+    A read's time-out begins anew with every byte, a deadline does not. It is a context manager; the innermost one counts.
 
     Args:
-        seconds: How long.
+        seconds: The time from entering the context.
 
     Attributes:
-        expired: Whether the time is over; what was read since is not to be believed.
+        is_over: Whether the time is over; what was read since may be cut off.
     """
 
     def __init__(self, seconds: float) -> None:
-        self.expired = False
+        self.is_over = False
         self._ends = time.monotonic() + seconds
         self._latest = self._ends + _LONGEST_EXTENSION
         self._connection: HTTPConnection | None = None
@@ -118,27 +118,27 @@ class Deadline:
             _watched.discard(self)
 
     def extend(self, seconds: float) -> None:
-        """Allow so much more, up to an hour altogether: for an answer that makes progress."""
+        """Allow so many seconds more, up to an hour altogether, for an answer that makes progress."""
         self._ends = min(self._ends + seconds, self._latest)
 
     def use(self, connection: HTTPConnection) -> None:
-        """Note the connection that is to be broken off."""
+        """Set the connection that is broken off when the time is over."""
         self._connection = connection
-        if self.expired:
+        if self.is_over:
             _hang_up(connection)
 
     def check(self, now: float) -> None:
-        """Break off what is under way if the time is over."""
+        """Break off the connection if the time is over."""
         if now < self._ends:
             return
-        self.expired = True
+        self.is_over = True
         connection = self._connection
         if connection is not None:
             _hang_up(connection)
 
 
 def extend_deadline(seconds: float) -> None:
-    """Allow this thread's innermost deadline so much more, as ``Deadline.extend``."""
+    """Extend this thread's innermost deadline (``Deadline.extend``)."""
     deadline = _DEADLINE.get()
     if deadline is not None:
         deadline.extend(seconds)
@@ -194,10 +194,10 @@ class AddressRefusedError(Exception):
 
 @contextlib.contextmanager
 def refusing_local_addresses() -> Iterator[None]:
-    """Meanwhile, this thread connects to no loopback or link-local address, whatever name leads there.
+    """Within this context, the thread connects to no loopback or link-local address, whatever name resolves to it.
 
     Raises:
-        AddressRefusedError: It would have; nothing was sent.
+        AddressRefusedError: A request would have connected to one; nothing was sent.
     """
     before = _REFUSING.set(True)
     try:
@@ -236,7 +236,7 @@ def _note(connection: HTTPConnection) -> None:
         deadline.use(connection)
 
 
-class _Plain(HTTPConnection):
+class _PlainConnection(HTTPConnection):
     #: The socket of the last request, also once the answer has taken it.
     used_sock: socket.socket | None = None
 
@@ -253,20 +253,20 @@ class _Plain(HTTPConnection):
         _note(self)  # who went away while it was connected could not hang up
 
 
-class _Secure(_Plain, HTTPSConnection):
+class _SecureConnection(_PlainConnection, HTTPSConnection):
     pass
 
 
 class _PlainPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Plain
+    ConnectionCls = _PlainConnection
 
 
 class _SecurePool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _Secure
+    ConnectionCls = _SecureConnection
 
 
 class BreakableAdapter(requests.adapters.HTTPAdapter):
-    """requests' adapter over such connections, through a proxy as well; those of a SOCKS proxy are left as they are."""
+    """Makes requests use these connections, through a proxy as well; connections of a SOCKS proxy are left as they are."""
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Which hosts are this machine or its network's own services, and where a redirect may lead."""
+"""Tells which hosts are this machine or services of its network, and where a redirect may lead."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def is_private(url: str) -> bool:
-    """Whether a secret may travel there: https, or http on loopback."""
+    """Whether a secret may be sent to a URL: over https, or over http on loopback."""
     parts = split_url(url)
     return parts is not None and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname)))
 
 
 def split_url(url: str) -> SplitResult | None:
-    """A URL's parts; None if it has no host, or is none."""
+    """A URL's parts; None if the text is no URL or has no host."""
     try:
         parts = urlsplit(url)
         return parts if parts.hostname and parts.port != 0 else None
@@ -50,12 +50,12 @@ def split_url(url: str) -> SplitResult | None:
 
 
 def origin(parts: SplitResult) -> tuple[str, str, int]:
-    """What must be the same for a secret to go along: scheme, host and port."""
+    """Scheme, host and port, which must stay the same for a secret to follow a redirect."""
     return parts.scheme, (parts.hostname or "").lower(), parts.port or {"https": 443}.get(parts.scheme, 80)
 
 
 def redirect_target(url: str, location: str) -> str | None:
-    """Where an answer of ``url`` with this ``Location`` leads; None if that is no URL."""
+    """The URL that an answer of ``url`` with this ``Location`` redirects to; None if that is no URL."""
     try:
         target = urljoin(url, location.strip())
     except ValueError:
@@ -64,7 +64,7 @@ def redirect_target(url: str, location: str) -> str | None:
 
 
 def redirect_refusal(url: str, target: str) -> str | None:
-    """Why a redirect from one URL to another is not followed; None if it may be.
+    """Why a redirect from one URL to another is not followed; None if it is.
 
     Never from https to http; never from elsewhere to loopback or link-local addresses (a name that resolves to one is
     refused where it is connected to); to plain http only on loopback.

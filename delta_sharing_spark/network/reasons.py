@@ -1,4 +1,4 @@
-"""Why a connection failed, in a person's words: what lies beneath the wrappers of requests, urllib3 and ssl."""
+"""Says why a connection failed, by the exceptions within those of requests, urllib3 and ssl."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_ANSWER = 100
 
 
 def beneath(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception and what it wraps, in arguments, ``reason``, cause or context; the innermost comes last."""
+    """An exception and those it wraps, in arguments, ``reason``, cause or context; the innermost comes last."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -24,12 +24,12 @@ def beneath(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def is_certificate(error: BaseException) -> bool:
-    """Whether a certificate was refused; other TLS failures may be a connection that broke."""
+    """Whether a certificate was refused; other TLS failures may be a connection that broke off."""
     return any(isinstance(e, ssl.SSLCertVerificationError | ssl.CertificateError) for e in beneath(error))
 
 
 def tls_reason(error: BaseException) -> str:
-    """What TLS found wrong, such as ``certificate verify failed: self-signed certificate``."""
+    """TLS's reason for a failure, such as ``certificate verify failed: self-signed certificate``."""
     for inner in beneath(error):
         if isinstance(inner, ssl.SSLCertVerificationError):
             return f"certificate verify failed: {inner.verify_message}"
@@ -39,19 +39,19 @@ def tls_reason(error: BaseException) -> str:
 
 
 def proxy_reason(error: BaseException) -> str | None:
-    """What a proxy answered instead of connecting, such as ``407 Proxy Authentication Required``; else None."""
-    said = "Tunnel connection failed: "
+    """A proxy's answer when it did not connect, such as ``407 Proxy Authentication Required``; None for any other failure."""
+    prefix = "Tunnel connection failed: "
     for inner in beneath(error):
         text = str(inner)
-        if isinstance(inner, OSError) and text.startswith(said):
-            return redact(text.removeprefix(said))[:_LONGEST_ANSWER]
+        if isinstance(inner, OSError) and text.startswith(prefix):
+            return redact(text.removeprefix(prefix))[:_LONGEST_ANSWER]
         if isinstance(inner, ConnectionRefusedError):
             return "nothing listens at its address"
     return None
 
 
 def connection_reason(error: BaseException, url: str) -> str | None:
-    """Which of the usual failures it is: a proxy, an unknown host, nothing that listens on the port, no route; else None."""
+    """The reason if it is a usual one: a proxy, an unknown host, a port that nothing listens on, no route; else None."""
     if any(type(inner).__name__ == "ProxyError" for inner in beneath(error)):
         why = proxy_reason(error)
         return f"the proxy on the way to {urlsplit(url).hostname} did not connect{f': {why}' if why else ''}"

@@ -1,4 +1,4 @@
-"""When a request is made again and when it is given up: one policy for the sharing server, data URLs and storage."""
+"""Decides when a request is retried and when it is given up, alike for the sharing server, data URLs and storage."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _WAITS_AFTER_500 = (1.0, 3.0)
 
 
 class RetryableError(Exception):
-    """A failure that another try may mend. Never reaches a user.
+    """A failure that a retry may mend. It never reaches a user.
 
     Args:
-        reason: Why; the error to raise once the tries are used up, or a text that the caller makes one of.
+        reason: The error to raise once the retries are used up, or a text that the caller makes one of.
 
     Attributes:
-        error: That error, where there is one.
-        wait: What Retry-After asked for, in seconds.
-        unreached: Whether the host has never answered this process, so that patience is short.
-        busy: Whether the other side answered: that it is not ready.
-        permanent: Whether it came so often in the same words that no other try is worth while.
+        error: That error, if it was one.
+        wait: The seconds of ``Retry-After``.
+        is_first_contact: Whether the host has never answered this process, so that retries end soon.
+        busy: Whether the other side answered that it is not ready.
+        permanent: Whether the same failure came so often that no retry will help.
     """
 
     permanent = False
@@ -48,16 +48,16 @@ class RetryableError(Exception):
         reason: str | DeltaSharingError,
         wait: float | None = None,
         *,
-        unreached: bool = False,
+        is_first_contact: bool = False,
         busy: bool = False,
     ) -> None:
         super().__init__(str(reason))
         self.error = reason if isinstance(reason, DeltaSharingError) else None
-        self.wait, self.unreached, self.busy = wait, unreached, busy
+        self.wait, self.is_first_contact, self.busy = wait, is_first_contact, busy
 
 
 class WrongRangeError(RetryableError):
-    """An answer with other bytes than asked for."""
+    """An answer holds other bytes than asked for."""
 
 
 def retry(
@@ -68,14 +68,14 @@ def retry(
     sleep: Callable[[float], None] | None = None,
     what: str = "",
 ) -> _T:
-    """Call until it raises no ``RetryableError``, with growing, jittered waits or those that were asked for.
+    """Call until no ``RetryableError`` is raised, with growing, jittered waits or those that ``Retry-After`` asks for.
 
     Args:
-        call: Makes one request, from where the last one got to.
-        settings: How long, and with what waits.
+        call: Makes one request, from where the last one ended.
+        settings: How long retries go on, and with what waits.
         reached: Bytes that have arrived, over all tries. Progress starts the count of tries anew; the time stays.
-        sleep: Instead of the settings'; may raise to end the tries.
-        what: Who waits, for the log.
+        sleep: Waits instead of the settings' function; may raise to end the tries.
+        what: The request's name in the log.
 
     Raises:
         RetryableError: The last one, once the tries or the time are used up.
@@ -95,7 +95,7 @@ def retry(
 
 
 class _Tries:
-    """The tries of one call: what tenacity asks before each other one."""
+    """Decides about the retries of one call, for tenacity."""
 
     def __init__(self, settings: NetworkSettings, reached: Callable[[], int]) -> None:
         self._settings, self._reached = settings, reached
@@ -123,10 +123,10 @@ class _Tries:
         return self._pause
 
     def stop(self, state: tenacity.RetryCallState) -> bool:
-        """Whether there is no other try."""
+        """Whether to give up."""
         settings, failure, pause = self._settings, _failure(state), self.wait(state)
         bound = settings.retry_seconds
-        if failure.unreached or _status(failure) == 500:
+        if failure.is_first_contact or _status(failure) == 500:
             # A host never reached may not exist, and a 500 is a fault of the server more often than a busy one.
             bound = min(bound, settings.first_contact_seconds)
         failure.permanent = self._same >= _MAX_SAME_500
@@ -163,7 +163,7 @@ def backoff(failures: int, first: float, longest: float) -> float:
 
 
 def retry_after(text: str | None, now: Callable[[], float] = time.time) -> float | None:
-    """Seconds that a ``Retry-After`` header asks for, as a number or a date; None if it says nothing sensible.
+    """Seconds that a ``Retry-After`` header asks for, as a number or a date; None if it is neither.
 
     >>> retry_after("7"), retry_after("soon"), retry_after("Thu, 01 Jan 1970 00:01:00 GMT", now=lambda: 50.0)
     (7.0, None, 10.0)

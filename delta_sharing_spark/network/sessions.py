@@ -1,4 +1,4 @@
-"""Connections: how requests are sent, and the pooled sessions of a process that send them."""
+"""Keeps the pooled sessions that a process sends its requests with."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class _Session(requests.Session):
         self._proxy = settings.proxy
 
     def resolve_redirects(self, *_: Any, **__: Any) -> Iterator[Any]:
-        """Nothing: who sends a request follows its redirects. requests would read their bodies whole before that."""
+        """Yield none: callers follow redirects themselves, because requests would first read their whole bodies."""
         return iter(())
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
         if self._proxy:
-            found = {"http": self._proxy, "https": self._proxy}
+            proxies_used = {"http": self._proxy, "https": self._proxy}
         else:
-            found = get_environ_proxies(url, no_proxy=None)
-        return {"proxies": found, "stream": bool(stream), "verify": self.verify, "cert": cert}
+            proxies_used = get_environ_proxies(url, no_proxy=None)
+        return {"proxies": proxies_used, "stream": bool(stream), "verify": self.verify, "cert": cert}
 
 
 _sessions: ProcessCache[tuple[str, str | None, str | None, str], requests.Session] = ProcessCache(_SESSIONS)
@@ -93,7 +93,7 @@ _QUERY = re.compile(r"\?.*", re.DOTALL)
 
 
 def _without_queries(record: logging.LogRecord) -> bool:
-    """urllib3 logs every request's path at DEBUG; the query of a presigned URL is a secret."""
+    """Cut queries off the paths that urllib3 logs at DEBUG: the query of a presigned URL is a secret."""
     if isinstance(record.args, tuple):
         record.args = tuple(_QUERY.sub("?[redacted]", a) if isinstance(a, str) else a for a in record.args)
     return True

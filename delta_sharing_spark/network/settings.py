@@ -1,4 +1,4 @@
-"""How requests are made: one set of bounds for the sharing server, its token endpoint, data URLs and storage."""
+"""Defines how requests are made: one set of bounds for the sharing server, its token endpoint, data URLs and storage."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSettings:
-    """Bounds of requests and what they go through; the defaults are those of the options.
+    """Bounds of requests, their proxy and certificates; the defaults are those of the options.
 
     Attributes:
         connect_timeout: Seconds to open a connection.
         read_timeout: Seconds between two bytes of an answer.
         retry_seconds: How long transient failures of one call are repeated.
-        first_contact_seconds: The same while the host has never answered this process: a mistyped endpoint should not
-            take as long to tell as an outage is given to pass.
-        first_wait, longest_wait: Seconds before the first other try, and at most.
+        first_contact_seconds: The same while the host has never answered this process: a mistyped endpoint is told
+            sooner than an outage is given up.
+        first_wait, longest_wait: Seconds before the first retry, and at most before any.
         proxy: A proxy for http and https, instead of the environment's.
         ca_bundle: A file of certificates to trust, instead of the environment's and certifi's.
         caller_org: Free text for the User-Agent.
         engine: What runs the request, for the User-Agent (``Spark/4.3.0``).
-        sleep, clock: Injectable, so that tests need not wait.
+        sleep, clock: Functions that wait and tell the time; tests replace them so as not to wait.
     """
 
     connect_timeout: float = 10.0

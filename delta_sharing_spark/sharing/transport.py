@@ -88,10 +88,10 @@ def _in_time(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
         try:
             result = call()
         except Exception:
-            if deadline.expired:
+            if deadline.is_over:
                 raise RetryableError(late) from None
             raise
-    if deadline.expired:
+    if deadline.is_over:
         raise RetryableError(late)  # what was broken off may look complete
     return result
 
@@ -219,7 +219,7 @@ def _exchange(
             f"{what}: the request to {host} cannot be made ({type(error).__name__}); check endpoint and token in the profile"
         ) from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-        raise RetryableError(unreachable_error(purpose, url, error), unreached=host not in _answered) from None
+        raise RetryableError(unreachable_error(purpose, url, error), is_first_contact=host not in _answered) from None
     _answered.put(host, True)
     return response
 

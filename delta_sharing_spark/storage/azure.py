@@ -75,8 +75,8 @@ def build(location: Location, secret: AzureSas, settings: StorageSettings) -> An
     return _SasFileSystem(location, secret, settings)
 
 
-class _Answered(Exception):
-    """Carries an answer past the SDK, which would ask again by itself where a body breaks, and not look at the answer.
+class _ResponseReceived(Exception):
+    """Takes an answer out of the SDK, which would retry by itself where a body breaks off, without checking the answer.
 
     Its downloader also takes a wrong range for the right one, leaves a silent connection open, starts a broken body
     from its beginning, and does not hang up when it is cancelled.
@@ -89,7 +89,7 @@ class _Answered(Exception):
 
 def _keep(answer: Any) -> None:
     if answer.http_response.status_code in (200, 206):
-        raise _Answered(answer.http_response)
+        raise _ResponseReceived(answer.http_response)
 
 
 async def get(fs: Any, location: Location, transfer: Transfer) -> None:
@@ -99,7 +99,7 @@ async def get(fs: Any, location: Location, transfer: Transfer) -> None:
     async with fs.service_client.get_blob_client(container=location.container, blob=location.key) as client:
         try:
             await client.download_blob(raw_response_hook=_keep, **asked)
-        except _Answered as answered:
+        except _ResponseReceived as answered:
             answer = answered.response
     body = answer.internal_response
     try:

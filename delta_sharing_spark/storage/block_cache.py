@@ -35,7 +35,7 @@ _ABANDONED = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """Where blocks are kept, up to how many bytes, and a name that no other table's blocks have."""
+    """The cache's directory, its bound in bytes, and a name that no other table's blocks have."""
 
     directory: str
     max_bytes: int
@@ -54,7 +54,7 @@ class BlockCache:
         self._max = max_bytes
         self._lock = threading.Lock()
         self._size: int | None = None
-        self._warned = False
+        self._has_warned = False
         try:
             _make_private(self._root)
             self._check_owner()
@@ -95,12 +95,12 @@ class BlockCache:
             self._warn(error)
 
     def _warn(self, error: OSError) -> None:
-        if not self._warned:
-            self._warned = True
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning("nothing is cached in %s: %s; check the option cacheDir", self._root, error.strerror)
 
     def _check_owner(self) -> None:
-        """Whoever can write here can change what later reads give: nobody but this user may."""
+        """Refuse a directory in which another user can write, for they could change the rows of later reads."""
         status = self._root.stat()
         if hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
             raise OptionError(
@@ -118,7 +118,7 @@ class BlockCache:
             self._size += coming
 
     def _evict(self, coming: int) -> int:
-        """Look at what all processes put here, remove the longest unused beyond the bound; returns the bytes left."""
+        """Remove the blocks, of all processes, that were not used for longest beyond the bound; returns the bytes left."""
         blocks: list[tuple[float, int, str]] = []
         for folder in os.scandir(self._root):
             if not folder.is_dir(follow_symlinks=False):
@@ -154,8 +154,8 @@ class CachedSource:
     """A ``ByteSource`` that asks another one only for blocks that the cache lacks.
 
     Args:
-        source: Where missing bytes come from.
-        cache: Where blocks are kept.
+        source: Gives the bytes that the cache lacks.
+        cache: Keeps the blocks.
         key: Names the file over all tables and servers; its size is part of the blocks' names.
     """
 

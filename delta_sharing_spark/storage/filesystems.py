@@ -46,10 +46,10 @@ class Storage:
     """One location's objects, read with one secret. Safe to call from several threads.
 
     Paths are ``Location``s; ``what`` names the object in errors. Exceptions are told apart by
-    ``faults.retried``: FileNotFoundError, PermissionError, NetworkError, FileError.
+    ``library_errors.retried``: FileNotFoundError, PermissionError, NetworkError, FileError.
 
     Attributes:
-        location: What it was opened for.
+        location: The location it was opened for.
         credential: The uuid of the token it reads with.
         host: How errors name the other end.
     """
@@ -88,11 +88,11 @@ class Storage:
             location: The object.
             start, end: Both or none of them.
             what: How errors name it.
-            version: What answers are compared with, over several calls.
-            cancellation: Who may end it.
+            version: The version of the file that answers must be of, over several calls.
+            cancellation: Ends the call when the reader goes away.
 
         Raises:
-            ReadCancelled: It was ended.
+            ReadCancelled: By ``cancellation``.
             CorruptFileError: An answer is of another file than ``version`` says.
         """
         what = what or str(location)
@@ -103,16 +103,16 @@ class Storage:
                 return data
 
             return retried(read, self.settings, what=what, host=self.host)
-        wanted = None if start is None or end is None else Range(start, end)
-        transfer = Transfer(wanted, version or FileVersion(what, None))
+        requested = None if start is None or end is None else Range(start, end)
+        transfer = Transfer(requested, version or FileVersion(what, None))
         cancellation = cancellation or Cancellation(what)
 
         def action() -> None:
             cancellation.run(
                 _module(location).get(self._fs, location, transfer), self._fs.loop, self.settings.request_seconds
             )
-            if wanted is not None and not transfer.complete:
-                raise RetryableError(f"the body ended after {len(transfer.data)} of {wanted.length} bytes")
+            if requested is not None and not transfer.is_complete:
+                raise RetryableError(f"the body ended after {len(transfer.data)} of {requested.length} bytes")
 
         retried(
             action,
@@ -195,10 +195,10 @@ def _filesystem(location: Location, secret: Secret, settings: StorageSettings) -
 
 
 def load_library(location: Location) -> None:
-    """Import what reads a location.
+    """Import the library that reads a location.
 
     Raises:
-        AccessModeError: It is missing or too old.
+        AccessModeError: The library is missing or too old.
     """
     if location.kind != "local":
         _module(location)
@@ -249,7 +249,7 @@ def _host(location: Location, settings: StorageSettings) -> str:
 
 
 def _milliseconds(when: object) -> int:
-    """A storage's notion of a point in time; an integer is milliseconds already."""
+    """A storage's modification time in milliseconds since the epoch; an integer is milliseconds already."""
     if isinstance(when, str):
         moment = parse_instant(when)
         if moment is None:

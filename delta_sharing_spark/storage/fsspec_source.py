@@ -1,4 +1,4 @@
-"""Reads byte ranges of one file through fsspec: checked against the plan, and with another credential when one is refused."""
+"""Reads byte ranges of one file through fsspec, checks them against the plan, and renews a credential that is refused."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from delta_sharing_spark.storage.transfer import Cancellation, FileVersion
 
 
 class StorageLease(Protocol):
-    """A location's storage, kept open with a valid credential by whoever planned the read."""
+    """A location's storage, whose credential is kept valid."""
 
     def storage(self) -> Storage:
         """The storage, with a credential that should work now; renewed first if it is about to expire."""
 
     def refused(self, storage: Storage, name: str, refusals: int) -> None:
-        """The storage refused the file ``name``, for the ``refusals``-th time in one read: prepare another credential.
+        """Prepare another credential, after the storage refused the file ``name`` for the ``refusals``-th time in one read.
 
         Raises:
-            DeltaSharingError: There is no other to be had; says what to do.
+            DeltaSharingError: There is no other credential; says what to do.
         """
 
 
@@ -30,7 +30,7 @@ class FsspecSource:
     """A ``ByteSource`` over fsspec.
 
     Args:
-        lease: Where the storage comes from.
+        lease: Gives the storage.
         location: The file.
         name: How errors name it.
         size: Planned bytes; None where the plan does not say.
@@ -40,7 +40,7 @@ class FsspecSource:
         self.name = name
         self.size = size if size is not None else UNKNOWN_SIZE
         self._lease = lease
-        self._at = location
+        self._location = location
         self._version = FileVersion(name, size)
         self._cancellation = Cancellation(f"file {name}")
 
@@ -51,7 +51,7 @@ class FsspecSource:
             return memoryview(b"")
         data = read_leased(
             self._lease,
-            self._at,
+            self._location,
             start,
             start + length,
             name=self.name,
@@ -67,7 +67,7 @@ class FsspecSource:
         return memoryview(data)
 
     def close(self) -> None:
-        """Break off reads under way, in whatever thread. Connections belong to the process."""
+        """Break off reads under way in any thread. Connections belong to the process and stay open."""
         self._cancellation.break_off()
 
 
@@ -106,12 +106,12 @@ def read_leased(
 
 
 class SourceFile(io.RawIOBase):
-    """A file object over a source, for readers that want to seek."""
+    """Presents a source as a seekable file object."""
 
     def __init__(self, source: FsspecSource) -> None:
         super().__init__()
         self._source = source
-        self._at = 0
+        self._position = 0
 
     def readable(self) -> bool:
         return True
@@ -120,15 +120,15 @@ class SourceFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size}[whence]
-        self._at = max(0, base + offset)
-        return self._at
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._source.size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # RawIOBase gives no other buffer
-        length = max(0, min(len(buffer), self._source.size - self._at))
-        buffer[:length] = self._source.read(self._at, length)
-        self._at += length
+        length = max(0, min(len(buffer), self._source.size - self._position))
+        buffer[:length] = self._source.read(self._position, length)
+        self._position += length
         return length

@@ -21,7 +21,7 @@ ENDPOINT = "https://storage.googleapis.com"
 
 
 class _BearerFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
-    """gcsfs with a session of our making (no client certificate of the machine), and without its own retries."""
+    """gcsfs with a session of ours, which uses no client certificate of the machine, and without gcsfs's own retries."""
 
     protocol = ()
     cachable = False
@@ -77,7 +77,7 @@ def build(location: Location, secret: GcpBearer, settings: StorageSettings) -> A
 async def get(fs: Any, location: Location, transfer: Transfer) -> None:
     """One request for what a transfer is missing; its bytes are kept as they arrive.
 
-    Not by gcsfs's own request, which hands a body over whole and keeps the headers of an error to itself.
+    gcsfs's own request is not used: it returns a body only whole, and an error without its headers.
     """
     session = await fs._set_session()
     headers = fs._get_headers(transfer.headers)

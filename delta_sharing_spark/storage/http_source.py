@@ -1,4 +1,4 @@
-"""Reads byte ranges of one file over HTTP: resumed where they broke, checked against the plan, renewed when refused."""
+"""Reads byte ranges of one file over HTTP: resumes them where they broke off, checks them against the plan, renews refused URLs."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ _EXPIRED_BODY = re.compile(
 
 
 class UrlLease(Protocol):
-    """The URL of one file, kept valid by whoever planned it."""
+    """The URL of one file, which is kept valid."""
 
     def url(self) -> str:
         """A URL that should work now; renewed first if it is about to expire."""
 
     def refused(self, url: str, reason: str) -> None:
-        """The storage refused ``url``: obtain another for the next call of ``url()``.
+        """Get another URL for the next call of ``url()``, after the storage refused ``url``.
 
         Raises:
-            DeltaSharingError: There is no other URL to be had; says what to do.
+            DeltaSharingError: There is no other URL; says what to do.
         """
 
 
@@ -81,7 +81,7 @@ class HttpSource:
 
     Args:
         session: A session that never carries the sharing token.
-        lease: Where the URL comes from.
+        lease: Gives the URL.
         name: How errors name the file.
         size: Planned bytes; a storage that reports another total is an error. None where the plan does not say.
         policy: Time-outs and retries.
@@ -121,7 +121,7 @@ class HttpSource:
                 try:
                     for count in self._transfer(url, start + reached, buffer[reached:]):
                         reached += count
-                except _Refused as refusal:
+                except _UrlRefused as refusal:
                     renewals += 1
                     self._renew(url, refusal, renewals)
                     continue
@@ -136,10 +136,10 @@ class HttpSource:
         return buffer
 
     def close(self) -> None:
-        """Break off reads under way, in whatever thread. Connections belong to the session."""
+        """Break off reads under way in any thread. Connections belong to the session and stay open."""
         self._canceller.break_off()
 
-    def _renew(self, url: str, refusal: _Refused, renewals: int) -> None:
+    def _renew(self, url: str, refusal: _UrlRefused, renewals: int) -> None:
         if renewals > MAX_RENEWALS:
             raise FileError(
                 f"file {self.name}: the storage refused it again after {MAX_RENEWALS} renewals ({refusal}); "
@@ -167,7 +167,7 @@ class HttpSource:
         )
 
     def _transfer(self, url: str, start: int, into: memoryview) -> Iterator[int]:
-        """Yield the bytes received so far, piece by piece, into ``into``."""
+        """Receive bytes into ``into``; yields the number received so far after each piece."""
         asked = Range(start, start + len(into))
         host = (split_url(url) or urlsplit("")).hostname
         with Deadline(self._policy.request_seconds) as deadline:
@@ -184,18 +184,18 @@ class HttpSource:
                 raise self._refused_host(f"{host}, which leads to {refusal},") from None
             except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, UnicodeError) as error:
                 self._canceller.check()
-                if not deadline.expired:
+                if not deadline.is_over:
                     final = self._final(error, host)
                     if final is not None:
                         raise final from None
                     raise RetryableError(
                         connection_reason(error, url) or f"{type(error).__name__} from {host}"
                     ) from None
-        if deadline.expired:
+        if deadline.is_over:
             raise RetryableError(f"{host} had not sent all of it after {self._policy.request_seconds:.0f} s")
 
     def _final(self, error: Exception, host: str | None) -> DeltaSharingError | None:
-        """The error of a failure that no other try will mend; None for those of the network."""
+        """The error of a failure that no retry will mend; None for a failure of the network."""
         if is_certificate(error):
             return NetworkError(
                 f"file {self.name}: TLS with {host} failed ({tls_reason(error)}); "
@@ -228,7 +228,7 @@ class HttpSource:
         timeout = (self._policy.connect_timeout, self._policy.read_timeout)
         first = url
         for _ in range(_MAX_REDIRECTS + 1):
-            guard = nullcontext() if self._admit(url, first) else refusing_local_addresses()
+            guard = nullcontext() if self._may_be_local(url, first) else refusing_local_addresses()
             with guard:
                 response = self._session.get(url, headers=headers, stream=True, timeout=timeout, allow_redirects=False)
             if not response.is_redirect:
@@ -242,13 +242,13 @@ class HttpSource:
             f"file {self.name}: more than {_MAX_REDIRECTS} redirects; ask the provider to check it", file=self.name
         )
 
-    def _admit(self, url: str, first: str) -> bool:
-        """Whether a URL's host may also be this machine or its network; a redirect leads there from there only.
+    def _may_be_local(self, url: str, first: str) -> bool:
+        """Whether a URL may lead to this machine or its network; a redirect may only if the URL before it did.
 
         Raises:
-            ConfigError: It is neither encrypted, nor on loopback, nor on an allowed host; or it is a local address that
+            ConfigError: The URL is neither encrypted, nor on loopback, nor on an allowed host; or it is a local address that
                 a server elsewhere may not name.
-            FileError: It is no URL.
+            FileError: The text is no URL.
         """
         parts = split_url(url)
         if parts is None and url.lower().startswith(("http://", "https://")):
@@ -273,7 +273,7 @@ class HttpSource:
             raise RetryableError(f"HTTP {status}", retry_after(response.headers.get("retry-after")), busy=True)
         body = response.raw.read(_ERROR_BODY, decode_content=True) or b""
         if status in (401, 403) or (status in (400, 404) and _EXPIRED_BODY.search(body)):
-            raise _Refused(f"HTTP {status}")
+            raise _UrlRefused(f"HTTP {status}")
         if status == 416:
             raise self._version.changed("the storage says it is shorter")
         if status in (404, 410):
@@ -287,8 +287,8 @@ class HttpSource:
         )
 
 
-class _Refused(Exception):
-    """The storage does not accept the URL (any more)."""
+class _UrlRefused(Exception):
+    """The storage refuses the URL: it has ended, or was never valid."""
 
 
 def _read_into(raw: urllib3.response.BaseHTTPResponse, skip: int, into: memoryview) -> Iterator[int]:

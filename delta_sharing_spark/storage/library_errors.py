@@ -1,4 +1,4 @@
-"""Classifies the exceptions of storage libraries: absent, refused, worth another try, or none of these.
+"""Classifies the exceptions of storage libraries: the object is absent, access is refused, a retry may help, or none of these.
 
 The libraries' own texts are not passed on: they may hold URLs with a SAS, and Azure's do not even pickle.
 """
@@ -42,7 +42,7 @@ class StorageSettings(NetworkSettings):
 
     Attributes:
         region: AWS region; None finds it (S3 names the right one when asked in the wrong one).
-        endpoint: Instead of the cloud's own (MinIO, Azurite, an emulator): a URL with its scheme.
+        endpoint: The URL, with its scheme, of an endpoint to use instead of the cloud's own (MinIO, Azurite, an emulator).
     """
 
     region: str | None = None
@@ -58,12 +58,12 @@ def retried(
     reached: Callable[[], int] = lambda: 0,
     wait: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Run ``action``, with its storage exceptions told apart; transient ones are repeated with growing waits.
+    """Run ``action`` and classify its storage exceptions; transient ones are retried with growing waits.
 
     Args:
         action: Makes one request.
-        settings: How long, and with what waits.
-        what, host: How errors name the object and the other end.
+        settings: How long retries go on, and with what waits.
+        what, host: How errors name the object and the storage's host.
         reached: Bytes that have arrived, over all tries.
         wait: Sleeps, and may raise to end the tries.
 
@@ -119,7 +119,7 @@ def _classified(error: Exception, what: str) -> Exception:
         return RetryableError(label)
     if code in _TRANSIENT_CODES or (status is not None and (status >= 500 or status in (408, 425, 429))):
         return RetryableError(label, _asked_to_wait(error), busy=True)
-    if status in (401, 403) or code in _REFUSED_CODES or isinstance(error, PermissionError) or _forbidden(error):
+    if status in (401, 403) or code in _REFUSED_CODES or isinstance(error, PermissionError) or _is_forbidden(error):
         return PermissionError(label)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return FileNotFoundError(what)
@@ -172,7 +172,7 @@ def _code(error: BaseException | None) -> str | None:
 
 
 def _asked_to_wait(error: BaseException | None) -> float | None:
-    """What ``Retry-After`` says, where the library passes headers on."""
+    """The seconds of ``Retry-After``, where the library passes headers on."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict):
@@ -190,7 +190,7 @@ def _is_broken_body(error: BaseException) -> bool:
     return any(cls.__name__ == "ClientPayloadError" for cls in type(error).__mro__)
 
 
-def _forbidden(error: Exception) -> bool:
+def _is_forbidden(error: Exception) -> bool:
     # gcsfs has no class and no status for 403: only this text.
     return isinstance(error, OSError) and str(error).startswith("Forbidden")
 

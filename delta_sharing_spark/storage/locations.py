@@ -36,7 +36,7 @@ _HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A storage location, taken apart. The key is what the storage knows, never percent-encoded.
+    """A parsed storage location. The key is the storage's own, never percent-encoded.
 
     Attributes:
         scheme: As written, in lower case (``s3``, ``s3a``, ``abfss``, ``abfs``, ``wasbs``, ``gs``, ``file``).
@@ -54,7 +54,7 @@ class Location:
 
     @property
     def path(self) -> str:
-        """What fsspec's file systems call it: ``bucket/key``, or an absolute local path."""
+        """The path that fsspec's file systems take: ``bucket/key``, or an absolute local path."""
         if self.kind == "local":
             return "/" + self.key
         return f"{self.container}/{self.key}" if self.key else self.container
@@ -97,10 +97,10 @@ def scheme_of(location: str) -> str:
 
 
 def parse_location(text: str) -> Location:
-    """Take a location apart.
+    """Parse a location.
 
     Raises:
-        AccessModeError: Its scheme is not one that directory access reads.
+        AccessModeError: Directory access does not read its scheme.
         CredentialError: It is malformed, or has ``.`` or ``..`` segments (a prefix check could be walked around).
     """
     scheme = scheme_of(text)
@@ -120,9 +120,9 @@ def parse_location(text: str) -> Location:
     key = key.strip("/")
     _refuse_dots(text, key)
     if kind == "azure":
-        container, at, host = authority.partition("@")
+        container, separator, host = authority.partition("@")
         host = host.lower()
-        if not at or not _CONTAINER.fullmatch(container) or not _HOST.fullmatch(host):
+        if not separator or not _CONTAINER.fullmatch(container) or not _HOST.fullmatch(host):
             raise _malformed(text, f"expected {scheme}://<container>@<account>.dfs.core.windows.net/<path>")
         return Location(scheme, kind, container, host, key)
     if not _BUCKET.fullmatch(authority):

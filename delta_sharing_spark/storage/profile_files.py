@@ -7,7 +7,7 @@ def read_bytes(url: str, limit: int) -> bytes:
     """The first ``limit`` bytes of a file. A profile is the user's own file, so the user's own identity reads it.
 
     Raises:
-        FileNotFoundError, OSError: It is not there, or cannot be read.
+        FileNotFoundError, OSError: The file is not there, or cannot be read.
         ImportError, ValueError: The scheme's package is not installed, or the scheme is unknown.
     """
     import fsspec

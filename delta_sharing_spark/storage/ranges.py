@@ -1,4 +1,4 @@
-"""Defines byte ranges and the source every reader reads them from, and joins and cuts ranges into requests."""
+"""Defines byte ranges and the source that every reader reads them from, and joins and cuts ranges into requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Range(NamedTuple):
 
     @property
     def header(self) -> str:
-        """As HTTP's ``Range`` asks for it."""
+        """The value of HTTP's ``Range`` header."""
         return f"bytes={self.start}-{self.end - 1}"
 
 
@@ -51,7 +51,7 @@ class ByteSource(Protocol):
         """
 
     def close(self) -> None:
-        """Give back what the source holds."""
+        """Release what the source holds."""
 
 
 def check_range(source: ByteSource, start: int, length: int) -> None:

@@ -1,4 +1,4 @@
-"""Finds the region of an S3 bucket: S3 tells it to anyone who asks, whatever they may read."""
+"""Finds the region of an S3 bucket, which S3 tells to everyone, whatever they may read."""
 
 from __future__ import annotations
 

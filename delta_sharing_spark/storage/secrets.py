@@ -1,4 +1,4 @@
-"""Holds the secrets that storage credentials are made of. None of them shows up in a repr."""
+"""Holds the secrets that storage credentials are made of; none of them shows up in a repr."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ class GcpBearer:
 
 @dataclass(frozen=True, slots=True)
 class NoSecret:
-    """Local files need none."""
+    """No secret: local files need none."""
 
     @property
     def kind(self) -> Kind:
         return "local"
 
     def check(self) -> None:
-        """Always right."""
+        """Raises nothing."""
 
 
 Secret = AwsSession | AzureSas | GcpBearer | NoSecret

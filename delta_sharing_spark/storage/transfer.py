@@ -1,4 +1,4 @@
-"""Takes in the bytes of a read as a storage sends them: from the place asked for, of one version of the file, resumed, cancelled."""
+"""Receives the bytes of one read from a storage, over several requests if need be, and checks that all are of one version of the file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)
 
 
 class FileVersion:
-    """What a storage's answers say of one file, compared with the plan and with each other.
+    """The size and ETag of one file, by which a storage's answers are compared with the plan and with each other.
 
     Args:
         name: How errors name the file.
@@ -37,20 +37,20 @@ class FileVersion:
         self._etag: str | None = None
         self._lock = threading.Lock()
 
-    def accept(self, wanted: Range, status: int, headers: Mapping[str, str]) -> int:
-        """Check the head of an answer of status 200 or 206; returns how many bytes of its body come before ``wanted``.
+    def accept(self, requested: Range, status: int, headers: Mapping[str, str]) -> int:
+        """Check the head of an answer of status 200 or 206; returns how many bytes of its body come before ``requested``.
 
         Args:
-            wanted: The range that was asked for.
-            status, headers: Of the answer; header names in lower case must be found.
+            requested: The range that was asked for.
+            status, headers: Those of the answer; ``headers`` is looked up by names in lower case.
 
         Raises:
-            WrongRangeError: It holds other bytes.
-            CorruptFileError: It is of another file than the one planned, or than the last answer.
+            WrongRangeError: The answer holds other bytes.
+            CorruptFileError: The answer is of another file than the one planned, or than the last answer.
             FileError: Something in between changed the body.
         """
         if status == 206:
-            self._check_range(wanted, headers.get("content-range", ""))
+            self._check_range(requested, headers.get("content-range", ""))
         else:
             declared = declared_length(headers)
             if declared is not None:
@@ -62,18 +62,18 @@ class FileVersion:
                 file=self.name,
             )
         self._check_etag(headers.get("etag"))
-        return 0 if status == 206 else wanted.start
+        return 0 if status == 206 else requested.start
 
     def changed(self, why: str) -> CorruptFileError:
-        """The error of a file that is another one now."""
+        """The error of a file that was replaced since it was planned."""
         return CorruptFileError(
             f"file {self.name} is not the one that was planned: {why}; reload the table", file=self.name
         )
 
-    def _check_range(self, wanted: Range, text: str) -> None:
+    def _check_range(self, requested: Range, text: str) -> None:
         match = _CONTENT_RANGE.fullmatch(text.strip())
-        if match is None or int(match[1]) != wanted.start or not wanted.start <= int(match[2]) < wanted.end:
-            raise WrongRangeError(f"asked for bytes {wanted.start}-{wanted.end - 1}, got {text!r}")
+        if match is None or int(match[1]) != requested.start or not requested.start <= int(match[2]) < requested.end:
+            raise WrongRangeError(f"asked for bytes {requested.start}-{requested.end - 1}, got {text!r}")
         if match[3] != "*":
             self._check_size(int(match[3]))
 
@@ -95,48 +95,48 @@ class Transfer:
     """One read of a file, over as many requests as it takes: each asks for what is still missing.
 
     Args:
-        wanted: The range; None for the whole object, which is always read from its start.
+        requested: The range; None for the whole object, which is always read from its start.
         version: What the answers are compared with.
 
     Attributes:
-        data: What has arrived.
+        data: The bytes that have arrived.
     """
 
-    def __init__(self, wanted: Range | None, version: FileVersion) -> None:
+    def __init__(self, requested: Range | None, version: FileVersion) -> None:
         self.data = bytearray()
-        self._wanted, self._version = wanted, version
+        self._requested, self._version = requested, version
         self._skip = 0
 
     @property
     def missing(self) -> Range | None:
-        """What the next request asks for; None for the whole object."""
-        return None if self._wanted is None else Range(self._wanted.start + len(self.data), self._wanted.end)
+        """The range that the next request asks for; None for the whole object."""
+        return None if self._requested is None else Range(self._requested.start + len(self.data), self._requested.end)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether nothing is missing; of a whole object, only the end of its body tells."""
-        return self._wanted is not None and len(self.data) >= self._wanted.length
+        return self._requested is not None and len(self.data) >= self._requested.length
 
     @property
     def headers(self) -> dict[str, str]:
-        """What asks for it over HTTP."""
+        """The HTTP headers of the next request."""
         missing = self.missing
         return {} if missing is None else {"Range": missing.header}
 
     async def receive(
         self, status: int, headers: Mapping[str, str], read: Callable[[int], Awaitable[bytes | memoryview]]
     ) -> None:
-        """Take in an answer; its bytes are kept as they arrive, however it ends.
+        """Receive an answer; its bytes are kept as they arrive, also if it breaks off.
 
         Args:
-            status, headers: Of the answer.
-            read: Up to so many bytes of its body, none at its end.
+            status, headers: Those of the answer.
+            read: Returns at most so many bytes of its body, none at its end.
 
         Raises:
             As ``FileVersion.accept``.
         """
         self._begin(status, headers)
-        while not self.complete and (chunk := await read(_CHUNK)):
+        while not self.is_complete and (chunk := await read(_CHUNK)):
             self._add(chunk)
 
     def _begin(self, status: int, headers: Mapping[str, str]) -> None:
@@ -149,9 +149,9 @@ class Transfer:
     def _add(self, chunk: bytes | memoryview) -> None:
         skipped = min(self._skip, len(chunk))
         self._skip -= skipped
-        end = len(chunk) if self._wanted is None else skipped + self._wanted.length - len(self.data)
+        end = len(chunk) if self._requested is None else skipped + self._requested.length - len(self.data)
         self.data += chunk[skipped:end]
-        if self._wanted is None and len(self.data) > _LARGEST_OBJECT:
+        if self._requested is None and len(self.data) > _LARGEST_OBJECT:
             raise FileError(
                 f"file {self._version.name} has more than {_LARGEST_OBJECT >> 20} MiB; ask the provider to check it"
             )

@@ -1,1 +1,1 @@
-"""Arrow Flight: a gateway that serves shared tables to any Flight client (``[flight]``)."""
+"""Serves shared tables to any Arrow Flight client through a gateway (``[flight]``)."""

@@ -1,4 +1,4 @@
-"""Who may call the gateway: bearer tokens on every call, the basic handshake for clients that need one, or certificates."""
+"""Checks who calls the gateway: bearer tokens on every call, the basic handshake for clients that need one, or certificates."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow i
     token, the user's name is not looked at, and the answer's header has the bearer token.
 
     Args:
-        tokens: The tokens that may call. An identity is a digest of its token: it says who, and opens nothing.
+        tokens: The tokens that callers may have. A caller's identity is a digest of its token, which admits nobody.
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self._tokens = tuple(tokens)
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str]]) -> _Caller:
-        """Find the caller; see ``flight.ServerMiddlewareFactory``."""
+        """Identify the caller (``flight.ServerMiddlewareFactory``)."""
         kind, _, value = _authorization(headers).partition(" ")
         token = value.strip()
         if kind.lower() == "basic":
@@ -38,7 +38,7 @@ class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow i
             token = ""
         for known in self._tokens:
             if hmac.compare_digest(known.encode(), token.encode()):
-                return _Caller(known, answer=kind.lower() == "basic")
+                return _Caller(known, is_handshake=kind.lower() == "basic")
         raise flight.FlightUnauthenticatedError(
             "the call has no token that this gateway knows; send the header 'authorization: Bearer <token>'",
             extra_info=b'{"error": "UnauthenticatedError"}',
@@ -48,9 +48,9 @@ class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow i
 class _Caller(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow is untyped
     """The caller of one call."""
 
-    def __init__(self, token: str, *, answer: bool) -> None:
+    def __init__(self, token: str, *, is_handshake: bool) -> None:
         self.identity = "token " + hashlib.sha256(token.encode()).hexdigest()[:16]
-        self._answer = {"authorization": f"Bearer {token}"} if answer else {}
+        self._answer = {"authorization": f"Bearer {token}"} if is_handshake else {}
 
     def sending_headers(self) -> dict[str, str]:
         """The bearer token, in answer to a basic handshake."""
@@ -61,10 +61,10 @@ class HandshakeByHeader(flight.ServerAuthHandler):  # type: ignore[misc]  # pyar
     """Lets a handshake succeed whose header the middleware has checked; without a handler pyarrow refuses every handshake."""
 
     def authenticate(self, outgoing: object, incoming: object) -> None:
-        """Ask nothing more."""
+        """Accept: the middleware has checked the header."""
 
     def is_valid(self, token: bytes) -> bytes:
-        """Tell no identity: the middleware does."""
+        """Return no identity: the middleware holds it."""
         return b""
 
 

@@ -1,4 +1,4 @@
-"""The command ``delta-sharing-spark flight``: a gateway until it is interrupted."""
+"""Runs the command ``delta-sharing-spark flight``: a gateway until it is interrupted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from delta_sharing_spark.flight.settings import GatewaySettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments to its parser."""
     parser.add_argument("profile", nargs="?", help="a profile (DELTA_SHARING_PROFILE where it is left out)")
     parser.add_argument(
         "--listen", default="grpc+tcp://127.0.0.1:0", metavar="URI", help="grpc+tcp://HOST:PORT or grpc+tls://HOST:PORT"
@@ -35,51 +35,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settings_of(given: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> GatewaySettings:
+def settings_of(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> GatewaySettings:
     """The gateway's settings.
 
     Raises:
         ConfigError: A file cannot be read, or holds no token or no key.
     """
-    tokens = [*given.token, *environment.get(TOKEN_VARIABLE, "").split()]
-    if given.token_file is not None:
-        lines = _text(given.token_file).split()
+    tokens = [*arguments.token, *environment.get(TOKEN_VARIABLE, "").split()]
+    if arguments.token_file is not None:
+        lines = _text(arguments.token_file).split()
         if not lines:
-            raise ConfigError(f"{given.token_file} holds no token; write one a line")
+            raise ConfigError(f"{arguments.token_file} holds no token; write one a line")
         tokens += lines
     key = None
-    if given.ticket_key is not None:
+    if arguments.ticket_key is not None:
         try:
-            key = bytes.fromhex(_text(given.ticket_key).strip())
+            key = bytes.fromhex(_text(arguments.ticket_key).strip())
         except ValueError:
             raise ConfigError(
-                f"{given.ticket_key} is not 32 bytes in hex; make one with: openssl rand -hex 32"
+                f"{arguments.ticket_key} is not 32 bytes in hex; make one with: openssl rand -hex 32"
             ) from None
     return GatewaySettings(
-        given.listen,
+        arguments.listen,
         tuple(tokens) or None,
-        given.cert,
-        given.key,
-        given.mtls_ca,
+        arguments.cert,
+        arguments.key,
+        arguments.mtls_ca,
         key,
-        tuple(given.advertise),
+        tuple(arguments.advertise),
     )
 
 
-def run(given: argparse.Namespace, options: Mapping[str, str], out: TextIO, wait: Callable[[], None]) -> None:
+def run(arguments: argparse.Namespace, options: Mapping[str, str], out: TextIO, wait: Callable[[], None]) -> None:
     """Serve until ``wait`` returns.
 
     Args:
-        given: The arguments.
+        arguments: The parsed arguments.
         options: Options of every load.
-        out: Where the address is told and, where it was drawn, the token.
+        out: Receives the gateway's address and, if it was drawn, its token.
         wait: Returns when the gateway is to end.
     """
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.flight.gateway import FlightGateway
 
-    settings = settings_of(given)
-    with FlightGateway(SharingClient(given.profile or None, **options), settings) as gateway:
+    settings = settings_of(arguments)
+    with FlightGateway(SharingClient(arguments.profile or None, **options), settings) as gateway:
         out.write(f"A Flight gateway to {gateway.share} listens on {gateway.uri}\n")
         if settings.tokens is None and gateway.settings.tokens:
             out.write(f"Its token, drawn for this run: {gateway.settings.tokens[0]}\n")

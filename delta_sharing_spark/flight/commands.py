@@ -1,4 +1,4 @@
-"""Which rows a flight has, as a client writes it: a path of three names, or JSON.
+"""Parses the commands in which a client says which rows a flight has: a path of three names, or JSON.
 
 ::
 
@@ -37,7 +37,7 @@ _OPTIONS = ("timeZone", "commitTimestampType", "maxSplitBytes", "responseFormat"
 
 @dataclass(frozen=True, slots=True)
 class StreamRange:
-    """Which versions a stream asks for, both ends included.
+    """The versions that a stream asks for, both ends included.
 
     Attributes:
         first, last: The versions.
@@ -53,12 +53,12 @@ class StreamRange:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Which rows of which table.
+    """A request for rows of one table.
 
     Attributes:
         table: The table.
         columns: The columns in this order, as the option ``columns`` has them; None means all.
-        options: Of the load, by their names, as texts; ``columns`` is not among them.
+        options: The options of the load, as texts by name, without ``columns``.
         stream: The versions of a stream's batch.
     """
 
@@ -99,7 +99,7 @@ def parse_path(path: list[bytes]) -> Command:
     """The command of a path descriptor ``[share, schema, table]``.
 
     Raises:
-        CommandError: It has not three names.
+        CommandError: The path has not three names.
     """
     try:
         share, schema, table = (name.decode() for name in path)
@@ -114,7 +114,7 @@ def parse_command(text: bytes) -> Command:
     """The command of a command descriptor.
 
     Raises:
-        CommandError: It is no JSON object of the documented form; the message names the field.
+        CommandError: The text is no JSON object of the documented form; the message names the field.
         AddressError: ``table`` is not a table's name.
     """
     if len(text) > _LONGEST_COMMAND:
@@ -148,7 +148,7 @@ def parse_command(text: bytes) -> Command:
 
 
 def table_names_matching(criteria: bytes) -> Callable[[str], bool]:
-    """Which three-part names the criteria of ``ListFlights`` let through: a prefix, or a glob; empty means all.
+    """Returns a test of three-part names by the criteria of ``ListFlights``: a prefix, or a glob; empty means all.
 
     Raises:
         CommandError: The criteria are not UTF-8.

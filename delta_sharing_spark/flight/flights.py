@@ -1,4 +1,4 @@
-"""The reads of a gateway by tickets: bounded, renewed and cancelled."""
+"""Reads, renews and cancels the flights of a gateway by their tickets, within its bounds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _READY, _READY_OF_ALL = 4, 32
 
 @dataclass(eq=False, slots=True)
 class _Read:
-    """One read under way, and the bytes that it may hold fetched."""
+    """One read under way, and the bytes that it may fetch ahead."""
 
     ticket: Ticket
     fetch_ahead: int = 0
@@ -44,7 +44,7 @@ class Flights:
     """Reads, renews and cancels; used by many threads.
 
     Args:
-        planner: Plans anew what is renewed.
+        planner: Plans the flights that are renewed.
         settings: Bounds of memory and time.
     """
 
@@ -55,14 +55,14 @@ class Flights:
         self._reads: dict[int, _Read] = {}
         self._cancelled: OrderedDict[str, None] = OrderedDict()
         self._renewed: OrderedDict[str, PlannedFlight] = OrderedDict()
-        self._closed = False
+        self._is_closed = False
 
     def read(self, ticket: Ticket, is_gone: Callable[[], bool]) -> Generator[pa.RecordBatch, None, None]:
         """The rows of an endpoint, decoded in a thread of their own while those before are sent.
 
         Args:
-            ticket: The endpoint's.
-            is_gone: Whether the caller went away; asked with each batch, and twice a second while there is none.
+            ticket: The endpoint's ticket.
+            is_gone: Whether the caller went away; called with each batch, and twice a second while there is none.
 
         Raises:
             TicketError: Its flight was cancelled before.
@@ -118,7 +118,7 @@ class Flights:
     def close(self) -> None:
         """End all reads."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             reads = list(self._reads.values())
         for read in reads:
             read.cancelled.set()
@@ -154,7 +154,7 @@ class Flights:
                 self._reads.pop(id(read), None)
 
     def _refuse_ended(self, flight: str) -> None:
-        if self._closed:
+        if self._is_closed:
             raise UnavailableError("the gateway is shutting down; connect to it again, or to another one")
         if flight in self._cancelled:
             raise TicketError(

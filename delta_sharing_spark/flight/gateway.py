@@ -1,4 +1,4 @@
-"""The Flight gateway: what each method of the protocol answers (``../shared/spec``, "RPC Methods and Request Patterns")."""
+"""Answers each method of Arrow Flight (Flight RPC, "RPC Methods and Request Patterns")."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _READ_ONLY = "Delta Sharing is read-only: this gateway takes no data; use DoGet"
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Errors leave as statuses of Flight, with our message and without a traceback."""
+    """Turns errors into statuses of Flight, with our message and without a traceback."""
     try:
         yield
     except DeltaSharingError as error:
@@ -62,11 +62,11 @@ def _reported() -> Iterator[None]:
 class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow is untyped
     """Serves the tables of a share to Flight clients, as one recipient.
 
-    It listens from when it is made, and must be shut down (``with`` does it).
+    It listens as soon as it is made, and must be shut down (``with`` does it).
 
     Args:
-        client: Whose tables; it holds the profile, which no caller gets.
-        settings: Where to listen, and who may call.
+        client: The client whose tables are served; no caller gets its profile.
+        settings: The address to listen on, and the callers that are admitted.
 
     Raises:
         ConfigError: It would listen beyond loopback without TLS or without a token; a certificate cannot be read.
@@ -96,14 +96,14 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
 
     @property
     def uri(self) -> str:
-        """Where it listens, with the port that it has."""
+        """The address it listens on, with the actual port."""
         scheme, _, rest = self.settings.listen.partition("://")
         host, _, _ = rest.rpartition(":")
         return f"{scheme}://{host}:{self.port}"
 
     @property
     def share(self) -> str:
-        """The endpoint of the sharing server behind it."""
+        """The endpoint of the sharing server whose tables are served."""
         return self._planner.endpoint
 
     def shutdown(self) -> None:
@@ -147,7 +147,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
                 [self._endpoint(ticket) for ticket in planned.tickets()],
                 -1 if planned.rows is None else planned.rows,
                 planned.nbytes,
-                planned.ordered,
+                planned.is_ordered,
                 json.dumps(about).encode(),
             )
 
@@ -159,7 +159,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """The rows of one endpoint; the client's pace is the reader's."""
+        """The rows of one endpoint, read no faster than the client takes them."""
         with _reported():
             opened = self._seal.open(ticket.ticket, identity_of(context))
             batches = self._flights.read(opened, context.is_cancelled)
@@ -168,7 +168,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
     # --- actions ------------------------------------------------------------------------------------------------------
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
-        """Renewal, cancellation, and the newest version of a table."""
+        """The actions: renewal, cancellation, a table's newest version and its description."""
         return list(_ACTIONS)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
@@ -187,12 +187,14 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
 
     def _renew(self, request: bytes, identity: str) -> bytes:
         endpoint = _message(request, flight.FlightEndpoint, RENEW)
-        ticket = self._seal.open(endpoint.ticket.ticket, identity, expired=True)
+        ticket = self._seal.open(endpoint.ticket.ticket, identity, may_be_expired=True)
         return bytes(self._endpoint(self._flights.renew(ticket)).serialize())
 
     def _cancel(self, request: bytes, identity: str) -> bytes:
         info = _message(request, flight.FlightInfo, CANCEL)
-        tickets = [self._seal.open(endpoint.ticket.ticket, identity, expired=True) for endpoint in info.endpoints]
+        tickets = [
+            self._seal.open(endpoint.ticket.ticket, identity, may_be_expired=True) for endpoint in info.endpoints
+        ]
         status = messages.CancelStatus.CANCELLED if tickets else messages.CancelStatus.NOT_CANCELLABLE
         for name in {ticket.flight for ticket in tickets}:
             self._flights.cancel(name)
@@ -207,11 +209,11 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
     # --- what a read-only gateway refuses ------------------------------------------------------------------------------
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Refused: the gateway is read-only."""
+        """Refuse: the gateway is read-only."""
         raise statuses.unimplemented(_READ_ONLY)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Refused: the gateway is read-only."""
+        """Refuse: the gateway is read-only."""
         raise statuses.unimplemented(_READ_ONLY)
 
 

@@ -1,4 +1,4 @@
-"""Commands to flights: planned by the same planner as every other read, an endpoint for each split."""
+"""Plans the flight of a command by the same planner as every other read, with an endpoint for each split."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _MARGIN, _MARGIN_SHARE = 60.0, 0.25
 
 @dataclass(frozen=True, slots=True)
 class PlannedFlight:
-    """A plan, as ``GetFlightInfo`` tells it.
+    """A planned flight, for the answer of ``GetFlightInfo``.
 
     Attributes:
         flight: Its id.
         identity: The caller.
-        command: Pinned to the version planned.
+        command: The command, pinned to the version planned.
         schema: The rows' schema.
-        splits: What to read, each with what is told of it.
+        splits: The split of each endpoint, with the endpoint's metadata.
         version: The table's version, where one is known.
         access_mode: ``url`` or ``dir``.
         rows: The number of rows, if metadata tells it exactly.
         issued, expires: Seconds since the epoch; URLs or credentials that end earlier shorten a ticket's time.
-        about: What else the info's metadata tell: the versions of a stream's.
+        about: Further metadata of the flight: the versions of a stream's.
     """
 
     flight: str
@@ -59,7 +59,7 @@ class PlannedFlight:
     about: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def ordered(self) -> bool:
+    def is_ordered(self) -> bool:
         """Whether the endpoints have an order: a change feed's are in the order of their versions."""
         return "readChangeFeed" in self.command.options
 
@@ -93,10 +93,10 @@ def _before(end: float, issued: float) -> float:
 
 
 class FlightPlanner:
-    """Answers what a command means: as one recipient, whose profile no caller gets.
+    """Plans commands as one recipient, whose profile no caller gets.
 
     Args:
-        client: Whose tables.
+        client: The client whose tables are served.
         ticket_seconds: The longest time of a ticket.
     """
 
@@ -106,7 +106,7 @@ class FlightPlanner:
 
     @property
     def endpoint(self) -> str:
-        """The sharing server's."""
+        """The endpoint of the sharing server."""
         return self._client.profile.endpoint
 
     def tables(self, matches: Callable[[str], bool]) -> Iterator[TableName]:
@@ -132,12 +132,12 @@ class FlightPlanner:
         return {"version": scan.version, **_described(scan.shape)}
 
     def plan(self, command: Command, identity: str, flight: str | None = None) -> PlannedFlight:
-        """Ask the share for the files of a command.
+        """List the files of a command, and plan its flight.
 
         Args:
-            command: From a descriptor, or of a ticket that is renewed.
+            command: The command of a descriptor, or of a ticket that is renewed.
             identity: The caller.
-            flight: The id of the flight that is renewed; None begins one.
+            flight: The id of the flight that is renewed; None for a new one.
         """
         opener, scan = self._resolved(command)
         about: Mapping[str, Any] = {}
@@ -175,7 +175,7 @@ class FlightPlanner:
 def _stream(
     table: OpenTable, scan: ResolvedScan, versions: StreamRange
 ) -> tuple[list[tuple[Split, Mapping[str, int]]], Mapping[str, Any]]:
-    """The splits of a stream's versions, none of two versions; and what the stream must know of each version."""
+    """The splits of a stream's versions, none of which spans two, and the metadata of each version."""
     if versions.snapshot:
         listing = table.all_files(scan, versions.first)
     else:

@@ -1,4 +1,4 @@
-"""Where a Flight gateway listens, and who may call it."""
+"""Defines where a Flight gateway listens and whom it admits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLAIN, ENCRYPTED, UNIX = "grpc+tcp", "grpc+tls", "grpc+unix"
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """How a gateway is reached.
+    """The address, admission and bounds of a gateway.
 
     Attributes:
         listen: ``grpc+tcp://host:port`` or ``grpc+tls://host:port``; port 0 takes a free one.
@@ -28,7 +28,7 @@ class GatewaySettings:
         advertised: Addresses that endpoints name as their locations; none means the connection the client has.
         ticket_seconds: The longest time a ticket is good for; URLs or credentials that end earlier shorten it.
         memory_budget: Bytes that all reads together may hold fetched and not yet decoded.
-        max_streams: Reads at one time; a further one is told to come again later.
+        max_streams: Reads at one time; a further one is refused, to be tried again later.
     """
 
     listen: str = "grpc+tcp://127.0.0.1:0"
@@ -46,7 +46,7 @@ class GatewaySettings:
         """The settings with their tokens, unless they would give the share to anyone on the network.
 
         Raises:
-            ConfigError: The address is none, or it is not on loopback and lacks TLS or a token; the line that mends it.
+            ConfigError: The address is malformed, or not on loopback and without TLS or a token; says what to add.
         """
         settings = self
         if settings.tokens is None:

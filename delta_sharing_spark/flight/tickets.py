@@ -1,4 +1,4 @@
-"""Tickets: what one endpoint reads, sealed so that a client can neither read nor change it.
+"""Seals tickets, which hold what an endpoint reads, so that a client can neither read nor change them.
 
 A ticket is encrypted and authenticated (AES-256-GCM) under a key of the gateway, or of several gateways that share one.
 Nothing of it is looked at before its seal is found whole.
@@ -32,7 +32,7 @@ class Ticket:
         endpoint: The number of the endpoint in its flight, from 0.
         split: What the endpoint reads.
         issued, expires: Seconds since the epoch.
-        about: What the endpoint's metadata tell of it: the version, of a stream's.
+        about: The endpoint's metadata: the version, of a stream's.
     """
 
     flight: str
@@ -87,13 +87,13 @@ class Seal:
         plain = zlib.compress(pickle.dumps(ticket, protocol=pickle.HIGHEST_PROTOCOL), 1)
         return _MAGIC + nonce + self._cipher.encrypt(nonce, plain, _MAGIC)
 
-    def open(self, sealed: bytes, identity: str, *, expired: bool = False) -> Ticket:
+    def open(self, sealed: bytes, identity: str, *, may_be_expired: bool = False) -> Ticket:
         """The ticket of these bytes.
 
         Args:
             sealed: From ``close``, of this gateway or of one with the same key.
             identity: The caller.
-            expired: Whether a ticket may have expired, as one that is to be renewed may.
+            may_be_may_be_expired: Whether an expired ticket is accepted, as for a renewal.
 
         Raises:
             TicketError: It is forged, cut, of another key, another caller's, or has expired.
@@ -116,7 +116,7 @@ class Seal:
             raise TicketError(
                 "the ticket was given to another caller; ask for the flight's info yourself", reason="identity"
             )
-        if not expired and ticket.expires <= time.time():
+        if not may_be_expired and ticket.expires <= time.time():
             raise TicketError(
                 "the ticket has expired; renew its endpoint by RenewFlightEndpoint, or ask for the flight's info again",
                 reason="expired",

@@ -1,4 +1,4 @@
-"""Bounds what all plans of a gateway hold together, in memory and on disk, and has the threads that fetch for them."""
+"""Bounds the memory and disk that all plans of a gateway use together, and owns the threads that fetch for them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _REWRITTEN_BYTES = 4 << 30
 
 
 class Holder(Protocol):
-    """Who holds something of a plan, and is told to let go of it."""
+    """A plan's reader, which is told to release what it holds when the budget is exceeded."""
 
     def forget(self, number: int) -> None:
-        """Let go of a file's footer."""
+        """Release a file's footer."""
 
     def drop(self, key: tuple[int, int]) -> None:
-        """Let go of what is held of a row group: the file's number and the row group's."""
+        """Release the chunks of a row group; ``key`` is the file's number and the row group's."""
 
 
 class Budget:
-    """What all plans of a gateway hold together, and the threads that fetch for them."""
+    """Counts what all plans of a gateway hold, and releases the longest unused beyond the bounds; owns the fetching threads."""
 
     def __init__(self) -> None:
         self.fetchers = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-native-fetch")
@@ -47,17 +47,17 @@ class Budget:
         return self._fetched >= AHEAD_BYTES
 
     def use(self, holder: Holder, number: int) -> None:
-        """A file was asked for: it is let go of last."""
+        """Note that a file was asked for, so that it is released last."""
         with self._lock, suppress(KeyError):
             self._shown.move_to_end((holder, number))
 
     def hold(self, holder: Holder, number: int, shown: ShownFile) -> None:
-        """A file's footer is held; the longest unused are let go of if there are too many."""
+        """Add a file's footer, and release the longest unused beyond the bounds."""
         disk = shown.source.size if shown.reason is not None else 0
         gone = []
         with self._lock:
-            self._shown[holder, number] = (shown.held, disk)
-            self._memory += shown.held
+            self._shown[holder, number] = (shown.memory_bytes, disk)
+            self._memory += shown.memory_bytes
             self._disk += disk
             while len(self._shown) > 1 and (self._memory > _SHOWN_BYTES or self._disk > _REWRITTEN_BYTES):
                 key, (memory, used) = self._shown.popitem(last=False)
@@ -68,7 +68,7 @@ class Budget:
             other.forget(file)
 
     def add(self, holder: Holder, key: tuple[int, int], size: int) -> None:
-        """Chunks are being fetched; those that nobody came for are let go of if there are too many."""
+        """Add chunks that are being fetched, and release the oldest unread ones beyond the bound."""
         gone = []
         with self._lock:
             self._chunks[holder, key] = self._chunks.pop((holder, key), 0) + size
@@ -81,13 +81,13 @@ class Budget:
             self.fetchers.submit(other.drop, group)  # not here: the caller holds its own lock
 
     def remove(self, holder: Holder, key: tuple[int, int], size: int) -> None:
-        """Chunks were read."""
+        """Remove chunks that were read."""
         with self._lock:
             if self._chunks.pop((holder, key), None) is not None:
                 self._fetched -= size
 
     def forget(self, holder: Holder) -> None:
-        """A plan was let go."""
+        """Remove a released plan's footers."""
         with self._lock:
             for key in [k for k in self._shown if k[0] is holder]:
                 memory, disk = self._shown.pop(key)

@@ -1,4 +1,4 @@
-"""Values and conditions as Spark SQL that every session reads alike, whatever its zone, dialect and escapes."""
+"""Writes values and conditions as Spark SQL that means the same in every session, whatever its time zone, dialect and escapes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def scalar_sql(scalar: pa.Scalar, kind: DataType) -> str:
 
 
 def condition_sql(node: Expression) -> str | None:
-    """A ``where`` as Spark SQL; None where some of it cannot be written so that every session reads it alike."""
+    """A ``where`` as Spark SQL; None where part of it cannot be written to mean the same in every session."""
     match node:
         case Constant(None):
             return "cast(null as boolean)"

@@ -1,4 +1,4 @@
-"""Bytes for Spark's Parquet reader, which names where it begins to read and never how far.
+"""Fetches bytes for Spark's Parquet reader, whose requests say where it begins to read and never how far.
 
 The footer tells where the column chunk ends that begins there; the row group before tells which other chunks the query
 reads. These are fetched by parallel ranges, the next row group's ahead of need, and so are the next files' footers.
@@ -35,7 +35,7 @@ _FEWEST, _MOST = 2, 32
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Yielded between bytes: the reader may have read all that it wants.
+    """Yielded between bytes where the reader may have read all that it needs.
 
     Wait so many ``seconds`` for it to say so after it has read what was sent; ``blindly`` where the system does not tell
     whether it has.
@@ -53,16 +53,16 @@ _TASTE = 64 << 10
 
 @dataclass(slots=True)
 class _Group:
-    """The chunks of a row group that are held or on their way."""
+    """The chunks of a row group that are held or being fetched."""
 
     buffers: list[BufferedRanges] = field(default_factory=list)
     covered: list[Range] = field(default_factory=list)
     unread: set[bytes] = field(default_factory=set)
     size: int = 0
 
-    def find(self, wanted: Range) -> BufferedRanges | None:
+    def find(self, requested: Range) -> BufferedRanges | None:
         for buffer, covered in zip(self.buffers, self.covered, strict=True):
-            if covered.start <= wanted.start and wanted.end <= covered.end:
+            if covered.start <= requested.start and requested.end <= covered.end:
                 return buffer
         return None
 
@@ -72,11 +72,11 @@ class _Group:
 
 
 class PlanReader:
-    """One plan's bytes, in the order that Spark asks for them.
+    """Reads one plan's files, and fetches ahead what Spark will read next.
 
     Args:
         plan: The plan.
-        budget: What all plans hold together.
+        budget: Bounds what all plans hold.
     """
 
     def __init__(self, plan: NativePlan, budget: Budget) -> None:
@@ -90,7 +90,7 @@ class PlanReader:
         self._window = _FEWEST
 
     def shown(self, number: int) -> ShownFile:
-        """A file as it is served; what Spark will open next is fetched ahead.
+        """A file as it is served; the footers of those that Spark will open next are fetched ahead.
 
         Raises:
             DeltaSharingError: As ``show_file``.
@@ -115,10 +115,10 @@ class PlanReader:
                 self._forget(number, future)  # the next try asks anew
             raise
 
-    def _show(self, number: int, *, ahead: bool = False) -> Future[ShownFile]:
+    def _show(self, number: int, *, is_ahead: bool = False) -> Future[ShownFile]:
         future = self._shown.get(number)
         if future is None:
-            future = self._shown[number] = self._budget.openers.submit(self._opened, number, not ahead)
+            future = self._shown[number] = self._budget.openers.submit(self._opened, number, not is_ahead)
         self._budget.use(self, number)
         return future
 
@@ -133,7 +133,7 @@ class PlanReader:
         for _, other in zip(range(self._window), self.plan.after(number), strict=False):
             if other not in self._shown:
                 self._ahead.add(other)
-                self._show(other, ahead=True)
+                self._show(other, is_ahead=True)
 
     def _opened(self, number: int, may_rewrite: bool) -> ShownFile:
         shown = self.plan.show(number, may_rewrite=may_rewrite)
@@ -141,15 +141,15 @@ class PlanReader:
         return shown
 
     def forget(self, number: int) -> None:
-        """Let go of a file's footer; whoever reads the file reads on."""
+        """Release a file's footer; reads of the file go on."""
         with self._lock:
             self._shown.pop(number, None)
 
     def read(self, number: int, offset: int) -> Iterator[memoryview | Doubt]:
-        """The file's bytes from ``offset`` to its end; the reader takes what it wants of them.
+        """The file's bytes from ``offset`` to its end; the caller stops when the reader has enough.
 
         Raises:
-            DeltaSharingError: The bytes cannot be had; NullInRequiredError for a chunk with a NULL in a NOT NULL column.
+            DeltaSharingError: The bytes cannot be read; NullInRequiredError for a chunk with a NULL in a NOT NULL column.
         """
         shown = self.shown(number)
         layout = shown.layout
@@ -186,7 +186,7 @@ class PlanReader:
         yield memoryview(layout.tail)[offset - layout.data_end :]
 
     def _whole(self, number: int, shown: ShownFile, offset: int) -> Iterator[memoryview]:
-        """The rest of a file that is held, up to its first chunk with a NULL where none may be."""
+        """The rest of a file that is in memory, up to its first chunk with a NULL in a NOT NULL column."""
         assert shown.whole is not None
         chunks = shown.layout.chunks
         bad = next((c for c in chunks[shown.layout.chunk_from(offset) :] if c.null_in is not None), None)
@@ -220,7 +220,7 @@ class PlanReader:
         self._done(number, chunk)
 
     def _expect(self, number: int, shown: ShownFile, chunk: Chunk, near: int) -> BufferedRanges | None:
-        """The buffer that a chunk comes in, with the others that the query is likely to read; None if it is too large."""
+        """The buffer of a chunk, fetched with the others that the query is likely to read; None if the chunk is too large."""
         key = (number, chunk.row_group)
         chunks = [c for c in shown.layout.chunks if c.row_group == chunk.row_group]
         with self._lock:
@@ -230,14 +230,14 @@ class PlanReader:
             group = self._groups.get(key)
             buffer = None if group is None else group.find(chunk.range)
             if buffer is None:
-                buffer = self._fetch(key, shown, _wanted(chunk, chunks, likely, 0 if is_all else near))
+                buffer = self._fetch(key, shown, _chunks_to_fetch(chunk, chunks, likely, 0 if is_all else near))
             if is_all:
                 following = [c for c in shown.layout.chunks if c.row_group == key[1] + 1 and c.column in likely]
                 self._fetch_ahead((number, key[1] + 1), shown, following)
             return buffer
 
     def _next(self, number: int, layout: Layout, chunk: Chunk) -> Doubt | None:
-        """What to do before going on after a chunk; None: go on at once."""
+        """The doubt to yield after a chunk; None to go on at once."""
         index = layout.chunk_from(chunk.range.end)
         after = layout.chunks[index] if index < len(layout.chunks) else None
         if after is None or after.range.start != chunk.range.end or after.row_group != chunk.row_group:
@@ -257,7 +257,7 @@ class PlanReader:
             self._fetch(key, shown, chunks)
 
     def _fetch(self, key: tuple[int, int], shown: ShownFile, chunks: list[Chunk]) -> BufferedRanges | None:
-        """Begin to fetch chunks, the needed one first; None if that is too large to be held."""
+        """Begin to fetch chunks, the needed one first; None if that one is too large to be held."""
         if chunks[0].range.length > _PIECE * _PIECES:
             return None
         buffer = BufferedRanges(shown.source, [chunk.range for chunk in chunks], self._budget.fetchers, _PIECE)
@@ -286,13 +286,13 @@ class PlanReader:
             self._budget.remove(self, key, group.size)
 
     def drop(self, key: tuple[int, int]) -> None:
-        """Let go of what is held of a row group; whoever reads it reads on."""
+        """Release the chunks of a row group; reads of it go on."""
         with self._lock:
             self._drop(key)
 
-    def _windowed(self, shown: ShownFile, wanted: Range) -> Iterator[memoryview]:
-        """A chunk piece by piece, a few on their way."""
-        waiting = deque(cut(wanted, _PIECE))
+    def _windowed(self, shown: ShownFile, requested: Range) -> Iterator[memoryview]:
+        """A chunk piece by piece, of which a few are fetched ahead."""
+        waiting = deque(cut(requested, _PIECE))
         coming: deque[Future[memoryview]] = deque()
         try:
             while waiting or coming:
@@ -305,7 +305,7 @@ class PlanReader:
                 future.cancel()
 
     def close(self) -> None:
-        """Let go of everything; reads under way are broken off."""
+        """Release everything; reads under way are broken off."""
         with self._lock:
             for key in list(self._groups):
                 self._drop(key)
@@ -316,17 +316,17 @@ class PlanReader:
         self._budget.forget(self)
 
 
-def _wanted(chunk: Chunk, chunks: list[Chunk], likely: set[bytes], near: int) -> list[Chunk]:
-    """What to fetch with a chunk that is asked for: what is likely wanted of its row group, else what is ``near``."""
+def _chunks_to_fetch(chunk: Chunk, chunks: list[Chunk], likely: set[bytes], near: int) -> list[Chunk]:
+    """The chunks to fetch with one that is asked for: those of its row group that the query likely reads, else those ``near``."""
     after = [c for c in chunks if c.range.start >= chunk.range.start]
-    wanted = [c for c in after if c is chunk or c.column in likely]
-    if sum(c.range.length for c in wanted) > _GROUP_BYTES:
+    selected = [c for c in after if c is chunk or c.column in likely]
+    if sum(c.range.length for c in selected) > _GROUP_BYTES:
         return [chunk]
     end = chunk.range.end
     for other in after[1:]:
         if other.range.start != end or other.range.end - chunk.range.end > near:
             break
         if other.column not in likely:
-            wanted.append(other)
+            selected.append(other)
         end = other.range.end
-    return wanted
+    return selected

@@ -1,6 +1,6 @@
-"""The files of a plan as Spark is to see them, over the byte sources of the plan's access.
+"""Lays out the files of a plan as Spark sees them, over the byte sources of the plan's access.
 
-What follows the access contract (splits, tasks, sources) stands here and in ``plan.py`` only.
+Only this module and ``plan.py`` use the access contract (splits, tasks, sources).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.plan import DeletionVector, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
 from delta_sharing_spark.schema.mapping import without_mapping
+from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.storage.ranges import ByteSource
 
 _log = logging.getLogger(__name__)
@@ -36,9 +37,9 @@ _ROW_GROUP_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class ShownFile:
-    """A file as it is served: its layout, and where its bytes come from.
+    """A file as it is served: its layout and the source of its bytes.
 
-    ``whole`` holds them where they are few; ``reason`` says why the Python source had to rewrite the file, if it did.
+    ``whole`` holds all bytes of a small file; ``reason`` says why the Python source rewrote the file, if it did.
     """
 
     source: ByteSource
@@ -47,8 +48,8 @@ class ShownFile:
     reason: str | None = None
 
     @property
-    def held(self) -> int:
-        """Bytes of memory, about."""
+    def memory_bytes(self) -> int:
+        """The memory it takes, in bytes, about."""
         whole = 0 if self.whole is None else len(self.whole)
         return 1000 + len(self.layout.tail) + 300 * len(self.layout.chunks) + whole
 
@@ -65,7 +66,7 @@ class ShownFile:
 
 @dataclass(frozen=True, slots=True)
 class FileShape:
-    """What the files of a plan have in common: how they are read, and what Spark's columns are called."""
+    """How all files of a plan are read, and the names of Spark's columns."""
 
     spec: ReadSpec
     deletion_column: str
@@ -77,10 +78,10 @@ def show_file(task: FileTask, access: FileAccess, shape: FileShape, *, may_rewri
 
     Raises:
         DeltaSharingError: As ``read_split``.
-        NotNativeError: It would have to be rewritten, and may not be.
+        NotNativeError: The file has to be rewritten, and ``may_rewrite`` is false.
     """
     spec = shape.spec
-    source = _TailKept(access.open(task))
+    source = _TailRecorder(access.open(task))
     footer = read_footer(source, spec.table, WHOLE_FILE)
     kept = read_row_selection(task, footer.metadata.num_rows, _vectors(access))
     try:
@@ -132,13 +133,13 @@ def _deleted(kept: RowSelection) -> Any:
 
 
 def _rewrite(task: FileTask, access: FileAccess, shape: FileShape, reason: str) -> ShownFile:
-    """The file's exact rows, by the Python source, as a Parquet file on local disk that has no name."""
+    """Write the rows that the Python source reads to a Parquet file on local disk, which has no name."""
     spec = shape.spec
     _log.info("file %s of %s is rewritten for Spark's reader: %s", task.id, spec.table, reason)
     out = tempfile.TemporaryFile(prefix="delta-sharing-")  # noqa: SIM115 - lives as long as the file is shown
     try:
         _write_rows(out, task, access, spec)
-        source = _TailKept(LocalSource(out, task.id))
+        source = _TailRecorder(LocalSource(out, task.id))
         read_footer(source, spec.table, 0)
         layout = lay_out(
             source.footer,
@@ -206,8 +207,8 @@ class LocalSource:
         """Do nothing: the file is closed with its last reader."""
 
 
-class _TailKept:
-    """A source that keeps the last bytes read from its end: the footer as it stands in the file."""
+class _TailRecorder:
+    """Passes reads on to a source, and keeps the bytes read up to its end: the footer as it stands in the file."""
 
     def __init__(self, inner: ByteSource) -> None:
         self.inner = inner
@@ -230,8 +231,8 @@ class _TailKept:
         return self._tail[-8 - length : -8]
 
 
-def rewriting_spec(spec: ReadSpec, wanted: Any) -> ReadSpec:
-    """How the columns of files alone are read: nothing filtered but what deletion vectors mark."""
+def rewriting_spec(spec: ReadSpec, columns: Struct) -> ReadSpec:
+    """``spec`` for a rewrite: ``columns`` of files only, and no row left out but those of deletion vectors."""
     return replace(
-        spec, schema=wanted, full_schema=wanted, partition_columns=(), predicate=None, prune=None, limit=None
+        spec, schema=columns, full_schema=columns, partition_columns=(), predicate=None, prune=None, limit=None
     )

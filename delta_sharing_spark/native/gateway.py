@@ -44,11 +44,11 @@ HasEnded = Callable[[], bool]
 
 
 class Gateway:
-    """The server of one address.
+    """Serves plans at one address.
 
     Args:
         host: The address to bind; loopback, unless executors on other machines have to reach it.
-        admits: Whether a connection may ask; by default those of this user's processes.
+        admits: Whether a connection is served; by default those of this user's processes are.
     """
 
     def __init__(self, host: str = "127.0.0.1", admits: Callable[[socket.socket], bool] = is_own_process) -> None:
@@ -61,7 +61,7 @@ class Gateway:
         #: Accepted connections for the threads, and None for each to end.
         self._arrived: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
         self._workers = self._workers_idle = 0
-        self._closed = False
+        self.is_closed = False
         self._started = int(time.time() * 1000)
         self._listener = socket.create_server((host, 0), backlog=256)
         self._listener.settimeout(_WATCH)
@@ -74,7 +74,7 @@ class Gateway:
         reader = PlanReader(plan, self._budget)
         gone = []
         with self._lock:
-            if self._closed:
+            if self.is_closed:
                 raise RuntimeError("the gateway is closed")
             self._plans[plan.token] = (reader, has_ended)
             files = sum(len(r.plan.files) for r, _ in self._plans.values())
@@ -92,26 +92,22 @@ class Gateway:
         return f"webhdfs://{host}:{self.port}/{plan.token}"
 
     def serves(self, plan: NativePlan) -> bool:
-        """Whether a plan has not been let go."""
+        """Whether a plan is still served."""
         return plan.token in self._plans
 
     def release(self, plan: NativePlan) -> None:
-        """Let a plan go: nothing of it is served from now on."""
+        """Stop serving a plan."""
         with self._lock:
-            found = self._plans.pop(plan.token, None)
-        if found is not None:
-            found[0].close()
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
+            entry = self._plans.pop(plan.token, None)
+        if entry is not None:
+            entry[0].close()
 
     def close(self) -> None:
-        """Let all plans go, end the threads, close the sockets."""
+        """Release all plans, end the threads, close the sockets."""
         with self._lock:
-            if self._closed:
+            if self.is_closed:
                 return
-            self._closed = True
+            self.is_closed = True
             plans, self._plans = self._plans, OrderedDict()
             connections = list(self._connections)
             for _ in range(self._workers):
@@ -131,30 +127,30 @@ class Gateway:
 
     def _serve(self) -> None:
         watched = time.monotonic()
-        while not self._closed:
+        while not self.is_closed:
             connection = None
             with suppress(OSError):  # the time-out, or the listener is closed
                 connection, _ = self._listener.accept()
             if time.monotonic() - watched >= _WATCH:
                 watched = time.monotonic()
-                if self._sessions_ended():
+                if self._release_ended():
                     self.close()
             if connection is not None:
                 self._take(connection)
 
-    def _sessions_ended(self) -> bool:
-        """Let go of the plans whose session has ended; whether that were the last ones."""
+    def _release_ended(self) -> bool:
+        """Release the plans whose session has ended; whether these were the last ones."""
         with self._lock:
             ended = [token for token, (_, has_ended) in self._plans.items() if has_ended()]
             gone = [self._plans.pop(token)[0] for token in ended]
-            last = bool(gone) and not self._plans
+            were_last = bool(gone) and not self._plans
         for reader in gone:
             reader.close()
-        return last
+        return were_last
 
     def _take(self, connection: socket.socket) -> None:
         with self._lock:
-            if self._closed or len(self._connections) >= _CONNECTIONS:
+            if self.is_closed or len(self._connections) >= _CONNECTIONS:
                 connection.close()
                 return
             self._connections.add(connection)
@@ -166,7 +162,7 @@ class Gateway:
         threading.Thread(target=self._work, name="delta-sharing-native-connection", daemon=True).start()
 
     def _work(self) -> None:
-        """Converse with one connection after another. Spark opens one for each run of columns: a thread each is dear."""
+        """Serve one connection after another: Spark opens one for each run of columns, and a new thread for each is slow."""
         while (connection := self._arrived.get()) is not None:
             self._converse(connection)
             del connection
@@ -180,7 +176,7 @@ class Gateway:
                 _log.warning("a process of another user asked the native lane's gateway for a file, and was refused")
                 return
             waiting = b""
-            while not self._closed:
+            while not self.is_closed:
                 connection.settimeout(_IDLE)
                 request, waiting = _read_request(connection, waiting)
                 if request is None:
@@ -196,19 +192,19 @@ class Gateway:
             connection.close()
 
     def _answer(self, connection: socket.socket, request: Request) -> bool:
-        """Answer a request; whether the connection can be used for another."""
+        """Answer a request; returns whether the connection can be used for another."""
         if request.method != "GET" or request.path is None:
             connection.sendall(webhdfs.failure("the native lane's gateway is read-only"))
             return request.method == "GET"
         token, _, path = request.path.partition("/")
         with self._lock:
-            found = self._plans.get(token)
-            if found is not None:
+            entry = self._plans.get(token)
+            if entry is not None:
                 self._plans.move_to_end(token)
-        if found is None:
+        if entry is None:
             connection.sendall(webhdfs.failure(_LET_GO))
             return True
-        reader = found[0]
+        reader = entry[0]
         try:
             if request.operation == "OPEN":
                 return self._send_file(connection, reader, path, request.offset)
@@ -286,7 +282,7 @@ def _send_rest(connection: socket.socket, pieces: Iterator[memoryview | Doubt]) 
 
 
 def _has_enough(connection: socket.socket, doubt: Doubt) -> bool:
-    """Whether a reader closed its connection, or asked for something else, before it read on."""
+    """Whether a reader closed its connection, or sent another request, before it read on."""
     pause, patience = 0.001, time.monotonic() + _UNREAD
     # What the system tells of the other side may be wrong, and a reader may wait for more than it was given.
     while (unread := unread_by_peer(connection)) and time.monotonic() < patience:
@@ -301,7 +297,7 @@ def _cause(error: DeltaSharingError) -> str:
 
 
 def _read_request(connection: socket.socket, waiting: bytes) -> tuple[Request | None, bytes]:
-    """The next request, and what was received after it; None at the connection's end."""
+    """The next request, None at the connection's end; and the bytes received after it."""
     while (end := waiting.find(b"\r\n\r\n")) < 0:
         if len(waiting) > _MAX_HEAD:
             return None, b""

@@ -1,4 +1,4 @@
-"""The Parquet file that Spark is shown for a data file: the file's own column chunks under a footer of ours.
+"""Lays out the Parquet file that Spark is shown for a data file: the file's own column chunks under a footer of ours.
 
 The chunks keep their places and bytes. In the footer columns bear the table's names, columns that are not the table's
 are left out, and so is what Spark would read the file otherwise by: the writer's calendar marks, and statistics of
@@ -53,9 +53,9 @@ DeletedRows = Callable[[int, int], npt.NDArray[np.bool_]]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A column chunk of a row group, where its bytes lie in the file.
+    """A column chunk of a row group, and its byte range in the file.
 
-    ``column`` is its path in the schema. ``null_in`` names the NOT NULL column that it holds NULLs of.
+    ``column`` is its path in the schema. ``null_in`` is the name of its NOT NULL column if it holds NULLs all the same.
     """
 
     range: Range
@@ -69,10 +69,10 @@ class Layout:
     """A file as Spark sees it.
 
     Attributes:
-        data_end: Bytes before it are the file's own, at their own places.
-        tail: What follows them: columns of ours, then the footer.
+        data_end: Where the file's own bytes end, which keep their offsets.
+        tail: The bytes after them: columns of ours, then the footer.
         footer_start: Where the footer begins.
-        chunks: The column chunks that Spark may ask for, by where they begin.
+        chunks: The column chunks that Spark may ask for, ordered by their first byte.
     """
 
     data_end: int
@@ -92,7 +92,7 @@ class Layout:
 def lay_out(
     footer: bytes,
     size: int,
-    wanted: Struct,
+    schema: Struct,
     mapping: str,
     *,
     deleted: DeletedRows | None = None,
@@ -100,16 +100,16 @@ def lay_out(
     hidden: frozenset[str] = frozenset(),
     length_planned: int | None = None,
 ) -> Layout:
-    """How a file is shown to Spark.
+    """Make the layout in which a file is shown to Spark.
 
     Args:
         footer: The file's footer, without its length and magic.
         size: Bytes of the file.
-        wanted: The table's columns that are read from files.
+        schema: The table's columns that are read from files.
         mapping: Column mapping mode.
         deleted: The rows of its deletion vector; None where it has none.
-        deletion_column: What the column of deleted rows is called.
-        hidden: Names, in lower case, that no other column may bear.
+        deletion_column: The name of the column of deleted rows.
+        hidden: Names, in lower case, that no other column may have.
         length_planned: The length that Spark was told when it listed the file, if that was another file's.
 
     Raises:
@@ -118,10 +118,10 @@ def lay_out(
     try:
         head, _ = read_struct(footer, last_field=2)
         root = schema_tree(head[2][1].items)
-        match_columns(root, wanted, mapping)
+        match_columns(root, schema, mapping)
         data_end = size - len(footer) - 8
         metadata, _ = read_struct(footer)
-        if deleted is None and length_planned is None and _is_shown_as_is(footer, root, wanted, hidden):
+        if deleted is None and length_planned is None and _is_shown_as_is(footer, root, schema, hidden):
             tail = footer + len(footer).to_bytes(4, "little") + _MAGIC
             return Layout(data_end, tail, data_end, tuple(_chunks(metadata, root)))
         return _rewritten(metadata, root, data_end, deleted, deletion_column, length_planned)
@@ -129,20 +129,20 @@ def lay_out(
         raise NotNativeError(f"its footer is of an unknown form ({type(error).__name__})") from error
 
 
-def _is_shown_as_is(footer: bytes, root: Element, wanted: Struct, hidden: frozenset[str]) -> bool:
+def _is_shown_as_is(footer: bytes, root: Element, schema: Struct, hidden: frozenset[str]) -> bool:
     """Whether nothing of the footer has to be changed."""
-    names = {column.name.lower() for column in wanted.fields} | set(hidden)
+    names = {column.name.lower() for column in schema.fields} | set(hidden)
     for element in root.children:
-        if not element.kept and element.name.lower() in names:
+        if not element.is_kept and element.name.lower() in names:
             return False
-    renamed = any(e.kept and e.name != e.original_name for e in _elements(root))
-    if renamed or not any(e.kept for e in root.children) or _SPARK_LEGACY in footer:
+    renamed = any(e.is_kept and e.name != e.original_name for e in _elements(root))
+    if renamed or not any(e.is_kept for e in root.children) or _SPARK_LEGACY in footer:
         return False
     mark = footer.find(_SPARK_VERSION)
     if mark >= 0 and footer[mark + len(_SPARK_VERSION) + 2 : mark + len(_SPARK_VERSION) + 3] not in (b"3", b"4", b"5"):
         return False
     return _PARQUET_MR in footer[-256:] or not any(
-        leaf.kept and leaf.value(1) in (FLOAT, DOUBLE, INT96) for leaf in root.leaves()
+        leaf.is_kept and leaf.value(1) in (FLOAT, DOUBLE, INT96) for leaf in root.leaves()
     )
 
 
@@ -154,7 +154,7 @@ def _chunks(metadata: ThriftStruct, root: Element) -> list[Chunk]:
     """The kept column chunks of a footer, before it is changed."""
     leaves = list(root.leaves())
     paths = _paths(root)
-    kept = [leaf.leaf for leaf in leaves if leaf.kept]
+    kept = [leaf.leaf for leaf in leaves if leaf.is_kept]
     required = {
         child.leaf: child.column.name
         for child in root.children
@@ -194,9 +194,9 @@ def _rewritten(
 ) -> Layout:
     chunks = _chunks(metadata, root)
     leaves = list(root.leaves())
-    kept = [leaf for leaf in leaves if leaf.kept]
+    kept = [leaf for leaf in leaves if leaf.is_kept]
     paths = _paths(root)
-    trusted = bytes(metadata.get(6, (0, b""))[1]).startswith(_PARQUET_MR)
+    keeps_statistics = bytes(metadata.get(6, (0, b""))[1]).startswith(_PARQUET_MR)
     # A row group has to have a column, for Spark to count its rows.
     marks = _Marks(data_end, deleted) if deleted is not None or not kept else None
     groups, first_row, total = [], 0, len(metadata[4][1].items)
@@ -205,7 +205,7 @@ def _rewritten(
         starts[chunk.row_group] = min(chunk.range.start, starts.get(chunk.row_group, chunk.range.start))
     for number, group in enumerate(metadata[4][1].items):
         rows = group[3][1]
-        columns = [_column(group[1][1].items[leaf.leaf], paths[leaf.leaf], leaf, trusted) for leaf in kept]
+        columns = [_column(group[1][1].items[leaf.leaf], paths[leaf.leaf], leaf, keeps_statistics) for leaf in kept]
         if marks is not None:
             columns.append(marks.column(first_row, rows, deletion_column))
         first_row += rows
@@ -250,18 +250,18 @@ def _rewritten(
 
 
 def _paths(root: Element) -> dict[int, list[bytes]]:
-    found: dict[int, list[bytes]] = {}
+    paths: dict[int, list[bytes]] = {}
 
     def walk(element: Element, path: list[bytes]) -> None:
         path = [*path, element.name.encode()]
         if element.leaf >= 0:
-            found[element.leaf] = path
+            paths[element.leaf] = path
         for child in element.children:
             walk(child, path)
 
     for child in root.children:
         walk(child, [])
-    return found
+    return paths
 
 
 def _schema(root: Element, deletion_column: str | None) -> list[ThriftStruct]:
@@ -269,7 +269,7 @@ def _schema(root: Element, deletion_column: str | None) -> list[ThriftStruct]:
     flat: list[ThriftStruct] = []
 
     def put(element: Element) -> int:
-        if not element.kept and element is not root:
+        if not element.is_kept and element is not root:
             return 0
         raw = {number: item for number, item in element.raw.items() if number != 9}
         raw[4] = (BINARY, element.name.encode())
@@ -286,11 +286,11 @@ def _schema(root: Element, deletion_column: str | None) -> list[ThriftStruct]:
     return flat
 
 
-def _column(column: ThriftStruct, path: list[bytes], leaf: Element, trusted: bool) -> ThriftStruct:
+def _column(column: ThriftStruct, path: list[bytes], leaf: Element, keeps_statistics: bool) -> ThriftStruct:
     described = dict(column[3][1])
     described[3] = (LIST, ThriftList(BINARY, path))
     changed = {**column, 3: (STRUCT, described)}
-    if leaf.value(1) in (FLOAT, DOUBLE) and not trusted:
+    if leaf.value(1) in (FLOAT, DOUBLE) and not keeps_statistics:
         # Statistics without the NaN that a column holds: Spark would skip rows that are greater than any number.
         described.pop(12, None)
         for index in (6, 7):
@@ -299,7 +299,7 @@ def _column(column: ThriftStruct, path: list[bytes], leaf: Element, trusted: boo
 
 
 class _Marks:
-    """The column of deleted rows, row group by row group: NULL where a row is left, TRUE where it is deleted."""
+    """Writes the column of deleted rows, row group by row group: TRUE where a row is deleted, NULL where it stays."""
 
     def __init__(self, start: int, deleted: DeletedRows | None) -> None:
         self._start = start
@@ -308,10 +308,10 @@ class _Marks:
 
     def column(self, first_row: int, rows: int, name: str) -> ThriftStruct:
         """Append the chunk of a row group; returns its description."""
-        begin, pages, gone = len(self.bytes), [], 0
-        for at in range(0, rows, _PAGE_ROWS):
-            count = min(_PAGE_ROWS, rows - at)
-            mask = np.zeros(count, np.bool_) if self._deleted is None else self._deleted(first_row + at, count)
+        begin, pages, deleted = len(self.bytes), [], 0
+        for page_row in range(0, rows, _PAGE_ROWS):
+            count = min(_PAGE_ROWS, rows - page_row)
+            mask = np.zeros(count, np.bool_) if self._deleted is None else self._deleted(first_row + page_row, count)
             body = _page(mask)
             header = write_struct(
                 {
@@ -321,16 +321,16 @@ class _Marks:
                     5: (STRUCT, {1: (I32, count), 2: (I32, 0), 3: (I32, 3), 4: (I32, 3)}),
                 }
             )
-            pages.append((self._start + len(self.bytes), len(header) + len(body), at))
+            pages.append((self._start + len(self.bytes), len(header) + len(body), page_row))
             self.bytes += header + body
-            gone += int(np.count_nonzero(mask))
+            deleted += int(np.count_nonzero(mask))
         length = len(self.bytes) - begin
         index = write_struct(
             {1: (LIST, ThriftList(STRUCT, [{1: (I64, o), 2: (I32, n), 3: (I64, r)} for o, n, r in pages]))}
         )
         index_start = self._start + len(self.bytes)
         self.bytes += index
-        true = {5: (BINARY, b"\x01"), 6: (BINARY, b"\x01")} if gone else {}
+        true = {5: (BINARY, b"\x01"), 6: (BINARY, b"\x01")} if deleted else {}
         described: ThriftStruct = {
             1: (I32, BOOLEAN),
             2: (LIST, ThriftList(I32, [0, 3])),
@@ -340,7 +340,7 @@ class _Marks:
             6: (I64, length),
             7: (I64, length),
             9: (I64, self._start + begin),
-            12: (STRUCT, {3: (I64, rows - gone), **true}),
+            12: (STRUCT, {3: (I64, rows - deleted), **true}),
         }
         return {2: (I64, 0), 3: (STRUCT, described), 4: (I64, index_start), 5: (I32, len(index))}
 

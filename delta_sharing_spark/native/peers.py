@@ -1,4 +1,4 @@
-"""Who is at the other end of a loopback connection, where the system tells it."""
+"""Finds out whose process is at the other end of a loopback connection, where the system tells it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def is_own_process(peer: socket.socket) -> bool:
 
 
 def unread_by_peer(peer: socket.socket) -> int | None:
-    """Bytes that have come to the other end of a loopback connection and were not read; None where that is not told."""
+    """Bytes that have reached the other end of a loopback connection and were not read; None where the system does not tell."""
     told = _by_kernel(peer.getpeername()[:2], peer.getsockname()[:2])
     return None if told is None else told[0]
 
 
 def _by_kernel(theirs: Address, ours: Address) -> tuple[int, int] | None:
-    """The unread bytes and the owner's uid of the other socket, asked of Linux; None where it gives no answer."""
+    """The unread bytes of the other socket and its owner's uid, as Linux's kernel tells; None where it does not."""
     family = getattr(socket, "AF_NETLINK", None)
     if family is None:
         return None
@@ -58,7 +58,7 @@ def _by_kernel(theirs: Address, ours: Address) -> tuple[int, int] | None:
 
 
 def _by_table(theirs: Address, ours: Address) -> int | None:
-    """The uid by the kernel's table of all sockets; None where there is none, -1 where no socket is such."""
+    """The owner's uid by the kernel's table of sockets; None where there is no table, -1 where the socket is not in it."""
     is_told = False
     for table in _TABLES:
         try:
@@ -66,17 +66,17 @@ def _by_table(theirs: Address, ours: Address) -> int | None:
         except OSError:
             continue
         is_told = True
-        six = table.name == "tcp6"
-        place = text.find(f"{_hex(theirs, six)} {_hex(ours, six)} ".encode())
+        is_ipv6 = table.name == "tcp6"
+        place = text.find(f"{_hex(theirs, is_ipv6)} {_hex(ours, is_ipv6)} ".encode())
         if place >= 0:
             line = text[place : text.find(b"\n", place)].split()
             return int(line[6])
     return -1 if is_told else None
 
 
-def _hex(address: Address, six: bool) -> str:
+def _hex(address: Address, is_ipv6: bool) -> str:
     packed = ipaddress.ip_address(address[0]).packed
-    if six and len(packed) == 4:
+    if is_ipv6 and len(packed) == 4:
         packed = b"\0" * 10 + b"\xff\xff" + packed
     # The kernel prints each word of four bytes as a number of this machine.
     words = struct.unpack(f"={len(packed) // 4}I", packed)

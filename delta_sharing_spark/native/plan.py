@@ -1,4 +1,4 @@
-"""A planned snapshot as a directory of Parquet files: names, sizes and partition numbers, and the files behind them."""
+"""Plans a snapshot as a directory of Parquet files: names, sizes and partition numbers, and the files behind them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FILE = re.compile(r"part-(\d{6,})\.parquet")
 
 
 class StepAsideError(Exception):
-    """The native lane does not fit this load; the text says why, for the log and for ``explain``."""
+    """The native lane cannot read this load; the text says why, for the log and for ``explain``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,18 @@ class PlannedFile:
 
 
 class NativePlan:
-    """What one load serves; free of Spark. Safe to call from several threads.
+    """The directory of one load's files; free of Spark. Safe to call from several threads.
 
     Args:
         load: The resolved load.
-        planned: Its files.
+        planned: Its planned files.
 
     Attributes:
-        token: Names the plan in paths; not a secret.
-        columns: What is read from files, by the table's names.
+        token: The plan's id in paths; not a secret.
+        columns: The columns read from files, by the table's names.
         partitions: The values of the partition columns, by a partition's number.
-        partition_column, deletion_column: Names of the columns that are no one's, for the partition's number and for
-            deleted rows.
+        partition_column, deletion_column: Names, which no column of the table has, of the columns for the partition's
+            number and for deleted rows.
     """
 
     def __init__(self, load: ResolvedScan, planned: ScanPlan) -> None:
@@ -119,7 +119,7 @@ class NativePlan:
         return number if 0 <= number < len(self.files) and self.path_of(number) == path else None
 
     def listed(self, path: str) -> Iterator[tuple[str, int | None]]:
-        """What lies in a directory: names, and bytes of files; a file lists itself."""
+        """The entries of a directory: names, and bytes of files; a file lists itself."""
         if self.number_of(path) is not None:
             yield "", self.files[int(self.number_of(path) or 0)].task.size
             return
@@ -128,12 +128,12 @@ class NativePlan:
         yield from ((file_name(number), self.files[number].task.size) for number in self.directories.get(path, ()))
 
     def show(self, number: int, *, may_rewrite: bool = True) -> ShownFile:
-        """Fetch what it takes to serve a file; raises as ``show_file``."""
+        """Make a file ready to be served; raises as ``show_file``."""
         file = self.files[number]
         return show_file(file.task, file.access, self.shape, may_rewrite=may_rewrite)
 
     def after(self, number: int) -> Iterator[int]:
-        """The files that Spark opens after this one, likely: it takes the largest first.
+        """The files that Spark will likely open after this one, for it takes the largest first.
 
         Only those of the same partition: others may have been pruned.
         """
@@ -141,7 +141,7 @@ class NativePlan:
 
 
 def file_name(number: int) -> str:
-    """What the file ``number`` of a plan is called."""
+    """The name of the file ``number`` of a plan."""
     return f"part-{number:06}.parquet"
 
 
@@ -157,10 +157,10 @@ def plan_native(load: ResolvedScan, opener: TableOpener | None = None) -> Native
 
     Args:
         load: The resolved load.
-        opener: What it was resolved over; the table is not opened again then.
+        opener: What it was resolved over, so that the table is not opened again.
 
     Raises:
-        StepAsideError: The lane does not fit it.
+        StepAsideError: The native lane cannot read the load.
         DeltaSharingError: As ``plan``.
     """
     why = why_not(load)
@@ -183,7 +183,7 @@ def plan_native(load: ResolvedScan, opener: TableOpener | None = None) -> Native
 
 
 def why_not(load: ResolvedScan) -> str | None:
-    """Why the lane does not fit a load, as far as that is known before planning; None where it does."""
+    """Why the native lane cannot read a load, as far as that is known before planning; None where it can."""
     options = load.options
     if options.read_change_feed:
         return "a change data feed is read by the Python source"

@@ -1,4 +1,4 @@
-"""Which columns of a Parquet file hold a table's, compared as Spark's reader would read them: alike to the last type.
+"""Matches the columns of a Parquet file with a table's, and accepts only types that Spark's reader reads exactly.
 
 Columns are found as the Python source finds them (Delta protocol, "Column Mapping"). Whatever Spark's reader would read
 otherwise than the Python source, or might, is no match: such a file is rewritten by the Python source.
@@ -22,26 +22,26 @@ _MILLIS, _MICROS = 1, 2
 
 
 class NotNativeError(Exception):
-    """Spark's own reader cannot be trusted to read this exactly; the text says why."""
+    """Spark's own reader might not read this file exactly; the text says why."""
 
 
 @dataclass(slots=True)
 class Element:
-    """One element of a file's schema tree, and what it becomes.
+    """One element of a file's schema tree, and the name it is shown under.
 
     Attributes:
-        raw: As in the footer.
-        children: Of a group.
-        leaf: The number of its column among the file's, for a leaf.
-        kept: Whether a column of the table is read from it or from below it.
+        raw: The element as in the footer.
+        children: The elements of a group.
+        leaf: The number of a leaf's column in the file; -1 for a group.
+        is_kept: Whether a column of the table is read from it or from below it.
         column: The table's column that it holds, for elements at the top.
-        name: What Spark is told that it is called.
+        name: The name that Spark is shown.
     """
 
     raw: ThriftStruct
     children: list[Element] = field(default_factory=list)
     leaf: int = -1
-    kept: bool = False
+    is_kept: bool = False
     column: Field | None = None
     name: str = ""
 
@@ -68,7 +68,7 @@ class Element:
             yield from child.leaves()
 
     def keep_all(self) -> None:
-        self.kept = True
+        self.is_kept = True
         for child in self.children:
             child.keep_all()
 
@@ -100,8 +100,8 @@ def schema_tree(elements: Sequence[ThriftStruct]) -> Element:
     return build()
 
 
-def match_columns(root: Element, wanted: Struct, mapping: str) -> None:
-    """Mark what of the tree holds the columns of ``wanted``, under their logical names.
+def match_columns(root: Element, schema: Struct, mapping: str) -> None:
+    """Mark the elements that hold the columns of ``schema``, and give them their logical names.
 
     A column that the file lacks is NULL to Spark, as it should be, unless it is declared NOT NULL.
 
@@ -110,7 +110,7 @@ def match_columns(root: Element, wanted: Struct, mapping: str) -> None:
     """
     if mapping == "id" and root.children and not any(9 in child.raw for child in root.children):
         raise NotNativeError("it has no field ids")
-    for column in wanted.fields:
+    for column in schema.fields:
         element = _find(column, root.children, mapping)
         if element is None:
             if not column.nullable:
@@ -120,10 +120,10 @@ def match_columns(root: Element, wanted: Struct, mapping: str) -> None:
         _take(element, column, column.name, mapping)
 
 
-def _find(wanted: Field, among: Sequence[Element], mapping: str) -> Element | None:
-    if mapping == "id" and wanted.field_id is not None:
-        return next((e for e in among if e.value(9) == wanted.field_id), None)
-    name = wanted.physical_name
+def _find(column: Field, among: Sequence[Element], mapping: str) -> Element | None:
+    if mapping == "id" and column.field_id is not None:
+        return next((e for e in among if e.value(9) == column.field_id), None)
+    name = column.physical_name
     exact = next((e for e in among if e.original_name == name), None)
     if exact is not None or mapping != "none":
         return exact
@@ -133,23 +133,23 @@ def _find(wanted: Field, among: Sequence[Element], mapping: str) -> Element | No
     return close[0] if close else None
 
 
-def _take(element: Element, wanted: Field, path: str, mapping: str) -> None:
-    if element.kept:
+def _take(element: Element, column: Field, path: str, mapping: str) -> None:
+    if element.is_kept:
         raise NotNativeError(f"one of its columns is two of the table's: {path!r}")
     if element.value(3) == REPEATED:
         raise NotNativeError(f"column {path!r} is a repeated field")
-    element.name = wanted.name
-    _take_type(element, wanted.type, path, mapping)
+    element.name = column.name
+    _take_type(element, column.type, path, mapping)
 
 
-def _take_type(element: Element, wanted: DataType, path: str, mapping: str) -> None:
-    element.kept = True
-    match wanted:
+def _take_type(element: Element, declared: DataType, path: str, mapping: str) -> None:
+    element.is_kept = True
+    match declared:
         case Primitive("variant"):
             _take_variant(element, path)
         case Primitive() | Decimal():
-            if element.children or not _same_leaf(element, wanted):
-                raise NotNativeError(f"column {path!r} is not stored as {wanted}")
+            if element.children or not _same_leaf(element, declared):
+                raise NotNativeError(f"column {path!r} is not stored as {declared}")
         case Struct(fields):
             if not element.children or element.logical is not None or 6 in element.raw:
                 raise NotNativeError(f"column {path!r} is not stored as a struct")
@@ -177,7 +177,7 @@ def _repeated(element: Element, size: int, converted: tuple[int, ...], logical: 
         raise NotNativeError(f"column {path!r} is a list or map of an older form")
     if any(child.value(3) == REPEATED for child in inner.children):
         raise NotNativeError(f"column {path!r} is a list or map of an older form")
-    inner.kept = True
+    inner.is_kept = True
     return inner.children
 
 
@@ -190,18 +190,18 @@ def _take_variant(element: Element, path: str) -> None:
     element.keep_all()
 
 
-def _same_leaf(element: Element, wanted: DataType) -> bool:
-    """Whether a leaf is stored as exactly the wanted type, in one of the ways that Spark writes or reads it."""
+def _same_leaf(element: Element, declared: DataType) -> bool:
+    """Whether a leaf is stored as exactly the declared type, in one of the ways that Spark writes or reads it."""
     physical, converted, logical = element.value(1), element.value(6), element.logical
-    if isinstance(wanted, Decimal):
+    if isinstance(declared, Decimal):
         return (
             physical in (INT32, INT64, BYTE_ARRAY, FIXED)
             and (converted == _DECIMAL or (logical or (0, {}))[0] == _L_DECIMAL)
-            and _decimal_of(element) == (wanted.precision, wanted.scale)
+            and _decimal_of(element) == (declared.precision, declared.scale)
         )
-    assert isinstance(wanted, Primitive)
+    assert isinstance(declared, Primitive)
     plain = converted is None and logical is None
-    match wanted.name:
+    match declared.name:
         case "boolean":
             return physical == BOOLEAN
         case "float":
@@ -238,11 +238,11 @@ def _is_integer(converted: object, logical: tuple[int, ThriftStruct] | None, cod
     return number == _L_INTEGER and inner.get(1, (0, 0))[1] == bits and bool(inner.get(2, (0, False))[1])
 
 
-def _is_timestamp(converted: object, logical: tuple[int, ThriftStruct] | None, adjusted: bool) -> bool:
+def _is_timestamp(converted: object, logical: tuple[int, ThriftStruct] | None, is_utc: bool) -> bool:
     if logical is None:
-        return adjusted and converted in (_TIMESTAMP_MILLIS, _TIMESTAMP_MICROS)
+        return is_utc and converted in (_TIMESTAMP_MILLIS, _TIMESTAMP_MICROS)
     number, inner = logical
-    if number != _L_TIMESTAMP or bool(inner.get(1, (0, False))[1]) != adjusted:
+    if number != _L_TIMESTAMP or bool(inner.get(1, (0, False))[1]) != is_utc:
         return False
     unit = inner.get(2, (0, {}))[1]
     return _MILLIS in unit or _MICROS in unit

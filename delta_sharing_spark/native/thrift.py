@@ -1,4 +1,4 @@
-"""Thrift's compact protocol, without a schema: what a Parquet footer is written in, read and written again.
+"""Reads and writes Thrift's compact protocol, in which Parquet footers are written, without a schema.
 
 A struct is a dict of field id to ``(type, value)``, in the order of the bytes; a list is a :class:`ThriftList`. Fields
 that nobody here knows survive.
@@ -26,7 +26,7 @@ class ThriftList:
 
 
 def read_struct(data: bytes, start: int = 0, last_field: int | None = None) -> tuple[Struct, int]:
-    """Read a struct; returns it and where it ends, or where its field ``last_field`` ends and reading stopped.
+    """Read a struct, up to its field ``last_field`` if that is given; returns it and the offset behind it.
 
     Raises:
         ValueError: The bytes are no such struct.
@@ -37,67 +37,67 @@ def read_struct(data: bytes, start: int = 0, last_field: int | None = None) -> t
         raise ValueError(f"the bytes end within a Thrift struct ({error})") from None
 
 
-def _struct(data: bytes, at: int, last_field: int | None = None) -> tuple[Struct, int]:
-    found: Struct = {}
+def _struct(data: bytes, offset: int, last_field: int | None = None) -> tuple[Struct, int]:
+    fields: Struct = {}
     last = 0
     while True:
-        head = data[at]
-        at += 1
+        head = data[offset]
+        offset += 1
         if head == 0:
-            return found, at
+            return fields, offset
         kind = head & 15
         if head >> 4:
             last += head >> 4
         else:
-            last, at = _signed(data, at)
-        value, at = _value(data, at, kind)
-        found[last] = (kind, value)
+            last, offset = _signed(data, offset)
+        value, offset = _value(data, offset, kind)
+        fields[last] = (kind, value)
         if last == last_field:
-            return found, at
+            return fields, offset
 
 
-def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
+def _value(data: bytes, offset: int, kind: int) -> tuple[Any, int]:
     if kind in (I32, I64, I16):
-        return _signed(data, at)
+        return _signed(data, offset)
     if kind == BINARY:
-        length, at = read_varint(data, at)
-        if at + length > len(data):
+        length, offset = read_varint(data, offset)
+        if offset + length > len(data):
             raise IndexError("text beyond the end")
-        return data[at : at + length], at + length
+        return data[offset : offset + length], offset + length
     if kind == STRUCT:
-        return _struct(data, at)
+        return _struct(data, offset)
     if kind in (BOOL_TRUE, BOOL_FALSE):
-        return kind == BOOL_TRUE, at
+        return kind == BOOL_TRUE, offset
     if kind in (LIST, SET):
-        return _list(data, at)
+        return _list(data, offset)
     if kind == BYTE:
-        return data[at], at + 1
+        return data[offset], offset + 1
     if kind == DOUBLE:
-        return struct.unpack_from("<d", data, at)[0], at + 8
+        return struct.unpack_from("<d", data, offset)[0], offset + 8
     raise ValueError(f"a Thrift type {kind} has no place in a Parquet footer")
 
 
-def _list(data: bytes, at: int) -> tuple[ThriftList, int]:
-    head = data[at]
-    at += 1
+def _list(data: bytes, offset: int) -> tuple[ThriftList, int]:
+    head = data[offset]
+    offset += 1
     kind, size = head & 15, head >> 4
     if size == 15:
-        size, at = read_varint(data, at)
+        size, offset = read_varint(data, offset)
     if size > len(data):
         raise ValueError(f"a Thrift list claims {size} elements")
     items = []
     for _ in range(size):
         if kind in (BOOL_TRUE, BOOL_FALSE):
-            item, at = data[at] == BOOL_TRUE, at + 1
+            item, offset = data[offset] == BOOL_TRUE, offset + 1
         else:
-            item, at = _value(data, at, kind)
+            item, offset = _value(data, offset, kind)
         items.append(item)
-    return ThriftList(kind, items), at
+    return ThriftList(kind, items), offset
 
 
-def _signed(data: bytes, at: int) -> tuple[int, int]:
-    number, at = read_varint(data, at)
-    return unzigzag(number), at
+def _signed(data: bytes, offset: int) -> tuple[int, int]:
+    number, offset = read_varint(data, offset)
+    return unzigzag(number), offset
 
 
 def write_struct(value: Struct) -> bytes:

@@ -1,4 +1,4 @@
-"""What the queries over a plan read of its row groups, and what they therefore will read of the next ones."""
+"""Predicts the columns that queries over a plan will read of a row group, by what they read of others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REMEMBERED, _AT_ONCE = 64, max(2, os.cpu_count() or 2)
 
 
 class Visits:
-    """What columns the tasks of a plan's queries read of each row group, to tell what they read of the next ones."""
+    """The columns that the tasks of a plan's queries have read of each row group."""
 
     def __init__(self) -> None:
         #: The latest last; each is one task's way through one row group.
@@ -20,7 +20,7 @@ class Visits:
         self._of: OrderedDict[tuple[int, int], set[bytes]] = OrderedDict()
 
     def enter(self, key: tuple[int, int], column: bytes) -> set[bytes]:
-        """The visit of a row group that goes on with ``column``: another query's where that was read already."""
+        """The visit of a row group that ``column`` belongs to: a new one if the latest has read that column already."""
         visit = self._of.get(key)
         if visit is None or column in visit:
             visit = self._of[key] = set()
@@ -35,7 +35,7 @@ class Visits:
         return self._of.get(key, set())
 
     def likely(self, visit: set[bytes], chunk: Chunk, chunks: list[Chunk]) -> tuple[set[bytes], bool]:
-        """The columns that a visit will have read as far as can be told, and whether others are unlikely.
+        """The columns that a visit is expected to read, and whether others are unlikely.
 
         That is what the latest visit read that is over and came to this chunk the same way. Tasks work at the same time:
         a visit is over when so many began after it.

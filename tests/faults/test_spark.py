@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -137,9 +138,10 @@ def test_commit_between_plan_and_renewal(spark: Any, server: SharingServer, tmp_
             answers(frame)
 
 
-#: Counts each table once it is loaded; then keeps what the UI shows and what lies in temporary directories.
+#: Reads the tables that are whole in one query, the others in one each, and those of streams as such; then keeps what the UI
+#: shows and what lies in temporary directories. Each load costs Python workers that import all, so that they are few.
 _JOB = """
-    import json, os, shutil, sys, urllib.request
+    import functools, json, os, shutil, sys, urllib.request
     from pyspark.sql import SparkSession
     mode, work, port, loads = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
     builder = SparkSession.builder
@@ -151,13 +153,29 @@ _JOB = """
         .config("spark.driver.extraJavaOptions", "-Djava.io.tmpdir=" + work)
         .getOrCreate()
     )
-    for name, address, options in loads:
+    def tell(name, count):
         try:
-            frame = spark.read.format("deltaSharing").options(**options).load(address)
-            frame.explain(True)
-            print("ROWS", name, frame.count(), repr(frame))
+            print("ROWS", name, count())
         except Exception as error:
             print("FAILED", name, type(error).__name__, str(error), repr(error))
+    def frame(reader, address, options):
+        return reader.format("deltaSharing").options(**options).load(address)
+    def stream(name, address, options):
+        rows = name.replace("-", "_")
+        writer = frame(spark.readStream, address, options).writeStream.format("memory").queryName(rows)
+        query = writer.option("checkpointLocation", work + "/checkpoint-" + name).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return spark.table(rows).count()
+    whole = [frame(spark.read, address, options) for how, _, address, options in loads if how == "whole"]
+    together = functools.reduce(lambda one, other: one.unionAll(other), whole)
+    together.explain(True)
+    tell("together", together.count)
+    print(repr(together))
+    for how, name, address, options in loads:
+        if how == "stream":
+            tell(name, lambda: stream(name, address, options))
+        elif how == "fails":
+            tell(name, lambda: frame(spark.read, address, options).count())
     def page(path):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}") as answer:
             return answer.read().decode()
@@ -183,31 +201,54 @@ logging.getLogger("py4j").setLevel(logging.INFO)
 
 @pytest.mark.parametrize("session", ["classic", "connect"])
 def test_no_secret_shows(
-    session: str, server: BucketServer, table: DeltaTableBuilder, tmp_path: Path, note: Callable[[str], None]
+    session: str,
+    server: BucketServer,
+    table: DeltaTableBuilder,
+    expected: pa.Table,
+    tmp_path: Path,
+    note: Callable[[str], None],
 ) -> None:
-    """Loads that succeed and that fail, in both modes and on three clouds: plans, UI, event log, logs, errors, files."""
-    server.identity.client_id, server.identity.client_secret = "client-of-the-test", "secret-of-the-client-of-the-test"
-    profile = server.write_profile(tmp_path / "c.share")
-    loads: list[tuple[str, str, dict[str, str]]] = []
-    for state in ("whole", "damaged", "refused"):
-        copy = tmp_path / state
-        shutil.copytree(table.path, copy)
-        for way in ("url", "s3", "gs", "abfss"):
+    """Loads that succeed and that fail, in both modes and on three clouds, batches and streams, with every kind of credential:
+    plans, UI, event log, logs, errors, files. What fails is shared out between the sessions.
+    """
+    identity = server.identity
+    identity.client_id, identity.client_secret = "client-of-the-test", "secret-of-the-client-of-the-test"
+    identity.username, identity.password = "user-of-the-test", "password-of-the-test"
+    profile, oauth, basic = (
+        server.write_profile(tmp_path / f"{kind}.share", kind)
+        for kind in ("bearer_token", "oauth_client_credentials", "basic")
+    )
+    loads: list[tuple[str, str, str, dict[str, str]]] = []
+    quick = _QUICK | {"storageEndpoint": server.storage_endpoint}
+    for place, way in enumerate(("url", "s3", "gs", "abfss")):
+        for state in ("whole", ("damaged", "refused")[(place + (session == "connect")) % 2]):
+            copy = tmp_path / state
+            if not copy.exists():
+                shutil.copytree(table.path, copy)
             name = f"s.d.{way}-{state}"
             if way == "url":
                 server.add_table(name, copy)
             else:
                 server.add_bucket_table(name, copy, scheme=way)
-            loads.append((f"{way}-{state}", f"{profile}#{name}", _QUICK | {"storageEndpoint": server.storage_endpoint}))
+            how, by = ("whole", (profile, oauth, basic, profile)[place]) if state == "whole" else ("fails", profile)
+            carried = {"carryProfile": "token"} if by is oauth and session == "connect" else {}
+            loads.append((how, f"{way}-{state}", f"{by}#{name}", quick | carried))
     server.faults.add("data", r"/damaged/.*parquet", times=None, corrupt=700)
     server.faults.add("data", r"/refused/.*parquet", times=None, status=403)
     if session == "connect":  # its event log shows options as they are given, which is what the warning says
-        loads.append(("inline", "s.d.nowhere", {"endpoint": server.endpoint, "bearerToken": "a-token-of-no-use"}))
+        nothing = {"endpoint": server.endpoint, "bearerToken": "a-token-of-no-use"}
+        loads.append(("fails", "inline", "s.d.nowhere", nothing))
+        loads.append(("stream", "stream-basic", f"{basic}#s.d.s3-whole", quick))
     else:
-        oauth = {k: str(v) for k, v in server.profile("oauth_client_credentials").items()}
+        inline = {
+            kind: {k: str(v) for k, v in server.profile(kind).items()} for kind in ("oauth_client_credentials", "basic")
+        }
         loads += [
-            ("inline", "s.d.url-whole", {"endpoint": server.endpoint, "bearerToken": server.token}),
-            ("inline-oauth", "s.d.url-damaged", oauth),
+            ("whole", "inline", "s.d.url-whole", {"endpoint": server.endpoint, "bearerToken": server.token}),
+            ("whole", "inline-basic", "s.d.gs-whole", quick | inline["basic"]),
+            ("fails", "inline-oauth", "s.d.url-damaged", inline["oauth_client_credentials"]),
+            ("stream", "stream-inline", "s.d.abfss-whole", quick | inline["basic"]),
+            ("stream", "stream-by-oauth", f"{oauth}#s.d.url-whole", quick),
         ]
     work = tmp_path / "work"
     (work / "local").mkdir(parents=True)
@@ -226,10 +267,12 @@ def test_no_secret_shows(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    for name, _, _ in loads:
-        fails = name.endswith(("damaged", "refused", "oauth")) or (name, session) == ("inline", "connect")
-        wanted = "FAILED" if fails else "ROWS"
-        assert f"{wanted} {name} " in done.stdout, done.stdout[-3000:]
+    whole = sum(how == "whole" for how, _, _, _ in loads)
+    assert f"ROWS together {whole * expected.num_rows}" in done.stdout, done.stdout[-3000:]
+    for how, name, _, _ in loads:
+        if how != "whole":
+            wanted = f"FAILED {name} " if how == "fails" else f"ROWS {name} {expected.num_rows}"
+            assert wanted in done.stdout, done.stdout[-3000:]
     texts = {"output": done.stdout, "log": done.stderr}
     for path in work.rglob("*"):
         if path.is_file():
@@ -237,7 +280,8 @@ def test_no_secret_shows(
     assert "DEBUG:" in done.stderr, "workers log all there is"
     assert ("Spark Connect writes options into its event log in clear" in done.stderr) == (session == "connect")
     assert any("SparkListenerApplicationStart" in text for text in texts.values()), "there is an event log"
-    issued = [*server.issued, *server.identity.issued, server.identity.client_secret]
+    header = base64.b64encode(f"{identity.username}:{identity.password}".encode()).decode()
+    issued = [*server.issued, *identity.issued, identity.client_secret, identity.password, header]
     assert len(server.issued) > 12
     for secret in (server.token, "X-Amz-Signature=", *issued):
         shown = [name for name, text in texts.items() if secret in text]

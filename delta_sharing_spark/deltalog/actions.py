@@ -53,7 +53,7 @@ class Protocol:
     writer_features: tuple[str, ...] | None = None
 
     def check(self, table: str) -> None:
-        """Refuse what this reader does not do; see :func:`delta_sharing_spark.features.check_protocol`."""
+        """Refuse a table that asks for more than this reader does; see :func:`delta_sharing_spark.features.check_protocol`."""
         features.check_protocol(self.min_reader_version, self.reader_features, table=table)
 
 
@@ -89,7 +89,7 @@ class Metadata:
         """The parsed schema; raises as :func:`delta_sharing_spark.schema.types.parse_schema`."""
         return parse_schema(self.schema_string, table)
 
-    def enabled(self, key: str) -> bool:
+    def is_enabled(self, key: str) -> bool:
         """Whether a boolean table property is on."""
         return self.configuration.get(key, "").lower() == "true"
 

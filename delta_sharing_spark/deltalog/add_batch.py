@@ -1,4 +1,4 @@
-"""Holds a batch of add actions in columns, and makes file tasks of those that survive pruning."""
+"""Holds a batch of add actions in columns, and makes file tasks of those that pruning leaves."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class AddBatch:
         partition_values: Physical name of each partition column to its serialized values (string; null and ``""``
             are NULL), for the partition columns of the snapshot.
         modified: ``modificationTime`` in milliseconds (int64, nullable).
-        stats: Statistics as JSON (string, nullable); None if they were not asked for or lie in ``stats_parsed``.
+        stats: Statistics as JSON (string, nullable); None if they were not read or lie in ``stats_parsed``.
         stats_parsed: Statistics as a checkpoint keeps them in columns (struct); None if there are none.
         vectors: Deletion vector descriptors (struct, nullable); None if no file of the batch has one.
-        records: Rows of each file, once the statistics that tell them were let go of.
+        records: Rows of each file, set when ``without_stats`` dropped the statistics.
     """
 
     root: str = field(repr=False)
@@ -56,7 +56,7 @@ class AddBatch:
         return len(self.paths)
 
     def filter(self, keep: npt.NDArray[np.bool_] | pa.BooleanArray) -> AddBatch:
-        """The files whose place in ``keep`` is true (null is false)."""
+        """The files for which ``keep`` is true (null is false)."""
         mask = keep if isinstance(keep, pa.Array) else columns.mask(keep)
         if mask.true_count == self.num_rows:
             return self
@@ -99,7 +99,7 @@ class AddBatch:
         return replace(self, stats=None, stats_parsed=None, records=self.num_records())
 
     def num_records(self) -> pa.Int64Array:
-        """Physical rows of each file as its statistics tell (int64, nullable), deleted rows included."""
+        """Physical rows of each file by its statistics (int64, nullable), deleted rows included."""
         if self.records is not None:
             return self.records
         stated = self._stated_records()
@@ -191,15 +191,15 @@ class AddBatch:
         seen: dict[tuple[str | None, ...], dict[str, str | None]] = {}
         out = []
         for values in zip(*(column.to_pylist() for column in self.partition_values.values()), strict=True):
-            found = seen.get(values)
-            if found is None:
-                found = seen[values] = dict(zip(names, values, strict=True))
-            out.append(found)
+            shared = seen.get(values)
+            if shared is None:
+                shared = seen[values] = dict(zip(names, values, strict=True))
+            out.append(shared)
         return out
 
 
 def _needs_join(path: str) -> bool:
-    """Whether joining with the root takes more than a slash."""
+    """Whether a path must be parsed to be joined with the root, instead of appended to it with a slash."""
     return ":" in path or path.startswith("/") or "./" in path or path.endswith("..")
 
 
@@ -217,7 +217,7 @@ def vector_from(tree: Mapping[str, Any], root: str, file: str) -> DeletionVector
 
 
 def rows_in_stats(stats: str | None) -> int | None:
-    """``numRecords`` of a file's statistics, or None: statistics are optional, and broken ones tell nothing."""
+    """``numRecords`` of a file's statistics; None where statistics are missing or broken, which is no error."""
     if stats is None:
         return None
     try:
@@ -265,7 +265,7 @@ def from_struct(
 
 
 def cast_alike(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Text of any width as text, whole numbers of any width as whole numbers.
+    """Cast text of any width to text, and integers of any width to integers.
 
     Raises:
         pyarrow.ArrowInvalid: An array of another kind, or a number that does not fit.
@@ -319,7 +319,7 @@ def _partition_column(values: pa.Array | None, name: str, length: int) -> pa.Str
 
 
 def normalize_vectors(vectors: pa.StructArray) -> pa.StructArray | None:
-    """Vectors with those fields null where the whole is; None if there is none."""
+    """Vectors whose fields are null where the struct is; None if there are no vectors."""
     if not len(vectors) or vectors.null_count == len(vectors):
         return None
     present = vectors.field("storageType").is_valid()

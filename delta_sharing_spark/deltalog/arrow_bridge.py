@@ -36,7 +36,7 @@ def mask(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
 
 
 def integers(array: pa.Array) -> npt.NDArray[np.int64]:
-    """An int32 or int64 array as numpy; what stands under a null is not meant to be read."""
+    """An int32 or int64 array as numpy; values of nulls are arbitrary."""
     dtype = _INTEGERS[array.type]
     values = np.frombuffer(array.buffers()[1] or b"", dtype)[array.offset : array.offset + len(array)]
     return values.astype(np.int64, copy=False)
@@ -73,7 +73,7 @@ def scalar(text: str) -> pa.StringScalar:
 
 
 def has_byte(array: pa.StringArray, byte: bytes) -> bool:
-    """Whether the text of an array, or what lies between its values, holds an ASCII character."""
+    """Whether an array's buffer, unused bytes included, holds an ASCII character."""
     offsets, data = array.buffers()[1:]
     if data is None or not len(array):
         return False
@@ -86,7 +86,7 @@ def map_values(maps: pa.MapArray, key: str) -> pa.StringArray:
 
     Maps of one length that hold their keys in one order, as partition values do, cost a comparison and a slice.
     """
-    wanted, rows = scalar(key), len(maps)
+    key_scalar, rows = scalar(key), len(maps)
     if rows and not maps.null_count:
         offsets = integers(maps.offsets)
         first, entries = int(offsets[0]), int(offsets[-1] - offsets[0])
@@ -101,20 +101,20 @@ def map_values(maps: pa.MapArray, key: str) -> pa.StringArray:
                         pa.int64(), rows, [None, pa.py_buffer(np.arange(place, entries, width, dtype=np.int64))]
                     )
                     keys, items = keys.take(every), items.take(every)
-                if pc.equal(keys, wanted).true_count == rows:
+                if pc.equal(keys, key_scalar).true_count == rows:
                     return pc.cast(items, pa.string())
                 break
-    return pc.cast(pc.map_lookup(maps, wanted, "first"), pa.string())
+    return pc.cast(pc.map_lookup(maps, key_scalar, "first"), pa.string())
 
 
 def release_unused() -> None:
-    """Give memory that Arrow keeps for later use back to the system: it would keep several times what a log needs."""
+    """Return memory that Arrow keeps for reuse to the system: it would keep several times what a log needs."""
     pa.default_memory_pool().release_unused()
 
 
 @dataclass(frozen=True, slots=True)
 class PackedStrings:
-    """A string array whose text is compressed: paths and statistics are most of a log, and mostly alike."""
+    """A string array whose text is compressed: paths and statistics are most of a log, and much alike."""
 
     length: int
     null_count: int

@@ -18,7 +18,7 @@ _BEFORE_RANGE = 100
 
 
 class CachedLogStore:
-    """See ``LogStore``. One view of the log: whatever asks later sees the same listing, until ``refresh``.
+    """See ``LogStore``. It shows one view of the log: all callers see the same listing, until ``refresh``.
 
     Args:
         store: Where the log lies.
@@ -43,7 +43,7 @@ class CachedLogStore:
         return self._store.known_version
 
     def refresh(self) -> None:
-        """Look anew from now on: a version may have been committed. Files of the log never change, and are kept."""
+        """List the log anew at the next call, to see versions committed since. Files are kept, for they never change."""
         with self._lock:
             self._absent.clear()
             self._listings.clear()
@@ -51,7 +51,7 @@ class CachedLogStore:
             self._drop(LAST_CHECKPOINT)
 
     def list_from_version(self, version: int) -> None:
-        """Say that versions from this one on will be asked for, with their times: listings begin there, or before."""
+        """Make listings begin at this version or before, because versions from it on will be asked for with their times."""
         self._first_version = max(0, version - _BEFORE_RANGE)
 
     def read(self, path: str) -> bytes:

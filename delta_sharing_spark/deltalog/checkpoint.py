@@ -50,7 +50,7 @@ class Checkpoint:
     """One checkpoint of a table: its small actions, and its live files in batches.
 
     Raises (every method):
-        LogError: A file of it is missing or corrupt, by its name.
+        LogError: A file of the checkpoint is missing or corrupt; names it.
     """
 
     def __init__(self, store: LogStore, files: CheckpointFiles, table: str) -> None:
@@ -66,12 +66,12 @@ class Checkpoint:
         else:
             for path in files.paths:
                 self._read_parquet(path)
-                if files.kind == "multipart" and self._complete():
+                if files.kind == "multipart" and self._is_complete():
                     break
-        if not self._complete():
+        if not self._is_complete():
             raise self._corrupt(files.paths[0], "it lacks its protocol or metaData action")
 
-    def _complete(self) -> bool:
+    def _is_complete(self) -> bool:
         return self._protocol is not None and self._metadata is not None
 
     @property
@@ -144,7 +144,7 @@ class Checkpoint:
             self._check_each_once(twice)
 
     def _check_each_once(self, suspects: set[int]) -> None:
-        """Compare the files whose keys have one of these hashes exactly."""
+        """Compare exactly the keys of files that have one of these hashes, and refuse a file that is listed twice."""
         seen: set[str] = set()
         for batch in self._adds((), False, None):
             for key in snapshot_keys(batch):
@@ -190,11 +190,11 @@ class Checkpoint:
 
     @contextmanager
     def _open(self, path: str, size: int | None = None) -> Iterator[_Part]:
-        """An open Parquet file whose footer is read once; what goes wrong inside is an error that names it.
+        """Open a Parquet file, whose footer is read once; errors inside the context are raised as ``LogError`` with its name.
 
         Args:
             path: Relative to the table's root, or absolute.
-            size: Its bytes, None if nothing tells them.
+            size: Its bytes, None if unknown.
         """
         try:
             with self._store.open(path) as raw:
@@ -232,7 +232,7 @@ class Checkpoint:
 
 
 class _Source:
-    """An open file as the source that a footer is read from."""
+    """Presents an open file as a ``ByteSource``, for its footer to be read."""
 
     def __init__(self, name: str, raw: BinaryIO) -> None:
         self.name, self._raw = name, raw
@@ -243,7 +243,7 @@ class _Source:
         return memoryview(self._raw.read(length))
 
     def close(self) -> None:
-        """The file is closed by its owner."""
+        """Do nothing: the owner closes the file."""
 
 
 def _has_struct(part: _Part, name: str) -> bool:
@@ -291,7 +291,7 @@ def _columns(part: _Part, stats: bool, stats_columns: Collection[str] | None) ->
     columns = [name for name in columns if name.partition(".")[2] in names]
     if not stats:
         return columns
-    if "stats" in names and not ("stats_parsed" in names and _all_null(part.footer, "add.stats")):
+    if "stats" in names and not ("stats_parsed" in names and _is_all_null(part.footer, "add.stats")):
         columns.append("add.stats")
     elif "stats_parsed" in names:
         parsed = add.field("stats_parsed").type
@@ -304,8 +304,8 @@ def _columns(part: _Part, stats: bool, stats_columns: Collection[str] | None) ->
     return columns
 
 
-def _all_null(footer: Footer, leaf: str) -> bool:
-    """Whether the footer says that a leaf holds nothing but nulls."""
+def _is_all_null(footer: Footer, leaf: str) -> bool:
+    """Whether a leaf holds only nulls, by the footer's statistics."""
     metadata = footer.metadata
     leaves = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path == leaf]
     if not leaves:

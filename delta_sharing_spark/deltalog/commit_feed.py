@@ -1,4 +1,4 @@
-"""Reads what single commits did: their change data feed, or the files that a stream of the table goes on with.
+"""Reads single commits: their change data feed, or the files they add and remove, for streams of the table.
 
 Delta protocol, "Add CDC File" and "Change Data Files"; reference: each commit's change files if it has any, else its
 adds as inserts and its removes as deletes.
@@ -29,8 +29,8 @@ class CommitChanges:
     Attributes:
         version: The version.
         timestamp_ms: Its timestamp, milliseconds since the epoch.
-        metadata, protocol: If the commit carries such an action.
-        tasks: Files whose rows are changes, with their change columns; ``change_type`` None: the file's own column.
+        metadata, protocol: The commit's own such action, if it has one.
+        tasks: Files whose rows are changes, with their change columns; with ``change_type`` None the file has the column itself.
         head: Protocol and metadata in effect at the version.
     """
 
@@ -44,13 +44,13 @@ class CommitChanges:
 
 @dataclass(frozen=True, slots=True)
 class CommitFiles:
-    """What one commit did to the table's files (``dataChange`` true).
+    """The files that one commit added and removed (``dataChange`` true).
 
     Attributes:
         version: The version.
-        metadata, protocol: If the commit carries such an action.
+        metadata, protocol: The commit's own such action, if it has one.
         adds: The files it added.
-        removes: How many it removed: an action may say no more of one than its path.
+        removes: How many it removed: a remove action may hold nothing but a path.
         head: Protocol and metadata in effect at the version.
     """
 
@@ -73,18 +73,18 @@ def load_changes(
     """The change data feed of a range of versions, both ends included.
 
     Args:
-        store: Where the table lies.
+        store: The table's storage.
         start_version: The first version; the one after the newest gives nothing.
         end_version: The last version; None, or one after the newest, means the newest.
         table: How errors name the table.
-        before: What a range before this one ended with; of use if it is the head of the version before ``start_version``.
+        before: The head that an earlier range ended with; used if it is of the version before ``start_version``.
 
     Raises:
         VersionError: Versions that are not in the log, or for which no change data was recorded.
         LogError: A hole, or a corrupt commit.
         UnsupportedFeatureError: The table asks for more than this reader does, at any version of the range.
     """
-    for commit in _CommitRange(store, start_version, end_version, table, before, feed=True):
+    for commit in _CommitRange(store, start_version, end_version, table, before, is_feed=True):
         yield CommitChanges(
             commit.version, commit.time, commit.metadata, commit.protocol, commit.changes(), commit.head
         )
@@ -99,13 +99,13 @@ def load_commits(
     before: Head | None = None,
 ) -> Iterator[CommitFiles]:
     """Files added and removed by each commit of a range, for streams of a table. Arguments and errors as above."""
-    for commit in _CommitRange(store, start_version, end_version, table, before, feed=False):
+    for commit in _CommitRange(store, start_version, end_version, table, before, is_feed=False):
         adds = [commit.task(tree) for tree in commit.adds]
         yield CommitFiles(commit.version, commit.metadata, commit.protocol, adds, len(commit.removes), commit.head)
 
 
 def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
-    """Whether a commit is a MERGE that counted no changed row: what it rewrote is no change, as in Delta Lake."""
+    """Whether a commit is a MERGE whose metrics count no changed row, so that the files it rewrote are no changes, as in Delta Lake."""
     metrics = commit_info.get("operationMetrics")
     return (
         commit_info.get("operation") == "MERGE"
@@ -115,12 +115,12 @@ def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
 
 
 class _CommitRange:
-    """Commits of a range, each under the protocol and metadata in effect."""
+    """The commits of a range, each with the protocol and metadata in effect."""
 
     def __init__(
-        self, store: LogStore, start: int, end: int | None, table: str, before: Head | None, *, feed: bool
+        self, store: LogStore, start: int, end: int | None, table: str, before: Head | None, *, is_feed: bool
     ) -> None:
-        self._store, self._start, self._end, self._table, self._feed = store, start, end, table, feed
+        self._store, self._start, self._end, self._table, self._is_feed = store, start, end, table, is_feed
         self._before = before if before is not None and before.version == start - 1 else None
 
     def __iter__(self) -> Iterator[_Commit]:
@@ -149,13 +149,13 @@ class _CommitRange:
                 commit.protocol.check(table)
             if commit.metadata is not None:
                 commit.metadata.check(table)
-            if self._feed and not head.metadata.enabled(CHANGE_DATA_FEED):
+            if self._is_feed and not head.metadata.is_enabled(CHANGE_DATA_FEED):
                 raise VersionError(
                     f"no change data was recorded for version {version} of {table}: {CHANGE_DATA_FEED} is off there; "
                     f"ask for a range in which it is on"
                 )
             commit.head = head
-            if self._feed:
+            if self._is_feed:
                 commit.time = self._time(commit, times)
             yield commit
 
@@ -211,14 +211,14 @@ class _Action:
 
 
 class _Commit:
-    """One parsed commit. ``head`` and ``time`` are filled in by the range."""
+    """One parsed commit, whose ``head`` and ``time`` the range sets."""
 
     def __init__(self, store: LogStore, version: int, data: bytes, head: Head, table: str) -> None:
         self.version, self.head, self.time = version, head, 0
         self.metadata: Metadata | None = None
         self.protocol: Protocol | None = None
         self.in_commit: int | None = None
-        self._idle_merge = False
+        self._is_idle_merge = False
         self.adds: list[dict[str, Any]] = []
         self.removes: list[dict[str, Any]] = []
         self.cdc: list[dict[str, Any]] = []
@@ -240,7 +240,7 @@ class _Commit:
         if (info := action_of(tree, "commitInfo", self._path)) is not None:
             stamp = info.get("inCommitTimestamp")
             self.in_commit = stamp if type(stamp) is int and abs(stamp) <= MAX_MILLIS else None
-            self._idle_merge = changed_no_row(info)
+            self._is_idle_merge = changed_no_row(info)
 
     def _changes_data(self, action: dict[str, Any]) -> bool:
         change = action.get("dataChange")
@@ -250,7 +250,7 @@ class _Commit:
 
     def changes(self) -> list[FileTask]:
         """The commit's change feed."""
-        if self._idle_merge and not self.cdc:
+        if self._is_idle_merge and not self.cdc:
             return []
         cdc = [_Action(self, tree) for tree in self.cdc]
         return list(change_files(self._by_path(self.adds), self._by_path(self.removes), cdc))
@@ -265,7 +265,7 @@ class _Commit:
         return actions_by_path
 
     def task(self, action: Mapping[str, Any]) -> FileTask:
-        """A task over a file of this commit."""
+        """The task of a file of this commit."""
         path = self._decoded(action)
         location = join(self._store.root, path)
         stats = action.get("stats")

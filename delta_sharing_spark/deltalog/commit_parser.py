@@ -1,4 +1,4 @@
-"""Parses commit files into Arrow columns: by Arrow's JSON reader where their lines fit, line by line where not."""
+"""Parses commit files into Arrow columns: by Arrow's JSON reader where it takes their lines, else line by line."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collec
 
 
 def _has_objects_only(data: bytes) -> bool:
-    """Whether every line begins an object; told by counting where lines are as writers write them."""
+    """Whether every line begins an object, decided by counting where lines look as writers write them."""
     ends = data.count(b"\n{") + data.count(b"\n\n") + data.endswith(b"\n")
     if data.startswith(b"{") and ends == data.count(b"\n") and b"\r" not in data:
         return True
@@ -140,7 +140,7 @@ def _read_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
 
 
 def _longest_line(data: bytes) -> int:
-    """At least the longest line's bytes; exact enough to size blocks, without splitting everything."""
+    """An upper bound of the longest line's bytes, to size blocks by without splitting the text."""
     longest, position, step = 0, 0, _MIN_BLOCK
     while position < len(data):
         end = data.rfind(b"\n", position, position + step)
@@ -191,7 +191,7 @@ def _add(add: dict[str, Any], partitions: list[str]) -> dict[str, Any]:
 
 
 def _count(value: Any) -> int:
-    """A number of any spelling that means a whole one: ``10``, ``1e1``, ``"10"``."""
+    """An integer from any spelling of it: ``10``, ``1e1``, ``"10"``."""
     if isinstance(value, bool) or int(value) != float(value):
         raise TypeError(f"{value!r} is not a whole number")
     return int(value)

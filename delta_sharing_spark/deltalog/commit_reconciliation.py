@@ -1,4 +1,4 @@
-"""Reconciles the commits after a checkpoint: of each logical file the newest action counts.
+"""Reconciles the commits after a checkpoint, so that of each logical file the newest action counts.
 
 A logical file is a path with a deletion vector's id. Commits are parsed oldest first, so the last occurrence wins.
 Only columns are kept, paths and statistics compressed. Files that are named more than once are found by a hash of
@@ -27,7 +27,7 @@ _SEPARATOR = "\0"
 
 @dataclass(slots=True)
 class _Part:
-    """Consecutive actions: the adds among them (``is_add`` None: all are), and the keys of all.
+    """Consecutive actions: the adds among them (all, where ``is_add`` is None), and the keys of all.
 
     ``adds`` lacks the paths and the statistics, which are kept beside it.
     """
@@ -42,19 +42,19 @@ class _Part:
 
 
 class CommitTail:
-    """Actions of consecutive commits. Feed with :meth:`append`, then :meth:`finish`, then read.
+    """The actions of consecutive commits: call :meth:`append` for all of them, then :meth:`finish`, then read.
 
     Args:
         root: The table's location.
-        suppresses: Whether a checkpoint lies below, whose files these actions may supersede.
+        has_checkpoint: Whether a checkpoint comes before, whose files these actions may supersede.
     """
 
-    def __init__(self, root: str, *, suppresses: bool) -> None:
-        self._root, self._suppresses = root, suppresses
+    def __init__(self, root: str, *, has_checkpoint: bool) -> None:
+        self._root, self._has_checkpoint = root, has_checkpoint
         self._parts: list[_Part] = []
         self._seen_keys: pa.StringArray | None = None
         self._seen_paths: pa.StringArray | None = None
-        self._any_vectors = False
+        self._has_vectors = False
 
     def append(self, files: list[tuple[str, bytes]], partition_columns: Collection[str]) -> None:
         """Parse commits (names and contents, oldest first).
@@ -93,11 +93,11 @@ class CommitTail:
         vectors = normalize_vectors(actions.field("deletionVector"))
         if vectors is None:
             return paths
-        self._any_vectors = True
+        self._has_vectors = True
         return file_keys(paths, vectors)
 
     def finish(self) -> None:
-        """Find which adds are alive; the keys are kept only for a checkpoint below."""
+        """Find which adds are alive; keys are kept only if a checkpoint comes before."""
         if not self._parts:
             return
         again = repeated(np.concatenate([part.hashes for part in self._parts]))
@@ -108,15 +108,15 @@ class CommitTail:
             if superseded is not None and superseded[index].any():
                 alive = ~superseded[index]
                 part.alive = alive if part.is_add is None else alive[part.is_add]
-        if self._suppresses:
+        if self._has_checkpoint:
             keys = [part.keys.unpack() for part in self._parts if part.keys is not None]
             self._seen_keys = pc.unique(pa.chunked_array(keys, pa.string()))
-            self._seen_paths = _paths_of(self._seen_keys) if self._any_vectors else self._seen_keys
+            self._seen_paths = _paths_of(self._seen_keys) if self._has_vectors else self._seen_keys
         for part in self._parts:
             part.keys, part.is_add, part.hashes = None, None, part.hashes[:0]
 
     def _superseded(self, picked: list[npt.NDArray[np.bool_]]) -> list[npt.NDArray[np.bool_]]:
-        """Per part, which actions have a newer one of the same key, among those picked."""
+        """For each part, which of its ``picked`` actions have a newer one of the same key among all picked."""
         texts: list[str] = []
         for part, chosen in zip(self._parts, picked, strict=True):
             if chosen.any():
@@ -144,21 +144,21 @@ class CommitTail:
                     yield kept
 
     def without_superseded(self, batch: AddBatch) -> AddBatch:
-        """A checkpoint's files without those that these commits name."""
+        """A checkpoint's files without those that these commits add again or remove."""
         if self._seen_keys is None:
             return batch
         paths = canonical_paths(batch.paths, self._root)
         touched = pc.is_in(paths, value_set=self._seen_paths)
         if not touched.true_count:
             return batch
-        if self._any_vectors or batch.vectors is not None:
+        if self._has_vectors or batch.vectors is not None:
             keys = paths if batch.vectors is None else file_keys(paths, batch.vectors)
             touched = pc.is_in(keys, value_set=self._seen_keys)
         return batch.filter(pc.invert(touched))
 
 
 def _packed(adds: pa.StructArray) -> tuple[pa.StructArray, columns.PackedStrings, columns.PackedStrings]:
-    """Adds without their paths and statistics, and those two compressed."""
+    """Split adds into the struct without paths and statistics, and these two compressed."""
     arrays = {field.name: adds.field(field.name) for field in adds.type}
     paths, stats = (columns.PackedStrings.pack(arrays.pop(name)) for name in ("path", "stats"))
     if normalize_vectors(arrays["deletionVector"]) is None:
@@ -194,7 +194,7 @@ def file_keys(paths: pa.StringArray, vectors: pa.StructArray) -> pa.StringArray:
 
 
 def snapshot_keys(batch: AddBatch) -> list[str]:
-    """What makes each file of a snapshot: its path, and its deletion vector if it has one."""
+    """The key of each file of a snapshot: its path, with its deletion vector if it has one."""
     paths = canonical_paths(batch.paths, batch.root)
     keys: list[str] = (paths if batch.vectors is None else file_keys(paths, batch.vectors)).to_pylist()
     return keys
@@ -205,7 +205,7 @@ def _paths_of(keys: pa.StringArray) -> pa.StringArray:
 
 
 def canonical_paths(paths: pa.StringArray, root: str) -> pa.StringArray:
-    """Paths as they are compared: absolute ones written in one way, relative ones as they stand."""
+    """Paths in the form in which they are compared: absolute ones qualified, relative ones unchanged."""
     if not columns.has_byte(paths, b":") and not pc.starts_with(paths, "/").true_count:
         return paths
     texts = paths.to_pylist()

@@ -24,7 +24,7 @@ _MONOTONIC_START = 100
 
 def in_commit_since(metadata: Metadata) -> int | None:
     """The first version that keeps its own timestamp, None if the table keeps none."""
-    return _number(metadata, _ENABLED_VERSION) or 0 if metadata.enabled(IN_COMMIT_TIMESTAMPS) else None
+    return _number(metadata, _ENABLED_VERSION) or 0 if metadata.is_enabled(IN_COMMIT_TIMESTAMPS) else None
 
 
 def _number(metadata: Metadata, key: str) -> int | None:
@@ -36,7 +36,7 @@ def in_commit_timestamp(data: bytes, path: str, table: str) -> int:
     """The timestamp in a commit.
 
     Raises:
-        LogError: It has none.
+        LogError: The commit has none.
     """
     for info in find_actions(data, "commitInfo", path):
         stamp = info.get("inCommitTimestamp")
@@ -53,9 +53,9 @@ class CommitTimes:
     """Timestamps of the versions up to ``newest``.
 
     Args:
-        store: Where the table lies.
+        store: The table's storage.
         newest: The newest version.
-        metadata: In effect at the newest version.
+        metadata: The metadata in effect at the newest version.
         table: How errors name the table.
         start: Only versions from here on will be asked for.
     """
@@ -160,7 +160,7 @@ class CommitTimes:
         return first
 
     def _search_range(self, timestamp_ms: int) -> tuple[int, int]:
-        """The versions to search: those before in-commit timestamps, or those with (the protocol's rule)."""
+        """The versions to search: those before in-commit timestamps began, or those since, by the protocol's rule."""
         first = self.first()
         if self._since is None or first >= self._since:
             return first, self._newest
@@ -170,7 +170,7 @@ class CommitTimes:
         return first, self._since - 1
 
     def _modified(self) -> dict[int, int] | None:
-        """Listed modification times, growing with versions; None where nothing can be listed."""
+        """Modification times by the listing, made to grow with versions; None where the log cannot be listed."""
         if not self._has_listed:
             start = max(0, self._start - _MONOTONIC_START)
             entries = self._store.list_from(LOG_DIR, f"{start:020d}.")

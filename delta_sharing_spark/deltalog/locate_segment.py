@@ -20,7 +20,7 @@ def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
     """The files of a version.
 
     Args:
-        store: Where the table lies.
+        store: The table's storage.
         version: None for the newest.
         table: How errors name the table.
 
@@ -42,7 +42,7 @@ def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
 
 
 def _read_hint(store: LogStore) -> tuple[Hint | None, bool]:
-    """The hint, None if missing or unreadable as such; and whether the storage refused it."""
+    """The hint, None if it is missing or malformed; and whether the storage refused to read it."""
     try:
         data = store.read(LAST_CHECKPOINT)
     except FileNotFoundError:

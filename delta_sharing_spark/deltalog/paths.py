@@ -1,4 +1,4 @@
-"""Defines where a log lies and what its files are called: the store it is read from, URIs, the grammar of file names."""
+"""Defines the storage a log is read from, the URIs in a log, and the grammar of its file names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LogStore(Protocol):
 
     @property
     def known_version(self) -> int | None:
-        """A version that is said to exist, None without: where the log is looked for if nothing can be listed."""
+        """A version that the sharing server says exists, from which a log that cannot be listed is searched; None if unknown."""
 
     def read(self, path: str) -> bytes:
         """A whole file.
@@ -66,7 +66,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def decode_uri(uri: str) -> str:
-    """A path of the log (a URI, RFC 2396) as the storage knows it: percent-decoded once, UTF-8.
+    """Decode a path of the log (a URI, RFC 2396) to the storage's own: percent-decoded once, as UTF-8.
 
     Raises:
         LogError: Its bytes are not UTF-8.
@@ -83,7 +83,7 @@ def decode_uri(uri: str) -> str:
 
 
 def is_absolute(path: str) -> bool:
-    """Whether a path names its place by itself: with a scheme, or from the storage's root."""
+    """Whether a path is absolute: with a scheme, or from the storage's root."""
     return path.startswith("/") or _SCHEME.match(path) is not None
 
 
@@ -99,7 +99,7 @@ def join(root: str, path: str) -> str:
 
 
 def qualify(root: str, path: str) -> str:
-    """The one way to write an absolute path: ``file:/x``, ``file:///x`` and ``/x`` become ``file:///x``."""
+    """The canonical form of an absolute path: ``file:/x``, ``file:///x`` and ``/x`` become ``file:///x``."""
     if path.startswith("/"):
         authority, rest = _split_root(root)[0], path
     elif path.startswith("file:"):
@@ -159,7 +159,7 @@ class LogName:
 
 
 def parse_name(name: str) -> LogName | None:
-    """What a file of ``_delta_log/`` is, or None for one that a reader ignores."""
+    """Parse the name of a file in ``_delta_log/``; None for a file that readers ignore."""
     if match := _COMMIT.fullmatch(name):
         return LogName("commit", int(match[1]))
     if match := _CHECKPOINT.fullmatch(name):

@@ -35,7 +35,7 @@ class Snapshot:
         root: The table's location.
         table: How errors name it.
         version: The version.
-        protocol, metadata: In effect at the version; the protocol has passed the gate.
+        protocol, metadata: Those in effect at the version; this reader can do what the protocol asks for.
         mapping: Column mapping mode: ``"none"``, ``"name"`` or ``"id"``.
     """
 
@@ -81,7 +81,7 @@ class Snapshot:
 
         Args:
             stats: Whether to read statistics (``AddBatch.num_records`` needs them).
-            stats_columns: Physical names of the top-level columns whose statistics are wanted, where the log keeps
+            stats_columns: Physical names of the top-level columns whose statistics are read, where the log keeps
                 them in columns; None for all.
 
         Raises:
@@ -116,14 +116,14 @@ def load_snapshot(
     table: str = "the table",
     gate: bool = True,
 ) -> Snapshot:
-    """A version of a table: the newest, the one asked for, or the last at or before a timestamp.
+    """Load a version of a table: the newest, ``version``, or the last at or before ``timestamp_ms``.
 
     Args:
-        store: Where the table lies.
+        store: The table's storage.
         version: The version.
         timestamp_ms: Milliseconds since the epoch; not together with ``version``.
         table: How errors name the table.
-        gate: Whether the table's protocol must be one that this reader does; a server that passes it on asks for less.
+        gate: Whether a protocol that asks for more than this reader does is refused; the embedded server passes any on.
 
     Raises:
         LogError: No log, a hole, or a corrupt or missing file, by its name.
@@ -146,7 +146,7 @@ def load_snapshot(
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A version's protocol (past the gate) and metadata, without its files."""
+    """A version's protocol and metadata, without its files."""
 
     version: int
     protocol: Protocol
@@ -161,7 +161,7 @@ def load_head(store: LogStore, *, version: int | None = None, table: str = "the 
 def _retry_once_if_vanished(
     store: LogStore, version: int | None, table: str, load: Callable[[LogStore, Segment, str], _T]
 ) -> _T:
-    """Load a version; once more from a new listing if a listed file went meanwhile."""
+    """Load a version, and once more from a new listing if a listed file has vanished meanwhile."""
     try:
         return load(store, find_segment(store, version, table), table)
     except _FileVanished as vanished:
@@ -185,7 +185,7 @@ class _FileVanished(Exception):
 
 
 class _State:
-    """Protocol and metadata as they stand after the actions seen so far."""
+    """Protocol and metadata after the actions replayed so far."""
 
     def __init__(self, checkpoint: Checkpoint | None, table: str) -> None:
         self._table = table
@@ -221,7 +221,7 @@ class _State:
 def _load(store: LogStore, segment: Segment, table: str, gate: bool) -> Snapshot:
     checkpoint = None if segment.checkpoint is None else Checkpoint(store, segment.checkpoint, table)
     state = _State(checkpoint, table)
-    tail = CommitTail(store.root, suppresses=checkpoint is not None)
+    tail = CommitTail(store.root, has_checkpoint=checkpoint is not None)
     for group in _groups(store, segment, table):
         for path, data in group:
             state.take(path, data)
@@ -240,7 +240,7 @@ def _load_head(store: LogStore, segment: Segment, table: str, gate: bool) -> Hea
 
 
 def _physical(metadata: Metadata, table: str) -> Collection[str]:
-    """Physical partition names, whatever the protocol turns out to be."""
+    """Physical names of partition columns, before the protocol is known."""
     if not metadata.partition_columns:
         return ()
     mode = metadata.configuration.get("delta.columnMapping.mode", "none")
@@ -248,7 +248,7 @@ def _physical(metadata: Metadata, table: str) -> Collection[str]:
 
 
 def _groups(store: LogStore, segment: Segment, table: str) -> Iterator[list[tuple[str, bytes]]]:
-    """The segment's commits, oldest first, in groups of a bounded number of bytes; a long commit in several."""
+    """The segment's commits, oldest first, in groups of bounded size; a long commit is cut into several."""
     group: list[tuple[str, bytes]] = []
     size = 0
     for path, data in _contents(store, segment, table):

@@ -1,4 +1,4 @@
-"""Describes what a version is replayed from: one complete checkpoint, if any, and every commit after it."""
+"""Describes the files that a version is replayed from: one complete checkpoint, if any, and every commit after it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CheckpointFiles:
 
 @dataclass(frozen=True, slots=True)
 class CommitFile:
-    """A commit, or a compaction of the commits ``first`` to ``last``. ``data`` is there if probing read it already."""
+    """A commit, or a compaction of the commits ``first`` to ``last``; ``data`` is set if its bytes were read already."""
 
     path: str
     first: int
@@ -42,7 +42,7 @@ class CommitFile:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a snapshot of ``version`` is replayed from, commits oldest first."""
+    """The files that a snapshot of ``version`` is replayed from, commits oldest first."""
 
     version: int
     checkpoint: CheckpointFiles | None
@@ -51,12 +51,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What ``_last_checkpoint`` says. Never trusted beyond that.
+    """The content of ``_last_checkpoint``, which is a hint and may be wrong.
 
     Attributes:
-        version: Of the checkpoint.
-        parts: Of a multi-part one, else 0.
-        v2_name: The file name of one with a uuid in it.
+        version: The checkpoint's version.
+        parts: The number of parts of a multi-part checkpoint, else 0.
+        v2_name: The checkpoint's file name, if it has a uuid.
     """
 
     version: int

@@ -38,23 +38,23 @@ class UnlistedLog:
     """The files of a version, found by their names.
 
     Args:
-        store: Where the table lies.
+        store: The table's storage.
         table: How errors name it.
-        refused: Whether ``_last_checkpoint`` was refused, which may mean that it is absent.
+        is_hint_refused: Whether the storage refused ``_last_checkpoint``, which may mean that it is absent.
     """
 
-    def __init__(self, store: LogStore, table: str, refused: bool) -> None:
+    def __init__(self, store: LogStore, table: str, is_hint_refused: bool) -> None:
         self.store, self.table = store, table
-        self._refusals = refused
-        self._known: str | None = None if refused else LAST_CHECKPOINT
+        self._has_refusals = is_hint_refused
+        self._known: str | None = None if is_hint_refused else LAST_CHECKPOINT
         self._kept = 0
 
     def segment(self, hint: Hint | None, version: int | None) -> Segment:
         """The files of a version, None for the newest.
 
-        The way is down from the version, or from one that the store knows to exist, to the first checkpoint: each
-        version is asked for its checkpoint and its commit, which is read anyway, so that what is asked for in vain is
-        at most one file per commit. Then up to the newest version.
+        The search goes down from the version, or from one that the store knows to exist, to the first checkpoint: it
+        tries each version's checkpoint and its commit, which is needed anyway, so that at most one request per commit
+        is in vain. Then it goes up to the newest version.
 
         Raises:
             LogError: There is no log, it has a hole, or its checkpoint has a name that cannot be guessed.
@@ -96,7 +96,7 @@ class UnlistedLog:
     def _down(
         self, top: int, base: CheckpointFiles | None, hint: Hint | None
     ) -> tuple[CheckpointFiles | None, list[CommitFile]] | None:
-        """The newest checkpoint at or below ``top``, at worst ``base``, and the commits above it up to ``top``.
+        """The newest checkpoint at or below ``top``, at least ``base``, and the commits above it up to ``top``.
 
         None: version ``top`` has neither commit nor checkpoint.
         """
@@ -206,7 +206,7 @@ class UnlistedLog:
         except FileNotFoundError:
             return None
         except PermissionError:
-            self._refusals = True
+            self._has_refusals = True
             return None
         self._known = path
         return data
@@ -217,7 +217,7 @@ class UnlistedLog:
         except FileNotFoundError:
             return False
         except PermissionError:
-            self._refusals = True
+            self._has_refusals = True
             return False
         self._known = path
         return True
@@ -234,9 +234,9 @@ class UnlistedLog:
         Raises:
             CredentialError: It does not, or nothing is known to exist.
         """
-        if not self._refusals:
+        if not self._has_refusals:
             return
-        self._refusals = False
+        self._has_refusals = False
         if self._known is not None:
             try:
                 self.store.size(self._known)
@@ -249,10 +249,10 @@ class UnlistedLog:
             f"credential covers the table's location, or ask for accessMode=url"
         )
 
-    def _broken(self, missing: int, top: int, lower: bool, hint: Hint | None) -> LogError:
+    def _broken(self, missing: int, top: int, has_lower_commits: bool, hint: Hint | None) -> LogError:
         """The error of a commit that is missing on the way down."""
         below = range(missing - 1, max(-1, missing - 1 - _WINDOW), -1)
-        if lower or any(self._exist_commits(below)):
+        if has_lower_commits or any(self._exist_commits(below)):
             return hole(self.table, missing, top)
         if hint is None:
             hints = "is missing or corrupt"

@@ -13,7 +13,7 @@ def version_at_or_before(
     """The last version committed at or before a timestamp (time travel, a range's end).
 
     Args:
-        store: Where the table lies.
+        store: The table's storage.
         timestamp_ms: Milliseconds since the epoch.
         table: How errors name the table.
         allow_after_newest: Whether a timestamp after the newest version means that version.

@@ -1,4 +1,4 @@
-"""The options of a read: :mod:`declared` says which there are, :mod:`parsing` checks what a user wrote, :mod:`page` documents them."""
+"""Defines the options of a read: :mod:`declared` declares them, :mod:`parsing` checks what a user wrote, :mod:`page` documents them."""
 
 from delta_sharing_spark.options.declared import OPTIONS, Option, ReadOptions
 from delta_sharing_spark.options.page import options_page

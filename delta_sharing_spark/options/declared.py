@@ -20,19 +20,19 @@ Scope = Literal["both", "batch", "stream"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option as the user knows it.
+    """The declaration of one option.
 
     Attributes:
         name: Its spelling in documentation and errors.
         attribute: The field of :class:`ReadOptions` that holds its value.
-        parse: From its text, see :mod:`delta_sharing_spark.options.values`.
+        parse: Parses its text (:mod:`delta_sharing_spark.options.values`).
         type: The type as documented.
-        default: The value where it is not given.
+        default: The value where the option is not set.
         shown: The default as documented.
-        doc: What it does, in one or two sentences of Markdown.
+        doc: Its documentation, one or two sentences of Markdown.
         group: The section of the documentation.
-        scope: Where it has a meaning.
-        sensitive: Whether its value must appear nowhere.
+        scope: The kinds of load that it applies to.
+        sensitive: Whether its value is a secret.
         aliases: Other names of the same option.
     """
 
@@ -98,7 +98,7 @@ INLINE = "Inline credentials"
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What one load was asked for: parsed, checked, frozen. Secrets stay out of its ``repr``."""
+    """The options of one load: parsed, checked, frozen. Secrets stay out of its ``repr``."""
 
     path: str = _option(
         values.text,
@@ -366,7 +366,7 @@ class ReadOptions:
 
     @property
     def credentials(self) -> dict[str, str]:
-        """The inline credential options that were given, by their names; empty where a profile is to be read."""
+        """The inline credential options that are set, by name; empty where the load names a profile."""
         values_by_name = ((o.name, getattr(self, o.attribute)) for o in OPTIONS if o.group == INLINE)
         return {name: value for name, value in values_by_name if value is not None}
 

@@ -40,10 +40,10 @@ def parse_options(
     """The options of one load, from what the user wrote.
 
     Args:
-        written: Option names, in any case, to their text.
+        written: The text of each option by its name, in any case.
         streaming: Whether they belong to ``readStream``; None where that is not known yet (Spark asks for the schema
             of both in the same way), which leaves the checks that depend on it to a later call.
-        loaded_at: When the table was loaded, in microseconds since 1970; now, if left out.
+        loaded_at: When the table was loaded, in microseconds since the epoch; None means now.
 
     Raises:
         OptionError: An unknown option or value, naming the nearest known one; options that contradict each other.
@@ -152,7 +152,7 @@ def _name(attribute: str) -> str:
 
 
 def check_batch(options: ReadOptions) -> None:
-    """What ``parse_options`` leaves out with ``streaming=None``, once it is known that the load is a batch.
+    """Make the checks that ``parse_options`` leaves out with ``streaming=None``, for a load that turns out to be a batch.
 
     Raises:
         OptionError: As ``parse_options``.
@@ -201,7 +201,7 @@ def _check_scope(parsed: Mapping[str, Any], streaming: bool) -> None:
 
 
 def redacted_options(written: Mapping[str, str]) -> dict[str, str]:
-    """Options as they may be shown: values of sensitive and of unknown ones are left out, and what a URL carries.
+    """Options as they may be shown, without the values of sensitive and unknown ones, and without the secrets in URLs.
 
     >>> redacted_options({"limit": "3", "bearerToken": "s3cret"})
     {'limit': '3', 'bearerToken': '[redacted]'}

@@ -38,9 +38,9 @@ def invalid(name: str, value: str, must: str) -> OptionError:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that ``word`` was probably meant to be, without regard to case; None if none is near enough.
+    """The known word nearest to ``word``, without regard to case; None if none is near enough.
 
-    A typing error leaves most letters in place, or a word of several is written by one of its parts.
+    Near are words with most letters in place, and those of which ``word`` is one part.
     """
     import difflib
 

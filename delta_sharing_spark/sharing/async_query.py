@@ -1,4 +1,4 @@
-"""Polls asynchronous queries until the answer is there (protocol, "Asynchronous Query")."""
+"""Polls asynchronous queries until their answer arrives (protocol, "Asynchronous Query")."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _MESSAGES = ("error", "errorMessage", "message", "error_message")
 def await_query(
     settings: NetworkSettings, table: TableName, status: Mapping[str, Any], poll: Callable[[str], Answer]
 ) -> tuple[str, Answer]:
-    """Poll a submitted query until it has succeeded: its id, for further pages, and its first page.
+    """Poll a submitted query until it has succeeded; returns its id, for further pages, and its first page.
 
     Args:
         settings: The clock, and how long to wait.
         table: How errors name the table.
-        status: What the server answered to the query.
-        poll: Asks once for the answer to a query, by its id.
+        status: The server's answer to the submitted query.
+        poll: Asks the server once for the answer, by the query's id.
 
     Raises:
         RequestRefusedError: The query failed; with the server's message.
-        NotFoundError: The server no longer knows it.
-        UnavailableError: It is still pending after the transport's ``retry_seconds``, at least ten minutes.
+        NotFoundError: The server no longer knows the query.
+        UnavailableError: The query is still pending after ``retry_seconds``, at least ten minutes.
     """
     deadline = settings.clock() + max(settings.retry_seconds, 600.0)
     pause = _FIRST_POLL
@@ -55,7 +55,7 @@ def await_query(
 
 
 def _pending(status: Mapping[str, Any], table: TableName) -> str:
-    """The id of a query that is still under way; a missing status means pending (the reference server sends none)."""
+    """The id of a query that is still pending; so is one without a status, which the reference server does not send."""
     state = str(status.get("status") or "pending").lower()
     if state in _FAILED:
         message = next((str(status[m]) for m in _MESSAGES if status.get(m)), "the server gives no reason")

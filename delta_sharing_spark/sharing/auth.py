@@ -42,7 +42,7 @@ _SIGNING_ALGORITHMS = frozenset(f"{family}{bits}" for family in ("RS", "PS", "ES
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
-class _Token:
+class _OAuthToken:
     """One OAuth token of this process, renewed by one thread at a time."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class _Token:
         self.ends_at = 0.0
 
 
-_tokens: ProcessCache[Profile, _Token] = ProcessCache(_CACHED)
+_tokens: ProcessCache[Profile, _OAuthToken] = ProcessCache(_CACHED)
 
 
 def authorization(profile: Profile, settings: NetworkSettings, *, refused: str | None = None) -> str:
@@ -61,12 +61,12 @@ def authorization(profile: Profile, settings: NetworkSettings, *, refused: str |
 
     Args:
         profile: The server and the recipient.
-        settings: For the requests to a token endpoint.
+        settings: How the token endpoint is asked.
         refused: A header that the server answered with 401: an OAuth token equal to it is renewed first.
 
     Raises:
-        ResponseError: The token endpoint's answer is not one.
-        UnauthenticatedError, NetworkError: It refused, or is unreachable.
+        ResponseError: The token endpoint's answer is malformed.
+        UnauthenticatedError, NetworkError: The token endpoint refuses, or is unreachable.
         CredentialError: The profile is an access token that has ended.
     """
     if profile.type == "bearer_token":
@@ -83,12 +83,12 @@ def authorization(profile: Profile, settings: NetworkSettings, *, refused: str |
 
 
 def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | Literal["token"]) -> Profile | None:
-    """What executors ask the sharing server with. An access token has half its life left, where another can be had.
+    """The profile that executors ask the sharing server with; an access token in it has at least half its life left, if it can be renewed.
 
     Args:
-        profile: The recipient's.
-        settings: For the requests to a token endpoint.
-        carry: Of the option ``carryProfile``: the profile, nothing, or the access token of an OAuth profile alone.
+        profile: The recipient's profile.
+        settings: How the token endpoint is asked.
+        carry: The option ``carryProfile``: the profile, nothing, or the access token of an OAuth profile alone.
 
     Raises:
         ConfigError: A profile with a password has no token.
@@ -101,41 +101,41 @@ def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | L
             "carryProfile=token: the profile signs in with a password and has no token that could be carried instead; "
             "set carryProfile to true, or to false"
         )
-    value, ends_at = _current_token(profile, settings, to_carry=True)
+    value, ends_at = _current_token(profile, settings, for_executors=True)
     left = timedelta(seconds=min(max(0.0, ends_at - settings.clock()), _LONGEST_LIFE))
     ends = datetime.now(timezone.utc) + left
     return Profile(profile.endpoint, bearer_token=value, expiration_time=ends.isoformat(), is_carried=True)
 
 
-def renewable(profile: Profile) -> bool:
-    """Whether a 401 may be cured by another token."""
+def is_renewable(profile: Profile) -> bool:
+    """Whether another token can be got after a 401."""
     return profile.type.startswith("oauth_")
 
 
 def _current_token(
-    profile: Profile, settings: NetworkSettings, *, refused: str | None = None, to_carry: bool = False
+    profile: Profile, settings: NetworkSettings, *, refused: str | None = None, for_executors: bool = False
 ) -> tuple[str, float]:
-    """An OAuth token that is still good, and its end by the settings' clock."""
-    token = _tokens.get_or_make(profile, _Token)
+    """An OAuth token that is still valid, and its end by the settings' clock."""
+    token = _tokens.get_or_make(profile, _OAuthToken)
     with token.lock:
         now = settings.clock()
         if token.value is None or now >= token.ends_at or refused == f"Bearer {token.value}":
             _renew(token, profile, settings)
-        elif now >= (token.carry_until if to_carry else token.renew_at):
+        elif now >= (token.carry_until if for_executors else token.renew_at):
             _renew_early(token, profile, settings)
         assert token.value is not None
         return token.value, token.ends_at
 
 
-def _renew(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
+def _renew(token: _OAuthToken, profile: Profile, settings: NetworkSettings) -> None:
     token.value, life = _exchange(profile, settings)
     now = settings.clock()
     token.carry_until, token.ends_at = now + life / 2, now + life
     token.renew_at = token.ends_at - min(_MARGIN, life / 10)
 
 
-def _renew_early(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
-    """Renew a token that is still good: an outage of the token endpoint does not matter yet."""
+def _renew_early(token: _OAuthToken, profile: Profile, settings: NetworkSettings) -> None:
+    """Renew a token that is still valid, so that an outage of the token endpoint does not matter yet."""
     left = token.ends_at - settings.clock()
     try:
         _renew(token, profile, replace(settings, retry_seconds=min(_EARLY, left, settings.retry_seconds)))

@@ -20,7 +20,7 @@ def walk_pages(fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], parse: C
     """All items of a paged listing: ``items`` and ``nextPageToken`` may be missing or empty.
 
     Raises:
-        ResponseError: A page token comes twice, the pages do not end, or an item lacks its name.
+        ResponseError: A page token is repeated, the pages do not end, or an item lacks its name.
     """
     params = {"maxResults": _PAGE}
     seen: set[str] = set()
@@ -78,10 +78,10 @@ def parse_table_item(item: Any, share: str, schema: str = "") -> Table:
 
 
 def parse_credentials(tree: Mapping[str, Any], table: str) -> TemporaryCredentials:
-    """The answer of Generate Temporary Table Credential; what it holds is checked where it is used.
+    """Parse the answer of Generate Temporary Table Credential; the credentials are checked where they are used.
 
     Raises:
-        ResponseError: It has no ``credentials``.
+        ResponseError: The answer has no ``credentials``.
     """
     inner = tree.get("credentials", tree)
     if not isinstance(inner, dict):

@@ -1,4 +1,4 @@
-"""Turns what a server answers instead of what was asked for, or no answer at all, into errors."""
+"""Turns a server's error responses, and requests that got no answer, into errors."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _FAILS = "the server fails on this request each time; ask the provider, naming t
 
 @dataclass(frozen=True, slots=True)
 class RequestPurpose:
-    """What a request is for, in the words of its errors.
+    """What a request is for, in words that its errors use.
 
     Attributes:
         what: The thing asked for ("the metadata of share.schema.table").
         server: The kind of server.
         expired: A sentence for a 401, on the token's expiry.
-        refused: Advice for a 4xx, in place of that on tables.
-        secrets: Parts of the request that are not quoted, should the server echo them.
+        refused: Advice for a 4xx, instead of the usual one about tables.
+        secrets: Parts of the request that errors do not quote if the server echoes them.
     """
 
     what: str
@@ -53,7 +53,7 @@ class RequestPurpose:
 
 
 def permanent_error(error: DeltaSharingError) -> DeltaSharingError:
-    """A failure that comes each time is called one, in the server's words."""
+    """The error of a failure that came each time; the message says so, in the server's words."""
     if not isinstance(error, ServerError):
         return error
     text = f"{str(error).removesuffix(_BUSY)}{_FAILS}"
@@ -106,7 +106,7 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
 
 
 def _error_body(response: requests.Response, secrets: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """``errorCode`` and ``message`` of an error's body, whatever it is; a server that echoes the token is not quoted."""
+    """``errorCode`` and ``message`` of an error's body, if it has them; secrets that the server echoes are cut out."""
     data = bytearray()
     try:
         for chunk in iter_body(response):
@@ -136,7 +136,7 @@ def _error_body(response: requests.Response, secrets: tuple[str, ...]) -> tuple[
 
 
 def secrets_in(authorization: str | None) -> tuple[str, ...]:
-    """What of an Authorization header must not be quoted: the token, or a password and its encoding."""
+    """The secrets in an Authorization header, which errors must not quote: the token, or a password and its encoding."""
     scheme, _, value = (authorization or "").partition(" ")
     parts = [value]
     if scheme == "Basic":

@@ -1,4 +1,4 @@
-"""Tells which of a table's three names the server does not have, and which one was probably meant."""
+"""Finds out which of a table's three names the server does not have, and suggests the nearest one."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _ADVICE = "; check the names of share, schema and table, and the endpoint in the
 def with_near_names(
     error: NotFoundError, rest: SharingRest, share: str, schema: str = "", table: str = ""
 ) -> NotFoundError:
-    """The same error, with what the share has instead: as far as one page of one listing tells, else unchanged.
+    """The same error with the nearest names of the share added, if one page of one listing has any; else unchanged.
 
     Args:
         error: The server's 404.
-        rest: The server.
-        share, schema, table: What was asked for; without a table, or a schema, what was listed.
+        rest: The server that is asked for the listing.
+        share, schema, table: The names asked for; without a table, or a schema, those whose content was to be listed.
     """
     settings = replace(rest.settings, read_timeout=min(_TIMEOUT, rest.settings.read_timeout), retry_seconds=0.0)
     brief = replace(rest, settings=settings)

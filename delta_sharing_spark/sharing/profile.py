@@ -1,4 +1,4 @@
-"""Reads profiles: where a sharing server is and how to prove the recipient (protocol, "Profile File Format"; version 2 by usage)."""
+"""Reads profiles: the sharing server's address and the recipient's credentials (protocol, "Profile File Format"; version 2 by usage)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ADVICE = "ask the provider of the share for a valid profile file"
 
 @dataclass(frozen=True, slots=True)
 class PrivateKey:
-    """The key that signs an OAuth assertion, read with the profile: an executor that renews has not got the file."""
+    """The key that signs an OAuth assertion. It is read with the profile, because executors that renew have not got the file."""
 
     private_key_file: str
     key_id: str
@@ -61,7 +61,7 @@ class Profile:
 
     @property
     def recipient(self) -> str:
-        """As whom the server is asked: the user, the OAuth client, or a digest of the bearer token. No secret."""
+        """The recipient's identity, which is no secret: the user, the OAuth client, or a digest of the bearer token."""
         identity = (self.type, self.username or "", self.token_endpoint or "", self.client_id or "", self.issuer or "")
         token = hashlib.sha256(self.bearer_token.encode()).hexdigest() if self.bearer_token else ""
         return "\n".join((*identity, token))
@@ -91,7 +91,7 @@ def profile_from_environment() -> Profile | None:
 
 
 def profile_from_fields(fields: Mapping[str, Any], name: str) -> Profile:
-    """A profile from its fields; unknown ones are ignored. ``name`` is how errors call it.
+    """A profile from its fields; unknown ones are ignored. Errors call it by ``name``.
 
     Raises:
         ProfileError: A field is missing or malformed, or the version or type is unknown.
@@ -202,7 +202,7 @@ def _optional(fields: Mapping[str, Any], key: str, name: str) -> str | None:
 
 
 def _encodable(value: str, key: str, name: str) -> str:
-    """JSON may escape half a character (``\\ud800``), which no header, form or URL can carry."""
+    """Refuse half a character, which JSON may escape (``\\ud800``) but no header, form or URL can carry."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -245,7 +245,7 @@ def _read(path: str, what: str, advice: str) -> str:
 
 
 def _bytes(path: str) -> bytes:
-    """A file's bytes, of a larger one no more than tell that it is."""
+    """A file's bytes; of a file that is too large only as many as show that it is."""
     local = _local(path)
     if local is not None:
         with local.open("rb") as file:
@@ -258,7 +258,7 @@ def _bytes(path: str) -> bytes:
 
 
 def _download(url: str) -> bytes:
-    """A profile on a web server: by our own session, as fsspec would need a package more for it."""
+    """Download a profile from a web server, by our own session: fsspec would need another package for it."""
     from delta_sharing_spark.network.hosts import is_private
     from delta_sharing_spark.network.settings import NetworkSettings
     from delta_sharing_spark.sharing.transport import read_bytes, send, with_retries

@@ -81,16 +81,16 @@ class ChangesQuery:
 
 
 class QueryResponse:
-    """A query's answer: its head at once, its file records page by page as they are asked for.
+    """A query's answer: its head, and its file records, whose further pages are requested as they are iterated.
 
     Attributes:
         head: Version, response format, protocol and metadata.
-        file_id_hash: The hash the server says it used for ids; None if it does not echo the one asked for.
-        refresh_token, min_url_expiration: Of the pages read so far (milliseconds since the epoch, the earliest).
+        file_id_hash: The hash that the server states it used for ids; None if it states none.
+        refresh_token, min_url_expiration: Those of the pages read so far; the earliest expiration in milliseconds since the epoch.
         historical_metadata, historical_protocols: ``(version, value)`` of the pages read so far.
-        received_at: When the first page was there, in seconds since the epoch.
-        query: The query that was answered, which is not the one asked for where that was refused.
-        fallback: Why it is not, in words (``sharing.request_shape``).
+        received_at: When the first page had arrived, in seconds since the epoch.
+        query: The query that was answered: another than the one asked for, if that was refused.
+        fallback: Why another query was answered, if so (``sharing.request_shape``).
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class QueryResponse:
             yield from records
 
     def pages(self) -> Iterator[Any]:
-        """The records page by page, each in the sink that took them in; as ``records`` otherwise."""
+        """The records page by page, each page in its sink; otherwise as ``records``."""
         page, self._first = self._first, None
         if page is None:
             raise AssertionError("the records of a response are read once")
@@ -153,7 +153,7 @@ class QueryResponse:
             self._note(page)
 
     def _check(self, page: Page, version: int | None) -> None:
-        """A later page against the first; a head that it does not repeat is not missed.
+        """Compare a later page with the first; it need not repeat the head.
 
         A versioned protocol or metadata line at its top is history where its version is not the head's.
         """
@@ -192,5 +192,5 @@ class QueryResponse:
 
 
 def _shape(metadata: Metadata) -> tuple[object, ...]:
-    """What the rows' form depends on."""
+    """The parts of metadata that rows depend on."""
     return metadata.schema_string, metadata.partition_columns, metadata.provider, metadata.configuration

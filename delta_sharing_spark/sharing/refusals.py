@@ -1,4 +1,4 @@
-"""Classifies a server's refusals by their words: the protocol has no codes for them."""
+"""Classifies a server's refusals by their words, because the protocol has no codes for them."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ _VERSIONS = re.compile(
 
 
 def is_about_versions(refusal: ServerError) -> bool:
-    """Whether a server refuses a version or a moment: it does not have it, or does not share it."""
+    """Whether a refusal is about a version or a moment that the server does not have or does not share."""
     return bool(refusal.server_message and _VERSIONS.search(refusal.server_message))

@@ -31,15 +31,15 @@ class Fallback:
     """The shape that a server answered after it had refused the other one.
 
     Attributes:
-        paged: Whether it has a page size.
-        reason: What the server said to the other shape.
+        is_paged: Whether it has a page size.
+        reason: The server's message to the other shape.
     """
 
-    paged: bool
+    is_paged: bool
     reason: str
 
     def __str__(self) -> str:
-        shape = f"with pages of {PAGE_SIZE} files" if self.paged else "without a page size"
+        shape = f"with pages of {PAGE_SIZE} files" if self.is_paged else "without a page size"
         return f"{shape} and without hints, because the server refuses the usual query: {self.reason}"
 
 
@@ -47,16 +47,16 @@ _fallbacks: ProcessCache[tuple[str, str], Fallback] = ProcessCache(_MOST_TABLES)
 
 
 def other_shape(query: Query) -> Query | None:
-    """The same snapshot asked for in the other shape; None where a query has only one.
+    """The query for the same snapshot in the other shape; None where a query has only one.
 
     A range of versions has one, and so has a query that renews by a token: its refusal is about the token.
     """
     if query.starting_version is not None or query.refresh_token is not None:
         return None
-    paged = query.max_files is None and not query.predicate_hints
+    is_paged = query.max_files is None and not query.predicate_hints
     return replace(
         query,
-        max_files=PAGE_SIZE if paged else None,
+        max_files=PAGE_SIZE if is_paged else None,
         predicate_hints=(),
         json_predicate_hints=None,
         limit_hint=None,
@@ -65,7 +65,7 @@ def other_shape(query: Query) -> Query | None:
 
 
 def may_answer_other_shape(refusal: ServerError) -> bool:
-    """Whether a refusal can be about a query's shape, also a 500 that came each time; one about versions is not."""
+    """Whether a refusal, or a 500 that came each time, may be about the query's shape; one about versions is not."""
     if is_about_versions(refusal):
         return False
     if isinstance(refusal, UnavailableError):
@@ -74,12 +74,12 @@ def may_answer_other_shape(refusal: ServerError) -> bool:
 
 
 def fallback_of(endpoint: str, table: TableName) -> Fallback | None:
-    """What is remembered of a table of a server."""
+    """The fallback that is remembered for a table of a server; None if there is none."""
     return _fallbacks.get(_key(endpoint, table))
 
 
 def remember(endpoint: str, table: TableName, fallback: Fallback | None) -> None:
-    """Keep the shape that was answered; None forgets the table. The oldest of a thousand tables is dropped."""
+    """Remember the shape that was answered, for a thousand tables at most; None forgets the table."""
     if fallback is None:
         _fallbacks.forget(_key(endpoint, table))
     else:
@@ -87,7 +87,7 @@ def remember(endpoint: str, table: TableName, fallback: Fallback | None) -> None
 
 
 def fallback_after(refusal: ServerError, answered: Query) -> Fallback:
-    """What to remember when ``answered`` got an answer after the refusal of the other shape."""
+    """The fallback to remember after ``answered`` was answered and the other shape refused."""
     reason = refusal.server_message or f"HTTP {refusal.status}"
     return Fallback(answered.max_files is not None, reason[:_QUOTED])
 

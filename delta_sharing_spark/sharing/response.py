@@ -1,4 +1,4 @@
-"""Holds one complete answer of a server: its page, what its headers say, and the head of a table that they make."""
+"""Holds one complete answer of a server: its page and headers, and the table's head in them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _PARQUET_READER = 1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One page.
+    """One complete page, with the facts in its headers.
 
     Attributes:
-        version: What the header Delta-Table-Version says.
-        file_id_hash: The ``fileidhash`` that the server says it used, in lower case.
+        version: The header ``Delta-Table-Version``.
+        file_id_hash: The header ``fileidhash``: the hash that the server used, in lower case.
     """
 
     page: Page
@@ -60,17 +60,17 @@ class Answer:
         return TableSnapshotHead(version, page.response_format, page.protocol, replace(page.metadata, version=version))
 
 
-def promises_end(headers: Mapping[str, str]) -> bool:
+def expects_end_action(headers: Mapping[str, str]) -> bool:
     """Whether an answer's headers promise a last line that marks its end."""
     capabilities = headers.get(CAPABILITIES, "").lower().replace(" ", "")
     return "includeendstreamaction=true" in capabilities.split(";")
 
 
 def header_version(headers: Mapping[str, str], table: str) -> int | None:
-    """The table's version as the headers say it.
+    """The table's version by the headers.
 
     Raises:
-        ResponseError: It is no number.
+        ResponseError: The header is no number.
     """
     text = headers.get(_VERSION_HEADER)
     if text is None:

@@ -19,7 +19,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment
-from delta_sharing_spark.sharing.auth import authorization, renewable
+from delta_sharing_spark.sharing.auth import authorization, is_renewable
 from delta_sharing_spark.sharing.catalog import (
     parse_credentials,
     parse_schema_item,
@@ -36,7 +36,7 @@ from delta_sharing_spark.sharing.request_shape import (
     other_shape,
     remember,
 )
-from delta_sharing_spark.sharing.response import CAPABILITIES, Answer, header_version, promises_end
+from delta_sharing_spark.sharing.response import CAPABILITIES, Answer, expects_end_action, header_version
 from delta_sharing_spark.sharing.response_lines import RecordSink, iter_lines, parse_page
 from delta_sharing_spark.sharing.transport import body_chunks, check_endpoint, read_text, send, with_retries
 from delta_sharing_spark.sharing.version_at_moment import first_version_at
@@ -71,7 +71,7 @@ class SharingRest:
         """One share.
 
         Raises:
-            NotFoundError: There is none of that name.
+            NotFoundError: There is no share of that name.
         """
         tree = self._json("GET", f"/shares/{segment(check_segment(name, 'share'))}", f"the share {name!r}")
         inner = tree.get("share")
@@ -113,7 +113,7 @@ class SharingRest:
             yield from pages
 
     def table_version(self, table: TableName, starting_timestamp: str | None = None) -> int:
-        """The table's version; with a timestamp (ISO-8601 with zone) the earliest at or after it (``sharing.moments``).
+        """The table's version; with a timestamp (ISO-8601 with zone) the earliest at or after it (``sharing.version_at_moment``).
 
         Raises:
             NotFoundError: No such table.
@@ -158,7 +158,7 @@ class SharingRest:
         """Protocol and metadata of a table, at its newest version or an earlier one.
 
         Raises:
-            NotFoundError: No such table; with the names that there are instead.
+            NotFoundError: No such table; with the nearest names that the share has.
             ResponseError: A line is missing or malformed.
             UnsupportedFeatureError: The provider is not parquet.
         """
@@ -176,7 +176,7 @@ class SharingRest:
         return answer.head(str(table), formats)
 
     def _explained(self, error: ServerError, table: TableName) -> ServerError:
-        """A 404 with the names that there are instead of the table's; any other error as it is."""
+        """A 404 with the nearest names that the share has; any other error unchanged."""
         if not isinstance(error, NotFoundError):
             return error
         from delta_sharing_spark.sharing.name_suggestions import with_near_names
@@ -193,17 +193,17 @@ class SharingRest:
     ) -> QueryResponse:
         """The files of a snapshot, or of a range of versions. The first page is fetched before this returns.
 
-        A query that the server refuses is asked once more in its other shape (``sharing.request_shape``).
+        A query that the server refuses is sent once more in its other shape (``sharing.request_shape``).
 
         Args:
-            sink: Makes what takes a page's records in (``QueryResponse.pages``).
+            sink: Makes the sink of a page's records (``QueryResponse.pages``).
 
         Raises:
-            ServerError: The refusal of the query as it was asked for.
+            ServerError: The server refuses the query as it was asked for.
         """
         known = fallback_of(self.profile.endpoint, table)
         other = other_shape(query)
-        if known is None or other is None or known.paged != (other.max_files is not None):
+        if known is None or other is None or known.is_paged != (other.max_files is not None):
             first, second, known_shape = query, other, None
         else:
             first, second, known_shape = other, query, str(known)
@@ -289,7 +289,7 @@ class SharingRest:
         """Temporary storage credentials for the table's root, or for ``location`` (root or auxiliary).
 
         Raises:
-            ResponseError: The answer is not one.
+            ResponseError: The answer is malformed.
         """
         body = {"location": location} if location is not None else {}
         tree = self._json(
@@ -334,9 +334,9 @@ class SharingRest:
         def ask() -> Answer:
             what = f"the metadata of {table}" if metadata_only else f"the query of {table}"
             with self._send(method, path, what, params=params, body=body, headers=sent) as response:
-                promised = promises_end(response.headers)
+                expects_end = expects_end_action(response.headers)
                 lines = iter_lines(body_chunks(response, what))
-                page = parse_page(lines, str(table), end_required=promised, sink=sink)
+                page = parse_page(lines, str(table), expects_end=expects_end, sink=sink)
                 echoed = response.headers.get("fileidhash", "").lower() or None
                 return Answer(page, header_version(response.headers, str(table)), echoed)
 
@@ -368,7 +368,7 @@ class SharingRest:
         try:
             return ask(token)
         except UnauthenticatedError:
-            if not renewable(self.profile):
+            if not is_renewable(self.profile):
                 raise
             return ask(authorization(self.profile, self.settings, refused=token))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -66,10 +66,10 @@ _UNSENDABLE = (
 
 
 def with_retries(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
-    """``call`` until it does not raise ``RetryableError``; each try, answer included, has a time it must end in.
+    """Call until no ``RetryableError`` is raised; each try, answer included, has a deadline.
 
     Raises:
-        DeltaSharingError: What the last ``RetryableError`` carried, or what ``call`` raised.
+        DeltaSharingError: The error in the last ``RetryableError``, or any other that ``call`` raises.
     """
     try:
         return retry(lambda: _in_time(settings, call), settings, what="the sharing server")
@@ -104,7 +104,7 @@ def check_endpoint(endpoint: str, what: str = "endpoint") -> None:
     """Refuse an endpoint that would send a secret unencrypted, or that is not the start of a URL.
 
     Raises:
-        ConfigError: Not https, and not on loopback; or with a query, a fragment or a user.
+        ConfigError: The endpoint is neither https nor on loopback, or has a query, a fragment or a user.
     """
     parts = split_url(endpoint)
     if parts is None and endpoint.partition("://")[2]:
@@ -137,19 +137,19 @@ def send(
     secrets: Sequence[str] = (),
     **arguments: Any,
 ) -> requests.Response:
-    """One request, no retry; a failure worth one is raised as ``RetryableError``.
+    """Send one request without retries; a failure that a retry may mend is raised as ``RetryableError``.
 
     Redirects are followed, five at most: never from https to plain http, never to this machine or its network, never
     with a token to another host, and a request with a body only within its host.
 
     Args:
-        what: What the request is for, as errors say it ("the metadata of share.schema.table").
+        what: The request's object in errors ("the metadata of share.schema.table").
         authorization: The Authorization header; it is dropped on a redirect to another host.
         expired: A sentence for a 401, on the token's expiry.
         server: The kind of server, as errors call it.
-        refused: Advice for a 4xx, in place of that on tables.
+        refused: Advice for a 4xx, instead of the usual one about tables.
         follow: Whether redirects are followed.
-        secrets: What else of the request must not be quoted, should the server echo it.
+        secrets: Other parts of the request that errors do not quote if the server echoes them.
         **arguments: For ``requests.Session.request``.
 
     Raises:
@@ -167,7 +167,7 @@ def send(
         sent["Authorization"] = authorization
     target, hosts = url, [parts.netloc]
     for _ in range(MAX_REDIRECTS + 1):
-        response = _exchange(settings, method, target, purpose, sent, elsewhere=target != url, **arguments)
+        response = _exchange(settings, method, target, purpose, sent, is_redirected=target != url, **arguments)
         if response.status_code < 300:
             return response
         location = response.headers.get("location")
@@ -191,13 +191,13 @@ def _exchange(
     purpose: RequestPurpose,
     headers: dict[str, str],
     *,
-    elsewhere: bool,
+    is_redirected: bool,
     **arguments: Any,
 ) -> requests.Response:
-    """One request and the head of its answer; ``elsewhere`` is where a redirect led."""
+    """Send one request and read the head of its answer; ``is_redirected`` says that a redirect led to it."""
     what, host = purpose.what, (urlsplit(url).hostname or "").lower()
     timeout = (settings.connect_timeout, settings.read_timeout)
-    guard = refusing_local_addresses() if elsewhere and not is_loopback(host) else nullcontext()
+    guard = refusing_local_addresses() if is_redirected and not is_loopback(host) else nullcontext()
     try:
         with guard:
             response = rest_session(settings).request(
@@ -227,10 +227,10 @@ def _exchange(
 def _redirected(
     url: str, location: str, method: str, status: int, purpose: RequestPurpose, headers: dict[str, str]
 ) -> str:
-    """Where a redirect leads, if it is one that may be followed; a token does not go along to another host.
+    """The URL that a redirect leads to, if it may be followed; a token is dropped if that is another host.
 
     Raises:
-        ResponseError: It may not.
+        ResponseError: The redirect may not be followed.
     """
     target = redirect_target(url, location)
     refusal = "its target is not a URL" if target is None else redirect_refusal(url, target)
@@ -259,49 +259,47 @@ def read_bytes(response: requests.Response, what: str, limit: int) -> bytes:
     """The whole body of an answer.
 
     Raises:
-        RetryableError: The body broke off.
-        ResponseError: It is larger than ``limit`` bytes.
+        RetryableError: The body was truncated.
+        ResponseError: The body is larger than ``limit`` bytes.
     """
-    try:
-        with response:
-            return read_body(response, limit)
-    except TruncatedBodyError as error:
-        raise broken_off(what, error) from None
-    except BodyError as error:
-        raise _unreadable(what, error) from None
-    except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-        raise broken_off(what, error) from None
+    with response, _body_errors(what):
+        return read_body(response, limit)
 
 
 def body_chunks(response: requests.Response, what: str) -> Iterator[bytes]:
-    """The body of a long answer, decoded, chunk by chunk; while it makes progress, it has time.
+    """The body of a long answer, decoded, chunk by chunk; its deadline is extended while it makes progress.
 
     Raises:
-        RetryableError: The body broke off.
-        ResponseError: It expands as no answer of a sharing server does.
+        RetryableError: The body was truncated.
+        ResponseError: The body expands more than an answer of a sharing server can.
     """
     total = received = 0
-    try:
+    with _body_errors(what):
         for chunk in iter_body(response):
             total, before, received = total + len(chunk), received, response.raw.tell()
             extend_deadline((received - before) / _SLOWEST)
             if total > _SUSPICIOUS and total > _HIGHEST_RATIO * received:
                 raise BodyError(f"{received} bytes expand to more than {total >> 20} MiB")
             yield chunk
-    except TruncatedBodyError as error:
-        raise broken_off(what, error) from None
+
+
+@contextmanager
+def _body_errors(what: str) -> Iterator[None]:
+    """Turns failures to read a body into errors of our tree."""
+    try:
+        yield
     except BodyError as error:
-        raise _unreadable(what, error) from None
+        if isinstance(error, TruncatedBodyError):
+            raise truncated_answer(what, error) from None
+        raise ResponseError(
+            f"{what}: the server's answer cannot be read: {error}; ask the provider to check the server"
+        ) from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-        raise broken_off(what, error) from None
+        raise truncated_answer(what, error) from None
 
 
-def _unreadable(what: str, error: BodyError) -> ResponseError:
-    return ResponseError(f"{what}: the server's answer cannot be read: {error}; ask the provider to check the server")
-
-
-def broken_off(what: str, error: Exception | None = None) -> RetryableError:
-    """A body that ended before it was complete."""
+def truncated_answer(what: str, error: Exception | None = None) -> RetryableError:
+    """The error of a body that ended before it was complete."""
     cause = f" ({type(error).__name__})" if error else ""
     return RetryableError(
         ResponseError(

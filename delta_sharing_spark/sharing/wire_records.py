@@ -1,4 +1,4 @@
-"""Holds the records of the protocol in both response formats: small, typed, tolerant of what they do not know."""
+"""Holds the records of the protocol in both response formats, parsed from their lines; unknown fields are ignored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_MIL
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What a reader must be able to do."""
+    """A protocol line: the reader version and features that a table asks for."""
 
     min_reader_version: int
     reader_features: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class EndStreamAction:
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshotHead:
-    """What precedes the files: which version, in which format, under which protocol and metadata."""
+    """The part of an answer before the files: version, response format, protocol and metadata."""
 
     version: int | None
     response_format: str
@@ -127,7 +127,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as listings show it."""
+    """A table in a listing."""
 
     name: str
     schema: str
@@ -158,7 +158,7 @@ _KINDS = {"add": "add", "cdc": "cdf", "remove": "remove"}
 
 
 def parse_protocol(body: Any, table: str) -> tuple[Protocol, str]:
-    """A ``protocol`` line's body to the protocol and its response format (``parquet`` or ``delta``)."""
+    """Parse a ``protocol`` line's body; returns the protocol and its response format (``parquet`` or ``delta``)."""
     tree = _object(body, "protocol", table)
     inner = tree.get("deltaProtocol")
     response_format = "parquet" if inner is None else "delta"

@@ -86,7 +86,7 @@ def _needed(protocol: Protocol, metadata: Metadata, has_vectors: bool) -> Collec
     needed = {name for name in listed if name.lower() not in _LOG_ONLY}
     if metadata.configuration.get("delta.columnMapping.mode", "none") == "none":
         needed.discard("columnMapping")
-    if not has_vectors and not metadata.enabled("delta.enableDeletionVectors"):
+    if not has_vectors and not metadata.is_enabled("delta.enableDeletionVectors"):
         needed.discard("deletionVectors")
     if "delta.typeChanges" not in metadata.schema_string:
         needed -= {"typeWidening", "typeWidening-preview"}

@@ -185,7 +185,7 @@ class TableQueries:
     def _changes(self, request: TableRequest) -> Answer:
         parameters, table = request.parameters, request.table
         latest = self._logs.head(table)
-        if not table.history or not latest.metadata.enabled(CHANGE_DATA_FEED):
+        if not table.history or not latest.metadata.is_enabled(CHANGE_DATA_FEED):
             raise bad_request(f"cdf is not enabled on table {table}")
         start = self._range_start(table, parameters)
         self._check_start(table, start)
@@ -245,13 +245,13 @@ class TableQueries:
             check_old_engine(self._logs.head(request.table).protocol)
         items: list[FileAction | dict[str, Any]] = []
         seen: list[tuple[Protocol, Metadata]] = [(head.protocol, head.metadata)]
-        recorded = self._logs.head(request.table, start).metadata.enabled(CHANGE_DATA_FEED)
+        recorded = self._logs.head(request.table, start).metadata.is_enabled(CHANGE_DATA_FEED)
         history: list[tuple[int, str, Any]] = []
         for commit in self._logs.commits(request.table, start, end):
             for kind, found in _heads(commit):
                 protocol, current = seen[-1]
                 seen.append((found, current) if isinstance(found, Protocol) else (protocol, found))
-                recorded = found.enabled(CHANGE_DATA_FEED) if isinstance(found, Metadata) else recorded
+                recorded = found.is_enabled(CHANGE_DATA_FEED) if isinstance(found, Metadata) else recorded
                 moment_ms = metadata if kind == "metaData" else protocols
                 if commit.version > start and moment_ms:
                     history.append((len(items), kind, (commit.version, found)))

@@ -42,14 +42,14 @@ T = "s.d.t"
 VECTOR = {"storageType": "p", "pathOrInlineDv": "https://h/v", "offset": 1, "sizeInBytes": 40, "cardinality": 2}
 
 
-def parse(*lines: Any, end_required: bool = False) -> Page:
-    return parse_page(iter_lines([ndjson(lines)]), T, end_required=end_required)
+def parse(*lines: Any, expects_end: bool = False) -> Page:
+    return parse_page(iter_lines([ndjson(lines)]), T, expects_end=expects_end)
 
 
-def error_of(*lines: Any, end_required: bool = False) -> DeltaSharingError:
+def error_of(*lines: Any, expects_end: bool = False) -> DeltaSharingError:
     """What the user would see, and that it is not worth a retry."""
     with pytest.raises(DeltaSharingError) as caught:
-        parse(*lines, end_required=end_required)
+        parse(*lines, expects_end=expects_end)
     return caught.value
 
 
@@ -128,7 +128,7 @@ def test_the_delta_format() -> None:
 @pytest.mark.parametrize("last", [end_line(nextPageToken="N", refreshToken="", x=1), {"nextPageToken": "N", "y": 2}])
 def test_the_last_line_wrapped_or_bare(last: dict[str, Any]) -> None:
     """The reference Python client fails with ``KeyError: 'file'`` on it (peers.md D1)."""
-    page = parse(*HEAD, file_line("a"), last, end_required=True)
+    page = parse(*HEAD, file_line("a"), last, expects_end=True)
     assert page.end == EndStreamAction(next_page_token="N")
     assert len(page.records) == 1
 
@@ -185,7 +185,7 @@ def test_an_answer_that_breaks_off_is_tried_again(cut: int) -> None:
 def test_a_promised_last_line_that_is_missing(lines: list[Any]) -> None:
     """T55: with the header it is a truncation, without it it is not missed."""
     with pytest.raises(RetryableError, match="truncated"):
-        parse(*lines, end_required=True)
+        parse(*lines, expects_end=True)
     parse(*lines)
 
 
@@ -204,7 +204,7 @@ def test_an_error_in_the_last_line_fails_the_query(
     fields: dict[str, Any], kind: type[ServerError], again: bool, bare: bool
 ) -> None:
     with pytest.raises((ServerError, RetryableError)) as caught:
-        parse(*HEAD, file_line("a"), fields if bare else end_line(**fields), end_required=True)
+        parse(*HEAD, file_line("a"), fields if bare else end_line(**fields), expects_end=True)
     error = caught.value.error if isinstance(caught.value, RetryableError) else caught.value
     assert isinstance(caught.value, RetryableError) == again
     assert type(error) is kind
@@ -332,9 +332,9 @@ def test_any_spoilt_line_is_read_or_an_error_of_ours(data: st.DataObject) -> Non
 
 
 @given(st.binary(max_size=120), st.booleans())
-def test_any_bytes_are_read_or_an_error_of_ours(body: bytes, end_required: bool) -> None:
-    _harmless(body, end_required)
-    _harmless(ndjson(HEAD) + body, end_required)
+def test_any_bytes_are_read_or_an_error_of_ours(body: bytes, expects_end: bool) -> None:
+    _harmless(body, expects_end)
+    _harmless(ndjson(HEAD) + body, expects_end)
 
 
 def test_deep_nesting_and_huge_numbers() -> None:
@@ -343,6 +343,6 @@ def test_deep_nesting_and_huge_numbers() -> None:
     _harmless(b'{"protocol":{"minReaderVersion":"' + b"9" * 5000 + b'"}}', False)
 
 
-def _harmless(body: bytes, end_required: bool) -> None:
+def _harmless(body: bytes, expects_end: bool) -> None:
     with suppress(DeltaSharingError, RetryableError):
-        parse_page(iter_lines([body]), T, end_required=end_required)
+        parse_page(iter_lines([body]), T, expects_end=expects_end)

@@ -1,1 +1,1 @@
-"""The only place that imports pyspark: the data source, its readers and offsets."""
+"""Holds the Spark data source, its readers, offsets and SQL; no other package imports pyspark."""

@@ -1,4 +1,4 @@
-"""The batch reader: plans once in the planning worker, reads splits in the tasks."""
+"""Reads batches: plans once in the planning worker, and reads splits in the tasks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DeltaSharingReader(DataSourceReader):
 
 
 class FilteringReader(DeltaSharingReader):
-    """With ``pushdown=query``: Spark's filters become hints and skip files and row groups. Spark applies them again."""
+    """The reader of ``pushdown=query``: Spark's filters become hints and skip files and row groups; Spark applies them again."""
 
     def __init__(self, options: ReadOptions, scan: ResolvedScan | None, schema: StructType) -> None:
         super().__init__(options, scan, schema)
@@ -82,7 +82,7 @@ class FilteringReader(DeltaSharingReader):
 def make_reader(
     options: dict[str, str], scan: ResolvedScan | None, schema: StructType, loaded_at: int
 ) -> DataSourceReader:
-    """The reader for these options, of a table that was loaded at a moment in microseconds since 1970.
+    """The reader for these options, of a table that was loaded at ``loaded_at`` (microseconds since the epoch).
 
     Raises:
         OptionError: An unknown option or value, or options of a stream.

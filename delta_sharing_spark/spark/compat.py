@@ -1,4 +1,4 @@
-"""What differs between the Spark versions that are supported (4.0 to 4.3)."""
+"""Bridges the differences between the supported Spark versions (4.0 to 4.3)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Conditions of single tables on a Spark Connect session: conjectured from a plan's text, and proved by Spark.
+"""Finds conditions of single tables on a Spark Connect session: conjectures them from a plan's text, and has Spark prove them.
 
-In a plan's text a string cannot be told from a condition, so what is read here is a conjecture and nothing else. It is
+In a plan's text a string cannot be told from a condition, so what is read here is no more than a conjecture. It is
 believed only if Spark makes the very same plan of the query over tables that are filtered by it first: then Spark itself
 has found that the query's own conditions imply it. A condition that changes anything stands in the plan as one more.
 """
@@ -53,15 +53,15 @@ def conjectures(plan: str, word: str, schemas: Sequence[Struct], time_zone: str)
         rf"from_json\(StructField\(value,(?:(?!from_json\().)*?\), concat\({word}t(\d+)c(\d+)z, cast\(id#\d+L? as string\)\), "
         rf"Some\([^)]*\)(?:, \w+)*\)\.value"
     )
-    found: list[list[str]] = [[] for _ in schemas]
+    filters_by_table: list[list[str]] = [[] for _ in schemas]
     for match in _FILTER.finditer(plan):
         text = expression.sub(lambda column: f"\x01{column[1]},{column[2]}\x02", match[1])
         tables = {int(column[1]) for column in _COLUMN.finditer(text)}
         if len(tables) == 1:
             (table,) = tables
             parts = list(_Reader(schemas[table], time_zone).conjuncts(text))
-            found[table].append(" AND ".join(dict.fromkeys(parts)))
-    return [_either(filters) for filters in found]
+            filters_by_table[table].append(" AND ".join(dict.fromkeys(parts)))
+    return [_either(filters) for filters in filters_by_table]
 
 
 def _either(filters: Sequence[str]) -> str | None:
@@ -189,7 +189,7 @@ def _bare(text: str) -> str:
     return text
 
 
-def proved(
+def implied_conditions(
     plan: str,
     word: str,
     conditions: Sequence[str | None],

@@ -1,4 +1,4 @@
-"""What a query needs of each of its tables, on a Spark Connect session, where plans are texts.
+"""Reads what a query needs of each of its tables on a Spark Connect session, where plans are texts.
 
 In place of each table stands a relation whose every column is made from a word of its own, drawn anew, by a function that
 Spark cannot compute before it runs; executing it fails. A column that Spark's optimizer removed has its word nowhere in
@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.spark.connect_conditions import conjectures, proved
+from delta_sharing_spark.spark.connect_conditions import conjectures, implied_conditions
 from delta_sharing_spark.spark.plan_needs import TableNeed
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _ROWS = 1 << 40
 
 
 class WordRelations:
-    """Relations to plan over.
+    """Makes relations to plan a query over.
 
     Args:
         spark: A Connect session.
@@ -72,7 +72,7 @@ class WordRelations:
 
         Args:
             frame: The query over the relations.
-            over: The query over others in their places.
+            over: Makes the query over other relations.
         """
         text = self._explained(frame)
         analyzed, _, physical = text.rpartition(_PHYSICAL)
@@ -100,7 +100,7 @@ class WordRelations:
 
         zone = self._spark.conf.get("spark.sql.session.timeZone") or "UTC"
         conjectured = conjectures(physical, self._word, self._schemas, zone)
-        return proved(physical, self._word, conjectured, plan_with)
+        return implied_conditions(physical, self._word, conjectured, plan_with)
 
     def _need(self, table: int, schema: Struct, physical: str, condition: str | None) -> TableNeed:
         needed = Struct(tuple(f for i, f in enumerate(schema.fields) if self._mark(table, i) in physical))
@@ -111,7 +111,7 @@ class WordRelations:
         return f"{self._word}t{table}c{column}z"
 
     def _explained(self, frame: Any) -> str:
-        """The frame's plans, in full."""
+        """The text of all of the frame's plans."""
         text = str(frame._explain_string(extended=True))
         if not _CUT.search(text):
             return text

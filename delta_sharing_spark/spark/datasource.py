@@ -1,4 +1,4 @@
-"""The ``deltaSharing`` data source: Spark's entrance, without reading logic of its own."""
+"""Registers as the ``deltaSharing`` data source of Spark, without reading logic of its own."""
 
 from __future__ import annotations
 
@@ -85,6 +85,6 @@ class DeltaSharingDataSource(DataSource):
         raise ConfigError(READ_ONLY)
 
     def _take_options(self) -> dict[str, str]:
-        """Move the options out: Spark pickles this instance into every task once a reader was made."""
+        """Return the options and drop them from this instance, which Spark pickles into every task once a reader was made."""
         options, self.options = dict(self.options), {}
         return options

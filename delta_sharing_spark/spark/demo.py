@@ -1,4 +1,4 @@
-"""The demonstration: a sharing server on loopback with a sample share, read by Spark as a user would."""
+"""Runs the demonstration: a sharing server on loopback with a sample share, read by Spark as a user would."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ OLDEST_JAVA = 17
 
 
 def run(out: TextIO, *, trips: int) -> None:
-    """Write the sample, share it, read it, and say on ``out`` what was done.
+    """Write the sample, share it and read it; narrate each step on ``out``.
 
     Args:
-        out: Where the narration goes; Spark shows rows on standard output.
+        out: Receives the narration; Spark shows rows on standard output.
         trips: Rows of the large table.
 
     Raises:
@@ -127,7 +127,7 @@ def _aggregate(out: TextIO, server: SharingServer, trips: DataFrame, table: Samp
 
 @contextmanager
 def _spark(log: Path) -> Iterator[SparkSession]:
-    """A local session whose workers run this interpreter; what its JVM writes is shown if something fails."""
+    """A local session whose workers run this interpreter; its JVM's output is shown if something fails."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python()
     warnings.filterwarnings("ignore", module="pyspark")
     sys.stderr.flush()
@@ -165,10 +165,10 @@ def _session() -> SparkSession:
 
 
 def check_java() -> None:
-    """See that there is a Java for Spark.
+    """Check that there is a Java for Spark.
 
     Raises:
-        ConfigError: There is none, or it is too old; with the line that installs one.
+        ConfigError: There is no Java, or it is too old; the message has the line that installs one.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
@@ -193,8 +193,8 @@ def _java_version(java: str) -> int | None:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    return int(match[1]) if match else None
 
 
 def _say(out: TextIO, line: str) -> None:

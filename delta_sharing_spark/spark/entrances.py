@@ -1,4 +1,4 @@
-"""How our errors leave a Spark worker: as their message, without the frames of the worker and of this package.
+"""Lets our errors leave a Spark worker as their message, without the frames of the worker and of this package.
 
 Spark sends the driver a worker's whole traceback as the message of its own exception. Fifty lines of frames bury the
 one line that says what to do, so the methods that Spark calls are marked with :func:`entrance`.
@@ -36,7 +36,7 @@ READ_ONLY = (
 
 
 def entrance(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Mark a method that Spark calls: a ``DeltaSharingError`` leaves it, or the iterator it returns, without frames."""
+    """Mark a method that Spark calls, so that a ``DeltaSharingError`` leaves it, or the iterator it returns, without frames."""
 
     @functools.wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:

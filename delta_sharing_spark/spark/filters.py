@@ -1,4 +1,4 @@
-"""Filters that Spark offers, as a condition to prune by. Spark applies them all the same, so leaving one out is right."""
+"""Makes a condition to prune by of the filters that Spark offers. Spark applies them all the same, so any may be left out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LIKE = {"StringStartsWith": ("", "%"), "StringEndsWith": ("%", ""), "StringCont
 
 
 class PushedFilters:
-    """What a reader has as ``pushFilters``, callable by Spark with its conf on and no error with its conf off.
+    """The ``pushFilters`` of a reader, which Spark calls with its conf on, and which is no error with its conf off.
 
     Spark takes a reader that overrides ``pushFilters`` for one that cannot do without, and fails every query while the
     conf is off. The test is on ``__func__``, which this therefore shares with the base class.
@@ -43,13 +43,13 @@ class PushedFilters:
         self.__func__ = getattr(DataSourceReader, "pushFilters", None)
 
     def __call__(self, filters: list[Any]) -> Iterable[Any]:
-        """Note the filters; all of them are returned as not applied."""
+        """Keep the filters, and return all of them as not applied."""
         self._take(list(filters))
         return filters
 
 
 def to_expression(filters: Iterable[Any], schema: Struct, time_zone: str) -> Expression | None:
-    """The conjunction of the filters that the language of ``where`` can say; None if there are none."""
+    """The conjunction of the filters that ``where`` can express; None if there are none."""
     from delta_sharing_spark.predicates.sql import parse_where
     from delta_sharing_spark.predicates.tree import conjunction
 
@@ -67,7 +67,7 @@ def to_expression(filters: Iterable[Any], schema: Struct, time_zone: str) -> Exp
 
 
 def _text(offered: Any) -> str | None:
-    """A filter as SQL; None for what cannot be said exactly."""
+    """A filter as SQL; None if it cannot be expressed exactly."""
     kind = type(offered).__name__
     if kind == "Not":
         inner = _text(offered.child)

@@ -1,4 +1,4 @@
-"""Warnings, once per process, where credentials go to Spark Connect as options: its event log shows options in clear.
+"""Warns, once per process, when credentials go to Spark Connect as options: its event log shows options in clear.
 
 Where the client has this package, it warns. Else (``spark.read`` of a client that has PySpark alone) the server's
 worker does, in the server's log: a client cannot be told anything by a data source that does not fail.
@@ -35,7 +35,7 @@ def warn_of_inline_secrets(spark: Any, options: Mapping[str, str]) -> None:
 
 
 def log_inline_secrets(options: Mapping[str, str]) -> None:
-    """In a worker on the driver: log it if ``options`` hold a secret and the session is one of Connect.
+    """In a worker on the driver: log a warning if ``options`` hold a secret and the session is one of Connect.
 
     Spark names each Connect session's artifacts in the environment of its workers; a classic session's are the default.
     """

@@ -1,4 +1,4 @@
-"""Which way a shared table comes into Spark: Spark's own Parquet reader (the native lane), or the Python data source."""
+"""Chooses how Spark reads a shared table: by its own Parquet reader (the native lane), or by the Python data source."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ MANY_FILES = 100
 
 
 def frame_of(scan: Scan, spark: SparkSession, engine: str | None = None) -> DataFrame:
-    """A scan as a DataFrame, by the engine asked for, the client's by default.
+    """A scan as a DataFrame, read by ``engine``, the client's by default.
 
-    Where the native lane does not fit the table or the session, the Python source reads; the log says why.
+    Where the native lane cannot read the table or the session, the Python source reads; the log says why.
 
     Raises:
         OptionError: An unknown engine.
@@ -60,13 +60,13 @@ def frame_of(scan: Scan, spark: SparkSession, engine: str | None = None) -> Data
 def native_frames(
     spark: SparkSession, scans: Sequence[Scan], engine: str, conditions: Callable[[], Sequence[str | None]]
 ) -> list[DataFrame] | None:
-    """Scans of one query as DataFrames of the native lane; None where it does not fit the session, or one of them.
+    """The scans of one query as DataFrames of the native lane; None where the session or one of them cannot use it.
 
     Args:
         spark: A classic or Connect session.
-        scans: What the query reads.
+        scans: The scans that the query reads.
         engine: The engine asked for.
-        conditions: Tells what every row that the query needs of each scan fulfils. It is asked where a scan has many
+        conditions: Gives the condition that every row the query needs of each scan fulfils. It is called where a scan has many
             files, to leave out some; Spark's own reader prunes everything else by itself.
 
     Raises:
@@ -81,24 +81,24 @@ def native_frames(
         raise ConfigError(f"engine='native' cannot read in this session: {reach.reason}; use engine='auto' or 'python'")
     why = _unfit(reach, engine)
     frames: dict[tuple[str, str | None], DataFrame] = {}
-    found = []
+    query_frames = []
     try:
         for place, scan in enumerate(scans if why is None else ()):
             plan, condition = _planned(scan, place, conditions)
             key = repr((str(scan.table), sorted(scan.options.items()))), condition
             if key not in frames:
                 frames[key] = planned_frame(spark, plan, reach)
-            found.append(frames[key])
+            query_frames.append(frames[key])
     except StepAsideError as reason:
         why = f"{scan.table}: {reason}"
     if why is not None:
         _log.log(logging.WARNING if engine == "native" else logging.INFO, "query: Python data source (%s)", why)
         return None
-    return found
+    return query_frames
 
 
 def _planned(scan: Scan, place: int, conditions: Callable[[], Sequence[str | None]]) -> tuple[NativePlan, str | None]:
-    """A scan's plan, and the condition by which files were left out of it."""
+    """A scan's plan, and the condition by which files were left out of the plan."""
     opener, load = scan.opened()
     plan = None
     try:
@@ -125,7 +125,7 @@ def python_frame(scan: Scan, spark: SparkSession) -> DataFrame:
 
 
 def explain_engine(scan: Scan, spark: SparkSession, engine: str | None = None) -> str:
-    """Which lane a scan takes in a session, and why not the other."""
+    """The lane that a scan takes in a session, and why not the other."""
     engine = checked_engine(engine or scan.table.client.engine)
     if engine == "python":
         return "Python data source: engine='python'"
@@ -135,17 +135,17 @@ def explain_engine(scan: Scan, spark: SparkSession, engine: str | None = None) -
 
 
 def explain_engines(spark: SparkSession, scans: Sequence[Scan], engine: str) -> str:
-    """Which lane a query over scans takes in a session, in one line."""
+    """The lane that a query over scans takes in a session, in one line."""
     each = [(scan, explain_engine(scan, spark, engine)) for scan in scans]
     unfit = next((f"{text} ({scan.table})" for scan, text in each if not text.startswith("native")), None)
     return unfit or f"{each[0][1]}, which prunes; conditions leave out files where a table has more than {MANY_FILES}"
 
 
 def checked_engine(engine: str) -> str:
-    """The engine.
+    """``engine``, if there is such a one.
 
     Raises:
-        OptionError: It is none.
+        OptionError: There is no such engine.
     """
     if engine not in ENGINES:
         raise OptionError(f"engine={engine!r} is not known; use one of {', '.join(ENGINES)}")
@@ -153,7 +153,7 @@ def checked_engine(engine: str) -> str:
 
 
 def _unfit(reach: Reach, engine: str) -> str | None:
-    """Why a session does not take the native lane; None where it does."""
+    """Why a session does not use the native lane; None where it does."""
     if reach.host is None:
         return reach.reason
     if engine == "auto" and not reach.is_local:

@@ -1,4 +1,4 @@
-"""Loads of the shared tables of a query by the Python data source, each with just what the query needs of it."""
+"""Loads the shared tables of a query by the Python data source, each with only the columns and rows that the query needs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SharedReference:
-    """A shared table where a query mentions it.
+    """One mention of a shared table in a query.
 
     Attributes:
         name: The table.
-        scan: All of it that the client's own options let through, as of the version or moment of this mention.
+        scan: The scan of the table under the client's own options, as of the version or moment of this mention.
         options: Options of this mention: the version or the moment.
     """
 
@@ -37,7 +37,7 @@ class SharedReference:
 
     @property
     def schema(self) -> Struct:
-        """Its columns."""
+        """The table's columns."""
         return self.scan.schema
 
 
@@ -45,7 +45,7 @@ class Frames:
     """Loads of shared tables; mentions that need the same share one.
 
     Args:
-        client, spark: Who reads, and where.
+        client, spark: The client whose tables are read, and the session that reads them.
         references: The tables of a query.
     """
 
@@ -55,11 +55,11 @@ class Frames:
         self._loaded: dict[tuple[tuple[str, str], ...], DataFrame] = {}
 
     def whole(self, reference: SharedReference) -> DataFrame:
-        """All of a table."""
+        """A load of all of a table."""
         return self._load(self._options(reference))
 
     def narrowed(self, reference: SharedReference, need: TableNeed) -> DataFrame:
-        """A table with what a query needs of it; other columns are NULL."""
+        """A load of the part of a table that a query needs; other columns are NULL."""
         options = self._options(reference)
         if need.columns is None:
             return self._load(options)
@@ -73,10 +73,10 @@ class Frames:
         return _filled(self._load(options), reference.schema, need.columns)
 
     def _options(self, reference: SharedReference) -> dict[str, str]:
-        given = self._client.options_for(reference.name)
+        client_options = self._client.options_for(reference.name)
         replaced = {"where", "columns", *(name.lower() for name in reference.options)}
-        kept = {name: value for name, value in given.items() if name.lower() not in replaced}
-        own = {name.lower(): value for name, value in given.items() if name.lower() in ("where", "columns")}
+        kept = {name: value for name, value in client_options.items() if name.lower() not in replaced}
+        own = {name.lower(): value for name, value in client_options.items() if name.lower() in ("where", "columns")}
         return {**kept, **own, **reference.options}
 
     def _load(self, options: dict[str, str]) -> DataFrame:
@@ -100,7 +100,7 @@ def sent_condition(client: SharingClient, need: TableNeed) -> str | None:
 
 
 def column_paths(table: Struct, needed: Struct) -> list[str]:
-    """The needed columns as the option ``columns`` takes them, narrowed structs by their fields."""
+    """The needed columns as the option ``columns`` takes them; narrowed structs are named by their fields."""
     paths = []
     for column in needed.fields:
         whole = table.find(column.name)
@@ -112,7 +112,7 @@ def column_paths(table: Struct, needed: Struct) -> list[str]:
 
 
 def _filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
-    """The table's columns, those that are not needed as NULLs."""
+    """The table's columns, with NULLs in those that are not needed."""
     if needed == table:
         return frame
     types = _spark_schema(table).fields

@@ -1,4 +1,4 @@
-"""The native lane: a load as a DataFrame of Spark's own Parquet reader, which reads from the gateway in this process."""
+"""Makes DataFrames of the native lane: Spark's own Parquet reader, which reads from the gateway in this process."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class Reach:
     """Whether a session's executors reach a gateway in this process.
 
     Attributes:
-        host: The address to bind; None where there is none.
-        reason: Why, or why not.
+        host: The address to bind; None where executors cannot reach one.
+        reason: Why they can or cannot.
         is_local: Whether the executors are on this machine.
     """
 
@@ -97,7 +97,7 @@ def native_frame(spark: SparkSession, scan: Scan, reach: Reach) -> tuple[DataFra
     """A scan as a DataFrame that Spark's own reader reads.
 
     Raises:
-        StepAsideError: The lane does not fit the load, or the session.
+        StepAsideError: The native lane cannot read the load, or not in this session.
         DeltaSharingError: The load cannot be planned.
     """
     if reach.host is None:
@@ -111,7 +111,7 @@ def planned_frame(spark: SparkSession, plan: NativePlan, reach: Reach) -> DataFr
     """A plan as a DataFrame, in a session that reaches this process.
 
     Raises:
-        StepAsideError: The lane does not fit the session, or the load's condition.
+        StepAsideError: The native lane cannot read in this session, or not under the load's condition.
     """
     condition = None
     if plan.predicate is not None:
@@ -138,7 +138,7 @@ def planned_frame(spark: SparkSession, plan: NativePlan, reach: Reach) -> DataFr
 
 
 def release(plan: NativePlan) -> None:
-    """Let a plan go: DataFrames over it fail from now on, and say so."""
+    """Stop serving a plan: DataFrames over it fail from now on, with an error that says so."""
     with _gateways_lock:
         gateways = list(_gateways.values())
     for gateway in gateways:
@@ -166,7 +166,7 @@ def _relation(spark: SparkSession, plan: NativePlan, address: str) -> DataFrame:
 
 
 def _rows(frame: DataFrame, plan: NativePlan) -> DataFrame:
-    """The table's rows: without the deleted, with partition values; all columns that the load needs."""
+    """The table's rows with all columns that the load needs: deleted rows left out, partition values filled in."""
     if plan.has_vectors:
         frame = frame.where(F.col(f"`{plan.deletion_column}`").isNull())
     partitioned = {f.name: place for place, f in enumerate(plan.partition_columns)}
@@ -191,7 +191,7 @@ def _partition_value(field: Field, place: int, plan: NativePlan) -> Any:
 
 
 def _narrowed(field: Field, plan: NativePlan) -> Any:
-    """A column of the output; a struct of which ``where`` needs more fields than the output has is built anew."""
+    """A column of the output; a struct is built anew if ``where`` needs more of its fields than the output has."""
     have = plan.spec.full_schema.find(field.name)
     assert have is not None
     column = F.col(quoted(field.name))
@@ -220,7 +220,7 @@ def _metadata(field: Field) -> dict[str, Any]:
 
 
 def _without_field_ids(schema: Struct) -> Struct:
-    """Spark would find columns by these, in a session that says so."""
+    """The schema without field ids, by which Spark would find columns in sessions so configured."""
     from delta_sharing_spark.schema.types import with_metadata
 
     return with_metadata(schema, lambda key: key != _FIELD_ID)
@@ -232,7 +232,7 @@ def quoted(name: str) -> str:
 
 
 def _end_of(spark: SparkSession) -> Callable[[], bool]:
-    """Whether a session has ended, without asking the JVM."""
+    """Returns a test of whether a session has ended, which does not ask the JVM."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         return lambda: bool(spark.is_stopped) or _is_stopped(SparkContext._active_spark_context)  # type: ignore[attr-defined]
     context = spark.sparkContext
@@ -266,7 +266,7 @@ class ExecutorPeers:
         self._asked = 0.0
 
     def __call__(self, connection: socket.socket) -> bool:
-        """Whether a connection may ask; executors that came later are looked for, every few seconds at most."""
+        """Whether a connection is admitted; executors that were added later are looked up, every few seconds at most."""
         address = str(connection.getpeername()[0])
         if address == connection.getsockname()[0]:
             return is_own_process(connection)
@@ -283,7 +283,7 @@ def _executor_addresses() -> frozenset[str]:
     addresses: set[str] = set()
     for executor in context._jsc.sc().statusTracker().getExecutorInfos():
         with suppress(OSError):
-            addresses.update(str(found[4][0]) for found in socket.getaddrinfo(executor.host(), None))
+            addresses.update(str(info[4][0]) for info in socket.getaddrinfo(executor.host(), None))
     return frozenset(addresses)
 
 

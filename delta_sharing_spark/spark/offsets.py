@@ -1,4 +1,4 @@
-"""Stream offsets as Spark stores them: stable, versioned JSON, checked before they are believed."""
+"""Reads and writes stream offsets as Spark stores them: stable, versioned JSON, which is checked when it is read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INITIAL: dict[str, Any] = {"sourceVersion": SOURCE_VERSION, "initial": True}
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """A position, where the stream began, and what the order of files within a version depends on."""
+    """A stream's position, its first position, and the identity that the order of files within a version depends on."""
 
     position: Position
     first: Position

@@ -1,7 +1,7 @@
-"""Filters of Spark's plans as conditions of ``where``.
+"""Turns filters of Spark's plans into conditions of ``where``.
 
 A filter is read from the tree of expressions that Spark planned, with the types it resolved, never from a text: a node
-that is not known here is left to Spark. Every condition that comes out is parsed by ``where`` before it is believed.
+that is not known here is left to Spark. Every condition made here is parsed by ``where`` before it is used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SLACK = timedelta(days=1)
 
 
 class _Unreadable(Exception):
-    """An expression that ``where`` has no words for."""
+    """``where`` cannot express this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +71,32 @@ def _child(parent: Callable[[], Any], index: int) -> Callable[[], Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What of a scan's filters ``where`` may carry.
+class ScanConditions:
+    """The part of a scan's filters that ``where`` can express.
 
     Attributes:
         conditions: Conditions that no needed row fails.
-        left: What is left to Spark alone, with the reason.
+        left: Filters that are left to Spark alone, with the reason.
     """
 
     conditions: tuple[str, ...]
     left: tuple[str, ...]
 
 
-def read_filters(filters: Sequence[Any], schema: Struct, time_zone: str, *, clock: bool) -> Reading:
+def read_filters(filters: Sequence[Any], schema: Struct, time_zone: str, *, follows_clock: bool) -> ScanConditions:
     """The conditions that a scan's filters (of the JVM) give.
 
     Args:
-        filters: Conjuncts.
+        filters: The conjuncts.
         schema: The table's columns.
         time_zone: The zone in which the load reads ``where``.
-        clock: Some bounds follow the clock: lower bounds in time are widened, what else speaks of times is left out.
+        follows_follows_clock: Whether some bounds follow the clock: then lower bounds in time are widened, and other conditions on times left out.
     """
     conditions: list[str] = []
     left: list[str] = []
     for java in filters:
         try:
-            text, exact = _Renderer(schema, time_zone, clock).positive(node_of(java))
+            text, exact = _Renderer(schema, time_zone, follows_clock).positive(node_of(java))
         except (_Unreadable, DeltaSharingError) as reason:
             left.append(f"{java.sql()}: {reason}")
             continue
@@ -104,7 +104,7 @@ def read_filters(filters: Sequence[Any], schema: Struct, time_zone: str, *, cloc
             left.append(f"{java.sql()}: in part only")
         if text not in conditions:
             conditions.append(text)
-    return Reading(tuple(_without_implied(conditions)), tuple(left))
+    return ScanConditions(tuple(_without_implied(conditions)), tuple(left))
 
 
 def _without_implied(conditions: Sequence[str]) -> Iterator[str]:
@@ -116,8 +116,8 @@ def _without_implied(conditions: Sequence[str]) -> Iterator[str]:
             yield condition
 
 
-def either(scans: Sequence[Reading]) -> tuple[str | None, tuple[str, ...]]:
-    """The condition of rows that any of a table's scans needs (None if one needs all), and what is left to Spark."""
+def either(scans: Sequence[ScanConditions]) -> tuple[str | None, tuple[str, ...]]:
+    """The condition of rows that any of a table's scans needs (None if one needs all), and the filters left to Spark."""
     left = tuple(dict.fromkeys(text for scan in scans for text in scan.left))
     if not scans or not all(scan.conditions for scan in scans):
         return None, left
@@ -128,16 +128,16 @@ def either(scans: Sequence[Reading]) -> tuple[str | None, tuple[str, ...]]:
 
 
 class _Renderer:
-    """One filter in the words of ``where``."""
+    """Writes one filter as a condition of ``where``."""
 
-    def __init__(self, schema: Struct, time_zone: str, clock: bool) -> None:
-        self._schema, self._time_zone, self._clock = schema, time_zone, clock
+    def __init__(self, schema: Struct, time_zone: str, follows_clock: bool) -> None:
+        self._schema, self._time_zone, self._follows_clock = schema, time_zone, follows_clock
 
     def positive(self, node: Node) -> tuple[str, bool]:
         """A condition that is true of every row of which the filter is, and whether it is the filter itself.
 
         Raises:
-            _Unreadable, PredicateError: There is none.
+            _Unreadable, PredicateError: There is no such condition.
         """
         if node.kind == "And":
             parts = []
@@ -157,7 +157,7 @@ class _Renderer:
         if node.kind == "Or":
             (left, left_exact), (right, right_exact) = (self.positive(child) for child in node.children)
             return f"({left} OR {right})", left_exact and right_exact
-        if self._clock and any(n.kind == "Literal" and _type(n) in _TEMPORAL for n in node.walk()):
+        if self._follows_clock and any(n.kind == "Literal" and _type(n) in _TEMPORAL for n in node.walk()):
             node = _widened(node)
         text = self._condition(node)
         parse_where(text, self._schema, time_zone=self._time_zone)
@@ -194,7 +194,7 @@ class _Renderer:
     def _in_set(self, node: Node) -> str:
         """A long IN: JSON leaves its values out, and Spark's SQL of times is in the session's zone."""
         value = node.children[0]
-        if _type(value) in ("timestamp", "timestamp_ntz", "date") and self._clock:
+        if _type(value) in ("timestamp", "timestamp_ntz", "date") and self._follows_clock:
             raise _Unreadable("a list of times may follow the clock")
         if _type(value) == "timestamp":
             micros = str(node.java().hset().mkString(",")).split(",")
@@ -242,10 +242,10 @@ class _Renderer:
 
 
 def _widened(node: Node) -> Node:
-    """A lower bound in time as it may be at any later moment.
+    """Widen a lower bound in time, so that it holds at any later moment.
 
     Raises:
-        _Unreadable: It is no lower bound.
+        _Unreadable: The node is no lower bound.
     """
     if node.kind in ("GreaterThan", "GreaterThanOrEqual") and node.children[1].kind == "Literal":
         column, literal = node.children
@@ -276,7 +276,7 @@ def _path(node: Node) -> list[str]:
 
 
 def _uncast(node: Node) -> Node:
-    """What a cast to a wider number is made of: ``where`` compares numbers of different types exactly."""
+    """The operand of a cast to a wider number, which ``where`` does not need to compare numbers of different types exactly."""
     if node.kind != "Cast":
         return node
     source, target = str(_type(node.children[0])), str(_type(node))

@@ -1,4 +1,4 @@
-"""Whether a plan depends on the moment at which it is planned.
+"""Finds out how a plan depends on the moment at which it is planned.
 
 Spark computes ``current_date()`` and its like when a plan is optimized, and each action on a data frame may optimize it
 anew: what one optimized plan needs must hold for those of later moments too.
@@ -44,13 +44,13 @@ def moment_of(analyzed: Sequence[dict[str, Any]]) -> Moment:
 
     Every use of the clock must be known: it bounds a column in a filter, or it stands in the result's columns.
     """
-    worst = _plan(_tree(iter(analyzed)), result=True)
+    worst = _plan(_tree(iter(analyzed)), is_result=True)
     chosen = any(_kind(row) in _CHOICES for row in _rows(analyzed))
     return Moment.NOTHING if worst is Moment.COLUMNS and chosen else worst
 
 
 def _rows(value: Any) -> Iterator[dict[str, Any]]:
-    """Every plan and expression within."""
+    """Every plan and expression within a value."""
     if isinstance(value, dict):
         if "class" in value:
             yield value
@@ -81,7 +81,7 @@ class _Tree:
             yield from child.walk()
 
     def is_timed(self) -> bool:
-        """Whether something of it, plans of subqueries aside, is known at the moment of planning only."""
+        """Whether part of it, apart from plans of subqueries, is known only at the moment of planning."""
         return any(tree.kind in _CLOCK or tree.kind.startswith("Current") for tree in self.walk())
 
     def has_column(self) -> bool:
@@ -99,17 +99,19 @@ def _tree(rows: Iterator[dict[str, Any]]) -> _Tree:
     return _Tree(row, children)
 
 
-def _plan(plan: _Tree, *, result: bool) -> Moment:
-    """The dependence of a plan; ``result`` if its columns are those of the whole query."""
-    worst = max((_plan(child, result=result and plan.kind in _THROUGH) for child in plan.children), default=Moment.ANY)
+def _plan(plan: _Tree, *, is_result: bool) -> Moment:
+    """The dependence of a plan; ``is_result`` if its columns are those of the whole query."""
+    worst = max(
+        (_plan(child, is_result=is_result and plan.kind in _THROUGH) for child in plan.children), default=Moment.ANY
+    )
     for name, value in plan.row.items():
         for rows in _expressions(value):
             tree = _tree(iter(rows))
             for inner in tree.walk():
                 if inner.row.get("plan"):
-                    worst = max(worst, _plan(_tree(iter(inner.row["plan"])), result=False))
+                    worst = max(worst, _plan(_tree(iter(inner.row["plan"])), is_result=False))
             if tree.is_timed():
-                worst = max(worst, _use(plan.kind, name, tree, result))
+                worst = max(worst, _use(plan.kind, name, tree, is_result))
     return worst
 
 
@@ -123,10 +125,10 @@ def _expressions(value: Any) -> Iterator[list[dict[str, Any]]]:
                 yield from _expressions(inner)
 
 
-def _use(plan: str, name: str, tree: _Tree, result: bool) -> Moment:
+def _use(plan: str, name: str, tree: _Tree, is_result: bool) -> Moment:
     if plan in ("Filter", "Join") and name == "condition":
         return _condition(tree)
-    if result and name in ("projectList", "aggregateExpressions") and _is_plain(tree):
+    if is_result and name in ("projectList", "aggregateExpressions") and _is_plain(tree):
         return Moment.ANY
     return Moment.NOTHING
 
@@ -144,14 +146,14 @@ def _condition(tree: _Tree) -> Moment:
 
 
 def _is_plain(tree: _Tree) -> bool:
-    """Whether the moment's value goes only through functions that choose nothing by it."""
+    """Whether the moment's value passes only through functions that choose nothing by it."""
     if not tree.is_timed() or tree.kind in _CLOCK:
         return True
     return tree.kind in _PLAIN and all(_is_plain(child) for child in tree.children)
 
 
 def _is_steady(tree: _Tree) -> bool:
-    """Whether it is the moment, moved or cut by constants."""
+    """Whether the expression is the moment, moved or truncated by constants."""
     if tree.kind in _CLOCK:
         return True
     if tree.kind not in _STEADY or (tree.kind == "Cast" and tree.row.get("dataType") not in _TIMES):

@@ -1,4 +1,4 @@
-"""What a query needs of one of its tables."""
+"""Defines the columns and rows that a query needs of one of its tables."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from delta_sharing_spark.schema.types import Struct
 
 @dataclass(frozen=True, slots=True)
 class TableNeed:
-    """What a query needs of one table.
+    """The columns and rows that a query needs of one table.
 
     Attributes:
         columns: The columns, structs narrowed to their fields; None for all.
         where: A condition in the language of ``where`` that every needed row fulfils; None if there is none.
         left: Conditions that are left to Spark, with the reasons.
-        reason: Why it is not less, or what else there is to say.
+        reason: Why it is not less, or another remark for ``explain``.
     """
 
     columns: Struct | None = None

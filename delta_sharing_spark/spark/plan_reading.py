@@ -1,4 +1,4 @@
-"""What a query needs of each of its tables, read from the plan that Spark makes for it on a classic session.
+"""Reads what a query needs of each of its tables from the plan that Spark makes for it on a classic session.
 
 In place of each table the query is planned over a relation of the table's schema, whose one file nothing can read: whatever
 executes a query meanwhile fails, and nothing is guessed from it. Spark prunes the relation's columns and moves the query's
@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from delta_sharing_spark.schema.project import merge
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import DataType, Field, Struct, parse_schema
-from delta_sharing_spark.spark.plan_conditions import Reading, either, read_filters
+from delta_sharing_spark.spark.plan_conditions import ScanConditions, either, read_filters
 from delta_sharing_spark.spark.plan_moments import Moment, moment_of
 from delta_sharing_spark.spark.plan_needs import TableNeed
 
@@ -74,7 +74,7 @@ class PlanningRelations:
 
         Args:
             frame: The query over the relations; nothing of it is executed.
-            over: Not used: this plan tells all.
+            over: Not used: this plan holds all that is needed.
         """
         execution = frame._jdf.queryExecution()
         moment = self._moment(execution.analyzed())
@@ -106,16 +106,16 @@ class PlanningRelations:
         columns = Struct(())
         for scan in scans:
             columns = merge(columns, _needed(schema, parse_schema(scan.requiredSchema().json())))
-        ordered = Struct(tuple(found for f in schema.fields if (found := columns.find(f.name))))
+        ordered = Struct(tuple(column for f in schema.fields if (column := columns.find(f.name))))
         if moment is Moment.COLUMNS:
             return TableNeed(ordered, reason="conditions may follow the current moment")
         where, left = either([self._reading(scan, schema, moment) for scan in scans])
         return TableNeed(ordered, where, left)
 
-    def _reading(self, scan: Any, schema: Struct, moment: Moment) -> Reading:
+    def _reading(self, scan: Any, schema: Struct, moment: Moment) -> ScanConditions:
         filters = scan.dataFilters()
         each = [filters.apply(i) for i in range(filters.size())]
-        return read_filters(each, schema, self._zone, clock=moment is Moment.BOUNDS)
+        return read_filters(each, schema, self._zone, follows_clock=moment is Moment.BOUNDS)
 
 
 def _plans(plan: Any) -> Iterator[Any]:

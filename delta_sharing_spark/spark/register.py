@@ -1,4 +1,4 @@
-"""Registration for sessions where Spark does not find the data source by itself, and for servers that lack the package."""
+"""Registers the data source with sessions that do not find it, and sends the package to Connect servers that lack it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _is_connect(spark: SparkSession) -> bool:
 
 
 def _provide(spark: Any) -> None:
-    """Make sure, once a session, that the server's Python can import the package."""
+    """Make sure, once for each session, that the server's Python can import the package."""
     if spark.session_id in _provided:
         return
     missing = _missing(spark)
@@ -99,7 +99,7 @@ def _provide(spark: Any) -> None:
 
 
 def _missing(spark: Any) -> list[str]:
-    """Packages that the server's Python cannot find, by asking it."""
+    """The packages that the server's Python cannot find."""
     spark.dataSource.register(_probe())
     names = spark.read.format("deltaSharingProbe").load().columns
     return [name for name in names if name != "ready"]
@@ -107,7 +107,7 @@ def _missing(spark: Any) -> list[str]:
 
 def _probe() -> type[DataSource]:
     """A data source whose columns name what is missing. Pickled by value: the server cannot import it from here."""
-    wanted = (*_REQUIRED, *_PACKAGES)
+    required = (*_REQUIRED, *_PACKAGES)
 
     def source_name(cls: type) -> str:
         return "deltaSharingProbe"
@@ -115,7 +115,7 @@ def _probe() -> type[DataSource]:
     def schema(self: DataSource) -> str:
         from importlib.util import find_spec
 
-        missing = [package for package in wanted if find_spec(package) is None]
+        missing = [package for package in required if find_spec(package) is None]
         return ", ".join(f"{package} int" for package in missing or ["ready"])
 
     members = {"name": classmethod(source_name), "schema": schema, "__module__": "__main__"}

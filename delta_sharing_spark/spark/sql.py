@@ -1,4 +1,4 @@
-"""Any Spark query over shared tables: each loaded with just what the query needs of it, the query itself left to Spark.
+"""Runs Spark queries over shared tables: loads of each table what the query needs, and leaves the query itself to Spark.
 
 A query is planned twice: over relations that stand in for its tables, from whose plan the needs are read, and over loads
 with just those needs. Columns that Spark's plan does not need are there as NULLs, so that the query's text still fits.
@@ -43,8 +43,8 @@ _Query = Callable[[Callable[[int], "DataFrame"]], "DataFrame"]
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """What a query needs of each of its tables, and its columns by name and type; no columns if all is needed."""
+class QueryNeeds:
+    """The needs of a query of each of its tables, and its own columns by name and type; no columns if all is needed."""
 
     needs: Sequence[TableNeed]
     columns: Sequence[tuple[str, str]] = ()
@@ -70,10 +70,10 @@ def query(client: SharingClient, spark: SparkSession, build: Build, engine: str 
 def _loaded(
     client: SharingClient, spark: SparkSession, references: Sequence[SharedReference], over: _Query, engine: str | None
 ) -> DataFrame:
-    """A query over loads of its tables: by Spark's own reader where it fits all, else with just what is needed."""
+    """A query over loads of its tables: by Spark's own reader where that can read all, else with only what is needed."""
 
     @cache
-    def planned() -> Planned:
+    def planned() -> QueryNeeds:
         return plan(client, spark, references, over)
 
     def conditions() -> list[str | None]:
@@ -125,14 +125,14 @@ def _explained(client: SharingClient, reference: SharedReference, need: TableNee
     return lines + [f"  left     {text}" for text in need.left]
 
 
-def plan(client: SharingClient, spark: SparkSession, references: Sequence[SharedReference], over: _Query) -> Planned:
-    """What a query needs of each of its shared tables; nothing of it is executed.
+def plan(client: SharingClient, spark: SparkSession, references: Sequence[SharedReference], over: _Query) -> QueryNeeds:
+    """Find what a query needs of each of its shared tables; nothing of it is executed.
 
     Raises:
         pyspark.errors.AnalysisException: Spark does not understand the query.
     """
     if not references:
-        return Planned([])
+        return QueryNeeds([])
     with _relations(client, spark) as relations:
         try:
             stand_ins = [relations.add(r.schema) for r in references]
@@ -140,24 +140,24 @@ def plan(client: SharingClient, spark: SparkSession, references: Sequence[Shared
                 _ = frame.schema  # Connect says now whether it has such a relation
         except PySparkException as error:
             reason = f"Spark cannot plan over its types ({_first_line(error)})"
-            return Planned([TableNeed(reason=reason) for _ in references])
+            return QueryNeeds([TableNeed(reason=reason) for _ in references])
         planned = over(stand_ins.__getitem__)
         try:
-            return Planned(relations.needs(planned, over), _described(planned))
+            return QueryNeeds(relations.needs(planned, over), _described(planned))
         except PySparkException as error:  # a stream among its tables, which Spark plans when it starts
             reason = f"Spark does not plan the query before it runs ({_first_line(error)})"
-            return Planned([TableNeed(reason=reason) for _ in references])
+            return QueryNeeds([TableNeed(reason=reason) for _ in references])
 
 
 def _relations(client: SharingClient, spark: SparkSession) -> AbstractContextManager[PlanningRelations | WordRelations]:
-    """What stands in for tables while a query is planned."""
+    """The relations that stand in for tables while a query is planned."""
     if is_connect(spark):
         return nullcontext(WordRelations(spark))
     return PlanningRelations(spark, _zone_of_loads(client))
 
 
-def _narrowed(frames: Frames, planned: Planned, over: _Query) -> DataFrame:
-    """The query over loads that have what it needs; over whole tables if its columns turn out others then."""
+def _narrowed(frames: Frames, planned: QueryNeeds, over: _Query) -> DataFrame:
+    """The query over loads of what it needs, or over whole tables if its columns would change otherwise."""
     references, needs = frames.references, planned.needs
     if all(need.columns is None for need in needs):
         return over(lambda i: frames.whole(references[i]))
@@ -179,16 +179,16 @@ def _described(frame: DataFrame) -> list[tuple[str, str]]:
 
 
 def _of_text(client: SharingClient, spark: SparkSession, text: str, args: Any) -> tuple[list[SharedReference], _Query]:
-    """The shared tables of a SQL text, and the text as a query over what stands in for them."""
+    """The shared tables of a SQL text, and the text as a query over other relations in their place."""
     require_query(spark, text)
     register(spark)
     double_quoted = _is_set(spark, "spark.sql.ansi.doubleQuotedIdentifiers") and _is_set(
         spark, "spark.sql.ansi.enabled"
     )
     tokens = tokens_of(text, double_quoted_names=double_quoted)
-    known = _Shared(client, spark.conf.get("spark.sql.session.timeZone") or "UTC")
+    catalog = _SharedTableCatalog(client, spark.conf.get("spark.sql.session.timeZone") or "UTC")
     mentions = table_references(text, tokens)
-    shared = [(mention, found) for mention in mentions if (found := known.find(mention)) is not None]
+    shared = [(mention, reference) for mention in mentions if (reference := catalog.find(mention)) is not None]
     names = [f"t{i}" for i in range(len(shared))]
     # Spark fills names in braces in only where there are some.
     spliced = with_frames(text, tokens, [mention for mention, _ in shared], names) if shared else text
@@ -196,7 +196,7 @@ def _of_text(client: SharingClient, spark: SparkSession, text: str, args: Any) -
     def over(frame_of: Callable[[int], DataFrame]) -> DataFrame:
         return _sql(spark, spliced, args, {name: frame_of(i) for i, name in enumerate(names)})
 
-    return [found for _, found in shared], over
+    return [reference for _, reference in shared], over
 
 
 def _sql(spark: SparkSession, text: str, args: Any, frames: Mapping[str, DataFrame]) -> DataFrame:
@@ -207,8 +207,8 @@ def _is_set(spark: SparkSession, conf: str) -> bool:
     return str(spark.conf.get(conf, "false")).lower() == "true"
 
 
-class _Shared:
-    """Which three-part names of a query are shared tables: those of the server's shares that it knows."""
+class _SharedTableCatalog:
+    """Finds the shared tables among the three-part names of a query: names in the server's shares that the server knows."""
 
     def __init__(self, client: SharingClient, time_zone: str) -> None:
         self._client, self._time_zone = client, time_zone
@@ -216,7 +216,7 @@ class _Shared:
         self._references: dict[object, SharedReference | None] = {}
 
     def find(self, mention: TableReference) -> SharedReference | None:
-        """The shared table that a name in a query means; None if it is another table."""
+        """The shared table of a mention; None if the name is another table's."""
         if self._shares is None:
             self._shares = {share.name.lower() for share in self._client.rest.list_shares()}
         if mention.name[0].lower() not in self._shares:
@@ -235,7 +235,7 @@ class _Shared:
         return self._references[key]
 
     def _moment(self, mention: TableReference) -> str:
-        """A moment of time travel, read in the session's zone."""
+        """The moment of a mention's time travel, read in the session's zone."""
         try:
             micros = timestamp_micros(str(mention.timestamp), self._time_zone)
         except ValueError:
@@ -256,7 +256,7 @@ def _reference(client: SharingClient, name: TableName, options: Mapping[str, str
 def _of_build(
     client: SharingClient, spark: SparkSession, build: Build
 ) -> tuple[list[SharedReference], _Query, str | None]:
-    """The shared tables that a function asks for, itself as a query, and why its tables must be loaded whole, if so.
+    """The shared tables that a function asks for, the function as a query, and why its tables must be loaded whole, if so.
 
     The function is called over tables that nothing can execute, twice: only if it makes the same of them both times,
     what it needs of them is what it needs at its next call.

@@ -1,4 +1,4 @@
-"""Whether a SQL text is a query, found by Spark's own parser, with nothing executed."""
+"""Checks that a SQL text is a query by Spark's own parser, without executing anything."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _parse(spark: Any, text: str) -> None:
 
 
 def _analyse_on_connect(spark: SparkSession, wrapped: str) -> None:
-    """Have a Connect server parse a text that can be nothing but a query; what analysis says does not matter yet."""
+    """Have a Connect server parse a text that can be nothing but a query; errors of analysis are ignored here."""
     try:
         spark.sql(wrapped)
     except ParseException:

@@ -1,4 +1,4 @@
-"""The stream reader: Spark's calls, translated into positions of a table's history."""
+"""Reads streams: translates Spark's calls into positions of a table's history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _StreamReader(DataSourceStreamReader):
-    """What every Spark version's reader shares. A task's copy holds nothing: splits carry what they need."""
+    """The common part of the readers for all Spark versions. A task's copy holds nothing: splits carry what they need."""
 
     def __init__(self, options: dict[str, str], schema: StructType, *, columns_chosen: bool) -> None:
         self._options = options
@@ -35,12 +35,12 @@ class _StreamReader(DataSourceStreamReader):
         return {}
 
     def initialOffset(self) -> dict[str, Any]:
-        """The constant every stream begins with."""
+        """The constant offset that every stream begins with."""
         return dict(INITIAL)
 
     @entrance
     def prepareForTriggerAvailableNow(self) -> None:
-        """Freeze the newest version."""
+        """Pin the newest version."""
         self._planner().pin_newest()
 
     @entrance
@@ -64,13 +64,13 @@ class _StreamReader(DataSourceStreamReader):
 
     @entrance
     def commit(self, end: dict[str, Any]) -> None:
-        """Let go of what the batch held."""
+        """Release what is kept for the batch."""
         if self._opened is not None and not is_initial(end):
             scan, planner = self._opened
             planner.forget(parse_offset(end, str(scan.table)).position)
 
     def stop(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self._opened = None
 
     def _advance(self, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class _StreamReader(DataSourceStreamReader):
         return offset
 
     def _remember(self, end: dict[str, Any]) -> None:
-        """Before 4.2 Spark passes no start to ``latestOffset``: the last batch's end is the next one's start."""
+        """Keep the last batch's end, which is the next one's start: before 4.2 Spark passes none to ``latestOffset``."""
 
     def _planner(self) -> StreamPlanner:
         return self._open()[1]
@@ -159,7 +159,7 @@ class _RememberingReader(_StreamReader):
         return self._advance(self._last_end, self._limits())
 
     def _limits(self) -> Limits:
-        """Only bounds that the user set: Trigger.AvailableNow is one batch here, which a default would cut short."""
+        """The bounds that the user set, without defaults: Trigger.AvailableNow is one batch here, which a default would cut short."""
         return self._stated_limits()
 
     def _remember(self, end: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ class _RememberingReader(_StreamReader):
 
 
 def make_stream_reader(options: dict[str, str], schema: StructType, *, columns_chosen: bool) -> DataSourceStreamReader:
-    """The reader for the running Spark version. ``columns_chosen``: the schema is the user's own choice of columns."""
+    """The reader for the running Spark version; ``columns_chosen`` says that the user chose the schema's columns."""
     if compat.ADMISSION_CONTROL:
         return _AdmissionReader(options, schema, columns_chosen=columns_chosen)
     return _RememberingReader(options, schema, columns_chosen=columns_chosen)

@@ -1,4 +1,4 @@
-"""The three-part table names in a SQL text. The rest of the text is Spark's business and is never read or regenerated."""
+"""Finds and replaces the three-part table names in a SQL text; the rest of the text is left to Spark unread."""
 
 from __future__ import annotations
 
@@ -55,35 +55,35 @@ class TableReference:
 
     Attributes:
         name: Catalog (or share), schema and table as written, without quotes.
-        start, end: Its place in the text, time travel included.
-        bare: Only a name may stand here, nothing in parentheses (``TABLE a.b.c``).
-        unaliased: It certainly has no alias, so that columns may be qualified by its schema and catalog.
+        start, end: Its offsets in the text, time travel included.
+        is_name_only: Whether only a name may stand here, nothing in parentheses (``TABLE a.b.c``).
+        has_no_alias: Whether it certainly has no alias, so that columns may be qualified by its schema and catalog.
         version, timestamp: The literals of VERSION AS OF and TIMESTAMP AS OF.
     """
 
     name: Name
     start: int
     end: int
-    bare: bool = False
-    unaliased: bool = False
+    is_name_only: bool = False
+    has_no_alias: bool = False
     version: str | None = None
     timestamp: str | None = None
 
 
 def tokens_of(text: str, *, double_quoted_names: bool = False) -> list[Token]:
-    """The text's tokens as Spark cuts them, comments left out, one of kind ``end`` last. Nothing is refused."""
+    """The text's tokens as Spark's lexer makes them, without comments, and one of kind ``end``. No text is refused."""
     tokens, position = [], 0
     while position < len(text):
         match = _TOKEN.match(text, position)
         assert match is not None
-        kind, found, start = str(match.lastgroup), match[0], position
+        kind, lexeme, start = str(match.lastgroup), match[0], position
         position = match.end()
         if kind == "comment":
             position = _end_of_comment(text, position)
         elif kind != "space":
-            if kind == "string" and found[0] == '"' and double_quoted_names:
+            if kind == "string" and lexeme[0] == '"' and double_quoted_names:
                 kind = "quoted"
-            tokens.append(Token(kind, found, start, found.upper() if kind == "word" else found))
+            tokens.append(Token(kind, lexeme, start, lexeme.upper() if kind == "word" else lexeme))
     return [*tokens, Token("end", "", len(text), "")]
 
 
@@ -105,15 +105,15 @@ def table_references(text: str, tokens: Sequence[Token]) -> list[TableReference]
     Raises:
         PredicateError: Time travel by anything but a literal.
     """
-    found = []
+    references = []
     position = 0
     while position < len(tokens) - 1:
         before = tokens[position - 1].word if position else ""
         chain, after = _name_at(tokens, position)
         if len(chain) == 3 and before in _BEFORE_TABLE and tokens[after].text not in (".", "("):
-            found.append(_reference(text, tokens, position, after, (chain[0], chain[1], chain[2])))
+            references.append(_reference(text, tokens, position, after, (chain[0], chain[1], chain[2])))
         position = after
-    return found
+    return references
 
 
 def _name_at(tokens: Sequence[Token], position: int) -> tuple[list[str], int]:
@@ -137,28 +137,31 @@ def _name_at(tokens: Sequence[Token], position: int) -> tuple[list[str], int]:
 
 
 def _reference(text: str, tokens: Sequence[Token], start: int, after: int, name: Name) -> TableReference:
-    bare = "TABLE" in (
+    is_name_only = "TABLE" in (
         tokens[start - 1].word,
         tokens[start - 2].word if tokens[start - 1].text == "(" and start > 1 else "",
     )
     end, version, timestamp = tokens[after - 1].end, None, None
-    at = after + 1 if tokens[after].word == "FOR" else after
-    if [t.word for t in tokens[at + 1 : at + 3]] == ["AS", "OF"] and tokens[at].word in _VERSION + _TIMESTAMP:
-        value = at + 3
-        if tokens[value].word in ("TIMESTAMP", "DATE") and tokens[at].word in _TIMESTAMP:
+    keyword = after + 1 if tokens[after].word == "FOR" else after
+    travel = tokens[keyword].word
+    if [t.word for t in tokens[keyword + 1 : keyword + 3]] == ["AS", "OF"] and travel in _VERSION + _TIMESTAMP:
+        value = keyword + 3
+        if tokens[value].word in ("TIMESTAMP", "DATE") and travel in _TIMESTAMP:
             value += 1
         literal = tokens[value]
         plain = literal.text[1:-1] if literal.kind == "string" else literal.text
-        numeric = literal.kind == "word" and plain.isdecimal() and tokens[at].word in _VERSION
+        numeric = literal.kind == "word" and plain.isdecimal() and travel in _VERSION
         if not (literal.kind == "string" or numeric) or "\\" in plain or not _ends_operand(tokens[value + 1]):
             raise PredicateError(
                 f"query, position {literal.start + 1}: time travel of {'.'.join(name)} takes a number or a string here; "
                 f"compute it first and write it as a literal",
                 position=literal.start,
             )
-        version, timestamp = (plain, None) if tokens[at].word in _VERSION else (None, plain)
+        version, timestamp = (plain, None) if travel in _VERSION else (None, plain)
         after, end = value + 1, literal.end
-    return TableReference(name, tokens[start].start, end, bare, tokens[after].word in _AFTER_TABLE, version, timestamp)
+    return TableReference(
+        name, tokens[start].start, end, is_name_only, tokens[after].word in _AFTER_TABLE, version, timestamp
+    )
 
 
 def _ends_operand(token: Token) -> bool:
@@ -173,9 +176,14 @@ def with_frames(text: str, tokens: Sequence[Token], references: Sequence[TableRe
     """
     edits: list[tuple[int, int, str]] = []
     for reference, frame in zip(references, frames, strict=True):
-        alias = f"{{{frame}}}" if reference.bare else f"({{{frame}}} AS {_quoted(reference.name[2])})"
+        alias = f"{{{frame}}}" if reference.is_name_only else f"({{{frame}}} AS {_quoted(reference.name[2])})"
         edits.append((reference.start, reference.end, alias))
-    unaliased = {tuple(p.lower() for p in r.name[at:]): r.name[2] for r in references if r.unaliased for at in (0, 1)}
+    unaliased = {
+        tuple(part.lower() for part in name): r.name[2]
+        for r in references
+        if r.has_no_alias
+        for name in (r.name, r.name[1:])
+    }
     edits += _qualifiers(tokens, unaliased, [(r.start, r.end) for r in references])
     pieces, position = [], 0
     for start, end, new in sorted(edits):

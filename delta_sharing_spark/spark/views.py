@@ -1,4 +1,4 @@
-"""Shared tables as temporary views, so that plain ``spark.sql`` reads them, pruned by Spark itself."""
+"""Makes temporary views of shared tables, so that plain ``spark.sql`` reads them, pruned by Spark itself."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class RegisteredView:
 
 
 @dataclass(frozen=True)
-class _Registered:
-    """What a view was made of, to be made again."""
+class _ViewSource:
+    """The arguments that a view was made with, to make it again."""
 
     client: SharingClient
     scan_options: Mapping[str, object]
@@ -48,7 +48,7 @@ class _Registered:
 
 
 #: The views of each session, by name: as many as were registered.
-_views: weakref.WeakKeyDictionary[Any, dict[str, _Registered]] = weakref.WeakKeyDictionary()
+_views: weakref.WeakKeyDictionary[Any, dict[str, _ViewSource]] = weakref.WeakKeyDictionary()
 _views_lock = threading.Lock()
 
 
@@ -62,7 +62,7 @@ def register_views(
     """See ``SharingClient.register``."""
     engine = checked_engine(engine or client.engine)
     named = _named(client, tables)
-    known = {view: _Registered(client, options, table, engine) for view, table in named.items()}
+    known = {view: _ViewSource(client, options, table, engine) for view, table in named.items()}
     strict = isinstance(tables, Mapping) or (tables is not None and not _is_share(tables))
     return _create(spark, known, strict)
 
@@ -82,7 +82,7 @@ def refresh_views(
     return _create(spark, {name: ours[name] for name in names}, strict=True)
 
 
-def _create(spark: SparkSession, views: Mapping[str, _Registered], strict: bool) -> Sequence[RegisteredView]:
+def _create(spark: SparkSession, views: Mapping[str, _ViewSource], strict: bool) -> Sequence[RegisteredView]:
     scans = {
         view: known.client.table(str(known.table)).scan(**known.scan_options)  # type: ignore[arg-type]  # the user's
         for view, known in views.items()
@@ -116,21 +116,21 @@ def _is_share(tables: object) -> bool:
 
 
 def _named(client: SharingClient, tables: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, TableName]:
-    """View names to tables.
+    """Map the names of views to tables.
 
     Raises:
-        AddressError: A name is no table's; two tables would have one view.
+        AddressError: A name is no table's, or two tables would have one view.
     """
     if isinstance(tables, Mapping):
         return {view: parse_table_name(table) for view, table in tables.items()}
     if tables is None or _is_share(tables):
         listed = client.list_all_tables(tables if isinstance(tables, str) else None)
-        found = [TableName(t.share, t.schema, t.name) for t in listed]
+        names = [TableName(t.share, t.schema, t.name) for t in listed]
     else:
-        found = [parse_table_name(t) for t in ([tables] if isinstance(tables, str) else tables)]
+        names = [parse_table_name(t) for t in ([tables] if isinstance(tables, str) else tables)]
     named: dict[str, TableName] = {}
     taken: dict[str, TableName] = {}
-    for table in found:
+    for table in names:
         view = re.sub(r"\W", "_", f"{table.schema}_{table.table}")
         other = taken.setdefault(view.lower(), table)
         if other != table:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
-from delta_sharing_spark.spark.connect_conditions import conjectures, proved
+from delta_sharing_spark.spark.connect_conditions import conjectures, implied_conditions
 
 P = Primitive
 TABLE = Struct(
@@ -78,13 +78,16 @@ def test_only_what_leaves_the_plan_as_it_is_is_believed() -> None:
             "(2)", "(7)"
         )
 
-    assert proved(plan(first, second), "wORD", ["a", None], plan_with) == ["a", None]
-    assert proved(plan(first, second), "wORD", ["a", "wrong"], plan_with) == ["a", None]
+    assert implied_conditions(plan(first, second), "wORD", ["a", None], plan_with) == ["a", None]
+    assert implied_conditions(plan(first, second), "wORD", ["a", "wrong"], plan_with) == ["a", None]
     assert asked == [["a", None], ["a", "wrong"], ["a", None]]
-    assert proved(plan(f"({ID} > 6)", second), "wORD", ["a", "wrong"], plan_with) == [None, None]
-    assert proved(plan(first, second), "wORD", [None, None], plan_with) == [None, None]
+    assert implied_conditions(plan(f"({ID} > 6)", second), "wORD", ["a", "wrong"], plan_with) == [None, None]
+    assert implied_conditions(plan(first, second), "wORD", [None, None], plan_with) == [None, None]
     assert len(asked) == 4
-    assert proved(plan(first, second), "wORD", ["a", None], lambda _: None) == [None, None]
-    assert proved(plan(first, second), "wORD", ["a", None], lambda _: "LocalTableScan <empty>") == [None, None]
+    assert implied_conditions(plan(first, second), "wORD", ["a", None], lambda _: None) == [None, None]
+    assert implied_conditions(plan(first, second), "wORD", ["a", None], lambda _: "LocalTableScan <empty>") == [
+        None,
+        None,
+    ]
     twice = plan(f"(({ID} > 5) AND ({ID} > 5))")
-    assert proved(plan(f"({ID} > 5)"), "wORD", ["a"], lambda _: twice) == [None]
+    assert implied_conditions(plan(f"({ID} > 5)"), "wORD", ["a"], lambda _: twice) == [None]

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
-from delta_sharing_spark.spark.plan_conditions import Reading, either, read_filters
+from delta_sharing_spark.spark.plan_conditions import ScanConditions, either, read_filters
 
 P = Primitive
 SCHEMA = Struct(
@@ -131,12 +131,12 @@ LEFT: dict[str, Expression] = {
 @pytest.mark.parametrize("name", CASES)
 def test_conditions(name: str) -> None:
     expression, text = CASES[name]
-    assert read_filters([expression], SCHEMA, "UTC", clock=False).conditions == (text,)
+    assert read_filters([expression], SCHEMA, "UTC", follows_clock=False).conditions == (text,)
 
 
 @pytest.mark.parametrize("name", LEFT)
 def test_what_is_not_known_is_left_to_spark(name: str) -> None:
-    reading = read_filters([LEFT[name], E("EqualTo", ID, FIVE)], SCHEMA, "UTC", clock=False)
+    reading = read_filters([LEFT[name], E("EqualTo", ID, FIVE)], SCHEMA, "UTC", follows_clock=False)
     assert reading.conditions == ("`id` = 5L",)
     assert len(reading.left) == 1
 
@@ -146,7 +146,7 @@ def test_beside_a_clock_only_lower_bounds_of_times_stay() -> None:
     filters = [E("GreaterThan", TS, NOON), E("GreaterThanOrEqual", DAY, day), E("LessThan", DAY, day), E("EqualTo", DAY, day),
                E("Not", E("GreaterThan", DAY, day)), E("InSet", DAY, sql="(t.day IN (DATE '2024-03-01'))"),
                E("Or", E("GreaterThan", DAY, day), E("EqualTo", ID, FIVE)), E("EqualTo", ID, FIVE)]  # fmt: skip
-    reading = read_filters(filters, SCHEMA, "UTC", clock=True)
+    reading = read_filters(filters, SCHEMA, "UTC", follows_clock=True)
     assert reading.conditions == (
         "`ts` > TIMESTAMP'2023-12-31 12:00:00Z'",
         "`day` >= DATE'2024-02-29'",
@@ -158,11 +158,18 @@ def test_beside_a_clock_only_lower_bounds_of_times_stay() -> None:
 
 def test_no_null_test_beside_a_comparison() -> None:
     filters = [E("IsNotNull", ID), E("IsNotNull", NAME), E("EqualTo", ID, FIVE), E("EqualNullSafe", NAME, NAME)]
-    assert read_filters(filters[:3], SCHEMA, "UTC", clock=False).conditions == ("`o``dd name` IS NOT NULL", "`id` = 5L")
+    assert read_filters(filters[:3], SCHEMA, "UTC", follows_clock=False).conditions == (
+        "`o``dd name` IS NOT NULL",
+        "`id` = 5L",
+    )
 
 
 def test_rows_of_any_scan_are_needed() -> None:
-    one, other, all_rows = Reading(("a = 1", "b = 2"), ()), Reading(("c = 3",), ("x: y",)), Reading((), ())
+    one, other, all_rows = (
+        ScanConditions(("a = 1", "b = 2"), ()),
+        ScanConditions(("c = 3",), ("x: y",)),
+        ScanConditions((), ()),
+    )
     assert either([one]) == ("a = 1 AND b = 2", ())
     assert either([one, other]) == ("(a = 1 AND b = 2) OR (c = 3)", ("x: y",))
     assert either([one, all_rows])[0] is None

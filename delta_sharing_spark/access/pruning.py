@@ -56,7 +56,7 @@ class FilePruner:
         """Whether every row of the remaining files passes ``where``; valid after all files were looked at."""
         if self._skipping is None:
             return True
-        return self._scan.pushed is None and self._skipping.decided
+        return self._scan.pushed is None and self._skipping.is_decided
 
     def non_pruning_conjuncts(self) -> tuple[str, ...]:
         """Parts of the conditions that no file can be skipped by."""

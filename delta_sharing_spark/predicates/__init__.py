@@ -1,1 +1,1 @@
-"""The exact language of where: parsed, hinted, skipped by, evaluated."""
+"""Implements the language of ``where`` exactly: parses it, sends it as hints, skips files by it, evaluates it."""

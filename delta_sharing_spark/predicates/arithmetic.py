@@ -1,4 +1,4 @@
-"""Arithmetic of literals as Spark 4 computes it under ANSI rules: numbers, dates and timestamps with intervals.
+"""Computes with literals as Spark 4 does under ANSI rules: numbers, dates and timestamps with intervals.
 
 What overflows, divides by zero or would be rounded to fewer digits than the operands have is refused.
 """
@@ -172,7 +172,7 @@ def _refuse_zero(divisor: Fraction | float) -> None:
         raise PredicateError("a division by zero")
 
 
-def _floating(op: str, a: float, b: float, single: bool) -> float:
+def _floating(op: str, a: float, b: float, is_single: bool) -> float:
     if op in ("/", "%"):
         _refuse_zero(b)
     elif op == "DIV":
@@ -180,7 +180,7 @@ def _floating(op: str, a: float, b: float, single: bool) -> float:
     if not (math.isfinite(a) and math.isfinite(b)):
         raise PredicateError("arithmetic with infinities and NaN is not part of the language of where")
     value = math.fmod(a, b) if op == "%" else {"+": a + b, "-": a - b, "*": a * b}[op] if op != "/" else a / b
-    if single and math.isfinite(value) and value:
+    if is_single and math.isfinite(value) and value:
         x, y = Fraction(a), Fraction(b)
         value = nearest_float32({"+": x + y, "-": x - y, "*": x * y}[op]) if op != "%" else value
     return value
@@ -222,7 +222,7 @@ def _digits(value: Literal) -> tuple[int, int]:
 
 
 def _moved(op: str, left: Literal, right: Literal, zone: Zone) -> Literal | None:
-    """A date or timestamp plus or minus an interval, a date plus or minus days, two intervals; None for others."""
+    """The sum or difference of a date or timestamp and an interval, a date and days, or two intervals; None for other operands."""
     if left.type in INTERVALS and right.type in INTERVALS:
         months = [v.type == INTERVAL_MONTH for v in (left, right)]
         if months[0] != months[1]:
@@ -246,7 +246,7 @@ def later(moment: Literal, amount: int, unit: DataType, zone: Zone) -> Literal:
     """A date or timestamp some time later; ``unit`` is the type of an interval, or an integer type for days.
 
     Raises:
-        PredicateError: Beyond what Spark's types hold, or what the time zone is known for.
+        PredicateError: The result is beyond what Spark's types hold, or the years the time zone is known for.
     """
     value, kind = int(_number(moment)), moment.type
     if kind == DATE and unit == INTERVAL_TIME:

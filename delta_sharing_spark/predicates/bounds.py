@@ -1,4 +1,4 @@
-"""Bounds of a column from a file's statistics (Delta protocol, "Per-file Statistics"), never too narrow.
+"""Reads bounds of a column, never too narrow, from a file's statistics (Delta protocol, "Per-file Statistics").
 
 Writers truncate strings and timestamps, round floats and decimals, leave NaN out; each reading here allows for that.
 """
@@ -34,7 +34,7 @@ _TRUNCATED = 31
 _UTC = Zone("UTC")
 
 
-def bounded(kind: DataType) -> bool:
+def has_bounds(kind: DataType) -> bool:
     """Whether bounds of this type are read at all."""
     return (
         isinstance(kind, Decimal)
@@ -44,14 +44,14 @@ def bounded(kind: DataType) -> bool:
 
 
 def lower(value: Any, kind: DataType) -> Any:
-    """A key that no value is below, from ``minValues``; None if that cannot be told."""
+    """A key that no value is below, from ``minValues``; None if there is none that is certain."""
     key = _bound(value, kind, False)
     # A minimum of NaN may be a writer's that compares by IEEE: it says nothing of the numbers beside the NaN.
     return None if kind in (FLOAT, DOUBLE) and key is not None and key >= domain(kind)[1] else key
 
 
 def upper(value: Any, kind: DataType) -> tuple[Any, Any]:
-    """Keys that no value, and no value but NaN, is above, from ``maxValues``; None where that cannot be told."""
+    """Two keys from ``maxValues``: one that no value is above, one that no value but NaN is above; None where none is certain."""
     key = _bound(value, kind, True)
     if kind in (FLOAT, DOUBLE):
         nan = domain(kind)[1]
@@ -59,29 +59,31 @@ def upper(value: Any, kind: DataType) -> tuple[Any, Any]:
     return key, key
 
 
-def _bound(value: Any, kind: DataType, up: bool) -> Any:
+def _bound(value: Any, kind: DataType, is_upper: bool) -> Any:
     if value is None:
         return None
     try:
         if kind == STRING:
-            return _string(value, up) if isinstance(value, str) else None
+            return _string(value, is_upper) if isinstance(value, str) else None
         if kind in BITS:
             return _integer(value)
         if kind == DATE:
             return date.fromisoformat(value).toordinal() - _EPOCH_DAYS if isinstance(value, str) else None
         if kind in (TIMESTAMP, TIMESTAMP_NTZ):
-            return _timestamp(value, kind == TIMESTAMP_NTZ) + (1000 if up else 0) if isinstance(value, str) else None
+            return (
+                _timestamp(value, kind == TIMESTAMP_NTZ) + (1000 if is_upper else 0) if isinstance(value, str) else None
+            )
         if kind in (FLOAT, DOUBLE):
-            return _floating(value, 32 if kind == FLOAT else 64, up)
+            return _floating(value, 32 if kind == FLOAT else 64, is_upper)
         if isinstance(kind, Decimal):
-            return _decimal(value, kind.scale, up)
+            return _decimal(value, kind.scale, is_upper)
         return int(value) if kind == BOOLEAN and isinstance(value, bool) else None
     except (ValueError, OverflowError, ArithmeticError, PredicateError):
         return None  # a form we do not know bounds nothing: the file is kept
 
 
-def _string(value: str, up: bool) -> bytes | None:
-    if up:
+def _string(value: str, is_upper: bool) -> bytes | None:
+    if is_upper:
         cut = value
         if len(cut.encode("utf-16-le", "surrogatepass")) >= 2 * _TRUNCATED:
             cut = cut.encode("utf-16-le", "surrogatepass")[: 2 * _TRUNCATED].decode("utf-16-le", "ignore")
@@ -105,21 +107,21 @@ def _integer(value: Any) -> int | None:
     return None
 
 
-def _timestamp(value: str, ntz: bool) -> int:
+def _timestamp(value: str, is_ntz: bool) -> int:
     if len(value) in (23, 24) and value[10] == "T" and (value[-1] == "Z") == (len(value) == 24):
-        if len(value) == 23 and not ntz:
+        if len(value) == 23 and not is_ntz:
             raise ValueError("a timestamp without its zone")
         wall = datetime.fromisoformat(value[:23])
         days = wall.toordinal() - _EPOCH_DAYS
         return days * DAY + ((wall.hour * 60 + wall.minute) * 60 + wall.second) * 1_000_000 + wall.microsecond
-    if ntz:
-        return parse_timestamp(value.removesuffix("Z"), _UTC, ntz=True)
+    if is_ntz:
+        return parse_timestamp(value.removesuffix("Z"), _UTC, is_ntz=True)
     if not (value.endswith("Z") or value[-6:-5] in ("+", "-")):
         raise ValueError("a timestamp without its zone")
     return parse_timestamp(value, _UTC)
 
 
-def _floating(value: Any, bits: int, up: bool) -> int | None:
+def _floating(value: Any, bits: int, is_upper: bool) -> int | None:
     if isinstance(value, str):
         value = (
             {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}[value]
@@ -131,18 +133,18 @@ def _floating(value: Any, bits: int, up: bool) -> int | None:
     number = float(value)
     if bits == 64:
         return float_key(number, 64)
-    return float_key(number, 32) + (1 if up else -1)  # written through a decimal text, by writers of two widths
+    return float_key(number, 32) + (1 if is_upper else -1)  # written through a decimal text, by writers of two widths
 
 
 _NAMED = frozenset(("NaN", "Infinity", "-Infinity"))
 
 
-def _decimal(value: Any, scale: int, up: bool) -> int | None:
+def _decimal(value: Any, scale: int, is_upper: bool) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str | decimal.Decimal):
         return None
     exact = Fraction(decimal.Decimal(repr(value) if isinstance(value, float) else value)) * 10**scale
-    key = -(-exact.numerator // exact.denominator) if up else exact.numerator // exact.denominator
+    key = -(-exact.numerator // exact.denominator) if is_upper else exact.numerator // exact.denominator
     if abs(key) >= 10**15:  # a JSON number of more digits may have gone through a double, at either end
         slack = (abs(key) >> 50) + 1
-        key += slack if up else -slack
+        key += slack if is_upper else -slack
     return key

@@ -1,4 +1,4 @@
-"""Comparisons as Spark's ANSI type coercion means them, rewritten to values of the column's own type.
+"""Rewrites comparisons, which mean what Spark's ANSI type coercion makes of them, to values of the column's own type.
 
 Spark compares ``column op literal`` in a common type, casting the column up. Every such cast is monotone, so the
 rows that pass form a range of the column's own values: its ends are computed once, and what is left compares

@@ -1,4 +1,4 @@
-"""The types in which Spark compares values of two types, under ANSI rules."""
+"""Finds the type in which Spark compares values of two types, under ANSI rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCALARS = (BOOLEAN, STRING, BINARY, *_RANK, *TIMES)
 
 
 class CastLiteral(Literal):
-    """A literal under the user's own CAST, which Spark does not take for a literal where it treats those apart."""
+    """A literal under the user's own CAST, for which Spark's special rules for literals do not hold."""
 
     __slots__ = ()
 
@@ -76,5 +76,5 @@ def common_type(left: DataType, right: DataType) -> DataType:
 
 
 def as_decimal(kind: DataType) -> Decimal | None:
-    """The DECIMAL that an integer type is to Spark; a DECIMAL itself; None for others."""
+    """The DECIMAL type that Spark converts an integer type to; a DECIMAL itself; None for other types."""
     return kind if isinstance(kind, Decimal) else _DECIMAL_OF[BITS[kind]] if kind in BITS else None

@@ -1,4 +1,4 @@
-"""A place in the tokens of a ``where``: look ahead, step on, refuse what cannot stand there."""
+"""Walks over the tokens of a ``where``: looks ahead, steps on, refuses what cannot stand at a place."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Cursor:
 
     def accept(self, *values: str) -> bool:
         """Step past one of these words or operators, if it stands here."""
-        if self.peek.one_of(*values):
+        if self.peek.is_one_of(*values):
             self._place += 1
             return True
         return False
@@ -62,18 +62,18 @@ class Cursor:
             raise self.error(self.peek, f"{value} is missing here")
 
     def error(self, token: Token, message: str) -> PredicateError:
-        """What is wrong with a token, with its position."""
+        """The error of a token, with its position."""
         return self._source.error(token.start, message)
 
     def bound(self, token: Token, build: Callable[[], _T]) -> _T:
-        """Run what may refuse values or types, and say where in the text that was."""
+        """Run ``build``, and add the token's position to an error that it raises."""
         try:
             return build()
         except (PredicateError, SchemaError) as error:
             raise self.error(token, str(error)) from None
 
     def unexpected(self, token: Token) -> PredicateError:
-        """Why a token cannot stand where it does."""
+        """The error of a token that cannot stand where it does."""
         if token.kind == "end":
             return self.error(token, "the expression ends too early")
         if token.kind == "operator" and token.value in ARITHMETIC:

@@ -1,4 +1,4 @@
-"""Exact three-valued evaluation of a ``where`` on Arrow batches, with Spark's meaning."""
+"""Evaluates a ``where`` on Arrow batches exactly, in three-valued logic as Spark does."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def evaluate(expression: Expression, batch: pa.RecordBatch | pa.Table) -> pa.Boo
 
 
 class _Evaluation:
-    """One batch; columns and nested fields are taken out of it once."""
+    """The evaluation over one batch, from which each column and nested field is taken once."""
 
     def __init__(self, batch: pa.RecordBatch | pa.Table, pc: Any) -> None:
         self._batch = batch

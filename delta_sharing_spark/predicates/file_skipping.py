@@ -1,4 +1,4 @@
-"""Which files cannot hold a row that passes, by partition values and by the log's statistics."""
+"""Skips files that cannot hold a row that passes, by partition values and by the log's statistics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from delta_sharing_spark.predicates.bounds import bounded, lower, upper
+from delta_sharing_spark.predicates.bounds import has_bounds, lower, upper
 from delta_sharing_spark.predicates.keys import key
 from delta_sharing_spark.predicates.range_exclusion import exclusions
 from delta_sharing_spark.predicates.scalar_types import BINARY, BOOLEAN, DOUBLE, FLOAT
@@ -38,7 +38,7 @@ _decode = json.JSONDecoder().raw_decode
 
 
 class FileSkipping:
-    """A predicate compiled once against a table's schema, asked of many files.
+    """A predicate, compiled once against a table's schema and applied to many files.
 
     Args:
         expression: A bound tree from ``parse_where``.
@@ -61,7 +61,7 @@ class FileSkipping:
                 self._partition.append((slot, (fields[0].physical_name, fields[0].name), column.type))
             else:
                 physical = tuple(f.physical_name for f in fields)
-                readable = bounded(column.type) and not (
+                readable = has_bounds(column.type) and not (
                     column.type == DOUBLE and "delta.typeChanges" in fields[-1].metadata
                 )
                 self._data.append((slot, physical, column.type, readable))
@@ -74,7 +74,7 @@ class FileSkipping:
             expression, {names[slot]: p[0] for slot, p, _, readable in self._data if readable and len(p) == 1}
         )
         self._verdicts: dict[tuple[str | None, ...], tuple[int, list[ColumnBounds]]] = {}
-        self._undecided = bool(self._data)
+        self._has_undecided = bool(self._data)
 
     @property
     def stats_columns(self) -> frozenset[str]:
@@ -82,17 +82,17 @@ class FileSkipping:
         return frozenset(physical[0] for _, physical, _, _ in self._data)
 
     @property
-    def decided(self) -> bool:
-        """Whether partition values alone decided every file asked about so far: all rows of those kept pass."""
-        return not self._undecided
+    def is_decided(self) -> bool:
+        """Whether partition values alone decided every file so far, so that all rows of the remaining files pass."""
+        return not self._has_undecided
 
     def non_pruning_conjuncts(self) -> tuple[Expression, ...]:
         """The conjuncts by which no file can be skipped: they only filter rows."""
 
-        def prunable(column: Column) -> bool:
+        def has_bounds_of(column: Column) -> bool:
             return column.path in self._partition_names or column.type not in (BOOLEAN, BINARY)
 
-        return tuple(c for c in conjuncts(self._expression) if not may_exclude(c, prunable) or self._open_above(c))
+        return tuple(c for c in conjuncts(self._expression) if not may_exclude(c, has_bounds_of) or self._open_above(c))
 
     def reason(self, partition_values: Mapping[str, str | None], stats: str | None) -> SkipReason:
         """Why a file can be skipped.
@@ -155,7 +155,7 @@ class FileSkipping:
             for (slot, _, kind), text in zip(self._partition, texts, strict=True):
                 bounds[slot] = self._partition_bounds(text, kind)
             verdict = self._possible_values(bounds), bounds
-            self._undecided |= bool(verdict[0] & TRUE) and verdict[0] != TRUE
+            self._has_undecided |= bool(verdict[0] & TRUE) and verdict[0] != TRUE
             if len(self._verdicts) >= _CACHED:
                 self._verdicts.clear()
             self._verdicts[texts] = verdict
@@ -178,12 +178,12 @@ class FileSkipping:
             return UNBOUNDED  # the reader reports the value, should the file be read
 
     def _by_statistics(self, text: str, known: list[ColumnBounds]) -> bool:
-        """Whether a row may pass, by the JSON of the file's statistics and what its partition values tell."""
+        """Whether a row may pass, by the JSON of the file's statistics and the bounds of its partition values."""
         stats = _object(text) if self._data else None
         if stats is None:
             return True
         for exclusion in self._exclusions:
-            if exclusion.of(stats):
+            if exclusion.excludes_file(stats):
                 return False
         rows = stats.get("numRecords")
         nulls, low, high = stats.get("nullCount"), stats.get("minValues"), stats.get("maxValues")
@@ -202,7 +202,7 @@ class FileSkipping:
         return bool(self._possible_values(bounds) & TRUE)
 
     def _open_above(self, expression: Expression) -> bool:
-        """``float > x`` on statistics, in which NaN, the greatest, does not show."""
+        """Whether this is ``float > x``, which statistics cannot exclude: they do not show NaN, the greatest value."""
         match expression:
             case Compare(op, column, _):
                 return op in (">", ">=") and column.type in (FLOAT, DOUBLE) and column.path not in self._partition_names
@@ -245,7 +245,7 @@ def _column(values: Mapping[str, pa.StringArray], names: tuple[str, str], count:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """The JSON object of a text; None if it is none."""
+    """The JSON object in a text; None if there is none."""
     text = text.strip()
     try:
         tree, end = _decode(text)  # half of the time of json.loads, on a short text

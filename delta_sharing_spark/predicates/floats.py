@@ -1,4 +1,4 @@
-"""Floating-point numbers as integers in Spark's order, and exact rounding to single precision."""
+"""Maps floating-point numbers to integers in Spark's order, and rounds exactly to single precision."""
 
 from __future__ import annotations
 

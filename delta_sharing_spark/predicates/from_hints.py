@@ -1,4 +1,4 @@
-"""The hints of other clients (``jsonPredicateHints``) as SQL for ``where``, to skip files by; never to filter rows by."""
+"""Turns the hints of other clients (``jsonPredicateHints``) into SQL for ``where``, to skip files by, never to filter rows."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _LITERALS: dict[str, Callable[[str], str]] = {
 
 
 def condition_of_hints(text: str) -> str | None:
-    """A condition that every row fulfils which the hints mean; None if they say nothing that is understood.
+    """A condition that every row which passes the hints fulfils; None if no part of them is understood.
 
     Args:
         text: JSON as the protocol's section "JSON predicates for filtering" has it.
 
     Raises:
-        OptionError: It is not JSON.
+        OptionError: The text is not JSON.
     """
     try:
         tree = json.loads(text)

@@ -1,4 +1,4 @@
-"""The functions of the language of ``where``, each as a literal, as a condition, or as a function of a column."""
+"""Defines the functions of ``where``: each call becomes a literal, a condition, or a function of a column."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ _NO_CASTS = {"BYTE", "SHORT", "INTEGER", "LONG", "REAL", "TIMESTAMP_LTZ", "TIMES
 
 
 def call(name: str, arguments: Sequence[Operand], zone: Zone, now: int | None) -> Operand | None:
-    """What a call means; None for a function that is not in the language.
+    """The operand that a call becomes; None for a function that is not in the language.
 
     Args:
         name: The function's name, in upper case.
-        arguments: What its arguments mean.
+        arguments: Its arguments, resolved.
         zone: The session's time zone.
         now: The moment of the load, in microseconds since 1970; None where it may not be used.
 
@@ -211,13 +211,13 @@ def _make_date(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
     return CastLiteral(days, DATE)
 
 
-def _moved_date(months: bool, sign: int) -> Callable[[Sequence[Scalar], Zone], Scalar]:
+def _moved_date(is_months: bool, sign: int) -> Callable[[Sequence[Scalar], Zone], Scalar]:
     def moved(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
         date, amount = _date(arguments[0], zone), _whole(arguments[1])
         if date.value is None or amount is None:
             return CastLiteral(None, DATE)
         assert isinstance(date.value, int)
-        days = plus_months(date.value, sign * amount) if months else date.value + sign * amount
+        days = plus_months(date.value, sign * amount) if is_months else date.value + sign * amount
         moved_to = arithmetic.later(Literal(days, DATE), 0, INTEGER, zone)
         return CastLiteral(moved_to.value, DATE)
 

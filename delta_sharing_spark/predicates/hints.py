@@ -1,4 +1,4 @@
-"""A ``where`` as hints for a server: never one by which it, reading statistics as servers do, could drop a row.
+"""Turns a ``where`` into hints for a server, by which no server could drop a row that passes, however it reads statistics.
 
 A hint holds for every row that the predicate passes, and for others. A part without a hint is left out under AND and
 takes the whole of an OR with it; NOT is pushed down to the comparisons first, so that neither rule is ever applied upside down. Servers
@@ -93,7 +93,7 @@ def _lowered(schema: Struct) -> frozenset[str]:
 
 
 class HintBuilder:
-    """Builds the tree of a hint, NOT pushed down to the comparisons.
+    """Builds the tree of a hint, in which every NOT is pushed down to the comparisons.
 
     Args:
         partitions: Names of the partition columns, in lower case.
@@ -103,45 +103,47 @@ class HintBuilder:
     def __init__(self, partitions: frozenset[str], once_float: frozenset[str]) -> None:
         self._partitions, self._once_float = partitions, once_float
 
-    def build(self, node: Expression, negated: bool, depth: int) -> Node | None:
+    def build(self, node: Expression, is_negated: bool, depth: int) -> Node | None:
         """A hint that holds for every row for which ``node`` (or its negation) is true; None if there is none."""
         if depth > _MAX_DEPTH:
             return None
         match node:
             case And(operands) | Or(operands):
-                return self._junction(operands, isinstance(node, And) != negated, negated, depth)
+                return self._junction(operands, isinstance(node, And) != is_negated, is_negated, depth)
             case Not(operand):
-                return self.build(operand, not negated, depth)
+                return self.build(operand, not is_negated, depth)
             case IsTrue(operand):
-                return None if negated else self.build(operand, False, depth)
+                return None if is_negated else self.build(operand, False, depth)
             case Compare(op, column, literal):
-                return self._compare(op, column, literal, negated)
+                return self._compare(op, column, literal, is_negated)
             case In(column, literals):
-                return self._membership(column, literals, negated)
+                return self._membership(column, literals, is_negated)
             case Like(column, pattern, escape):
-                return None if negated else self._like(column, pattern, escape)
-            case IsNull(Column() as column) if negated and self._is_partition(column) and column.type in _NAMES:
+                return None if is_negated else self._like(column, pattern, escape)
+            case IsNull(Column() as column) if is_negated and self._is_partition(column) and column.type in _NAMES:
                 return {"op": "not", "children": [{"op": "isNull", "children": [_column(column)]}]}
         return None
 
-    def _junction(self, operands: tuple[Expression, ...], conjunction: bool, negated: bool, depth: int) -> Node | None:
-        if not conjunction:  # of an OR, a side that can never be true adds no row
-            operands = tuple(o for o in operands if not (isinstance(o, Constant) and o.value in (None, negated)))
-        hints = [self.build(o, negated, depth + 1) for o in operands]
-        if not conjunction and None in hints:
+    def _junction(
+        self, operands: tuple[Expression, ...], is_conjunction: bool, is_negated: bool, depth: int
+    ) -> Node | None:
+        if not is_conjunction:  # of an OR, a side that can never be true adds no row
+            operands = tuple(o for o in operands if not (isinstance(o, Constant) and o.value in (None, is_negated)))
+        hints = [self.build(o, is_negated, depth + 1) for o in operands]
+        if not is_conjunction and None in hints:
             return None
-        return _joined("and" if conjunction else "or", [h for h in hints if h is not None])
+        return _joined("and" if is_conjunction else "or", [h for h in hints if h is not None])
 
     def _is_partition(self, column: Column) -> bool:
         return len(column.path) == 1 and column.path[0].lower() in self._partitions
 
-    def _compare(self, op: str, column: Column, literal: Literal, negated: bool) -> Node | None:
-        if negated and op == "=":
+    def _compare(self, op: str, column: Column, literal: Literal, is_negated: bool) -> Node | None:
+        if is_negated and op == "=":
             if not self._is_partition(column) or column.type in (FLOAT, DOUBLE, BOOLEAN):
                 return None
             sides = [self._compare(side, column, literal, False) for side in ("<", ">")]
             return _joined("or", [s for s in sides if s is not None]) if None not in sides else None
-        op = _NEGATED[op] if negated else op
+        op = _NEGATED[op] if is_negated else op
         if len(column.path) != 1 or column.type not in _NAMES:
             return None
         kind = column.type
@@ -156,9 +158,9 @@ class HintBuilder:
         text = _text(literal)
         return None if text is None else _node(op, column, text)
 
-    def _membership(self, column: Column, literals: tuple[Literal, ...], negated: bool) -> Node | None:
-        if negated or len(literals) > MAX_VALUES or column.type in (FLOAT, DOUBLE):
-            if negated:
+    def _membership(self, column: Column, literals: tuple[Literal, ...], is_negated: bool) -> Node | None:
+        if is_negated or len(literals) > MAX_VALUES or column.type in (FLOAT, DOUBLE):
+            if is_negated:
                 parts = [self._compare("=", column, v, True) for v in literals[:MAX_VALUES]]
                 return _joined("and", [p for p in parts if p is not None])
             ends = [self._compare(op, column, v, False) for op, v in _range(literals)]

@@ -1,4 +1,4 @@
-"""Values as integers in Spark's order: the terms in which comparisons are rewritten and bounds are compared."""
+"""Maps values to integers in Spark's order, by which comparisons are rewritten and bounds compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from delta_sharing_spark.schema.types import DataType, Decimal
 
 
 def key(value: Value, kind: DataType) -> Any:
-    """A value as something Python orders as Spark orders the type; integers (``from_key``) but for strings and binary."""
+    """The key of a value, which Python orders as Spark orders the type: an integer (``from_key``), or the bytes of strings and binary."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, bytes):
@@ -58,7 +58,7 @@ def domain(kind: DataType) -> tuple[int, int]:
 
 
 def first_key(least: int, greatest: int, holds: Callable[[int], bool], near: int) -> int:
-    """The least key for which a monotone test holds; ``greatest + 1`` if for none. ``near`` is where it is looked for first."""
+    """The least key for which a monotone test holds; ``greatest + 1`` if there is none. The search starts at ``near``."""
     near = min(max(near, least), greatest)
     step = 1
     if holds(near):

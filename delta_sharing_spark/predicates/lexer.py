@@ -41,7 +41,7 @@ class Token:
         """Where the source goes on after it."""
         return self.start + len(self.text)
 
-    def one_of(self, *values: str) -> bool:
+    def is_one_of(self, *values: str) -> bool:
         """Whether it is a word or an operator, and one of these."""
         return self.kind in ("word", "operator") and self.value in values
 

@@ -1,4 +1,4 @@
-"""LIKE patterns as Spark reads them (``StringUtils.escapeLikeRegex``)."""
+"""Parses LIKE patterns as Spark does (``StringUtils.escapeLikeRegex``)."""
 
 from __future__ import annotations
 

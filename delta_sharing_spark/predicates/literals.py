@@ -1,4 +1,4 @@
-"""Values of literals and of casts of literals, as Spark 4 computes them under ANSI rules. What Spark refuses is refused here."""
+"""Computes values of literals and of their casts as Spark 4 does under ANSI rules, and refuses what Spark refuses."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _SPECIAL_FLOATS = {
 }
 
 
-def number(text: str, negative: bool) -> Literal:
+def number(text: str, is_negative: bool) -> Literal:
     """The value of an upper-cased numeric token, its minus sign apart.
 
     Raises:
-        PredicateError: Out of the range of its type.
+        PredicateError: The number is out of the range of its type.
     """
-    sign = "-" if negative else ""
+    sign = "-" if is_negative else ""
     if len(text) > _MAX_DIGITS:
         raise PredicateError(f"a number of {len(text)} characters; write one of at most {_MAX_DIGITS}")
     if text.endswith("BD"):
@@ -132,7 +132,7 @@ def cast(literal: Literal, target: DataType, zone: Zone) -> Literal:
     """``CAST(literal AS target)`` under ANSI rules.
 
     Raises:
-        PredicateError: Malformed, out of range, or a pair of types that is not cast here.
+        PredicateError: The literal is malformed or out of range, or this pair of types is not cast here.
     """
     value, source = literal.value, literal.type
     if value is None or source == target:
@@ -166,7 +166,7 @@ def _cast_string(text: str, target: DataType, zone: Zone) -> Value:
             raise malformed(text, target)
         return rounded(_exact(trimmed), target)
     if target in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
-        return parse_date(text) if target == DATE else parse_timestamp(text, zone, ntz=target == TIMESTAMP_NTZ)
+        return parse_date(text) if target == DATE else parse_timestamp(text, zone, is_ntz=target == TIMESTAMP_NTZ)
     if target == BINARY:
         return text.encode()
     assert isinstance(target, Primitive)

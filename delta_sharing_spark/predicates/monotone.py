@@ -1,4 +1,4 @@
-"""Functions of a column whose value never falls as the column's rises: casts to wider types and to dates, years, truncation.
+"""Defines functions of a column whose value never falls as the column's rises: casts to wider types and to dates, years, truncation.
 
 The values of the column for which such a function compares so with a literal are a range, whose ends are computed.
 """
@@ -44,12 +44,12 @@ _BY_DAYS = frozenset(("YEAR", "QUARTER", "MONTH", "WEEK"))
 
 @dataclass(frozen=True, slots=True)
 class Monotone:
-    """A monotone function of a column; NULL for NULL, and never else.
+    """A monotone function of a column; NULL for NULL only.
 
     Attributes:
         column: The column.
         type: The type of the function's values.
-        first: From a key of ``type`` to the least key of the column whose image is at or above it.
+        first: Maps a key of ``type`` to the least key of the column whose image is at or above it.
     """
 
     column: Column
@@ -121,7 +121,7 @@ def _first_of_cast(kind: DataType, target: DataType, zone: Zone) -> FirstKey | N
 
 
 def _factor(kind: DataType, target: DataType) -> int | None:
-    """What a key is multiplied by where the cast is exact for every value; None if it is not."""
+    """The factor of a key in a cast that is exact for every value; None if the cast is not."""
     if kind in BITS and target in BITS and BITS[kind] < BITS[target]:
         return 1
     narrow = as_decimal(kind)

@@ -1,4 +1,4 @@
-"""The operands of a ``where``: columns and fields, literals, casts, calls, and what stands in parentheses."""
+"""Parses the operands of a ``where``: columns and fields, literals, casts, calls, and parts in parentheses."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ _PRODUCTS = ("*", "/", "%", "DIV")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What names and literals mean.
+    """The meaning of names and literals.
 
     Attributes:
         schema: The table's columns.
         zone: The session's time zone.
         now: The moment of ``current_timestamp``, in microseconds since 1970; None where it may not be used.
         qualifiers: Names, in lower case, that may stand before a column's.
-        unambiguous: Refuse a timestamp that the zone's clock shows twice.
+        must_be_unambiguous: Whether a timestamp that the zone's clock shows twice is refused.
     """
 
     schema: Struct
     zone: Zone
     now: int | None = None
     qualifiers: Collection[tuple[str, ...]] = ()
-    unambiguous: bool = False
+    must_be_unambiguous: bool = False
 
 
 def run(steps: Steps) -> Operand:
-    """Parse a part of the grammar, and the parts within it, at any depth and on no more of Python's stack."""
+    """Parse a part of the grammar and the parts within it, at any depth, without recursion on Python's stack."""
     stack: list[Steps] = [steps]
     value: Operand | None = None
     while True:
@@ -67,9 +67,9 @@ class Operands:
     """Parses operands at a cursor.
 
     Args:
-        cursor: Where they stand.
+        cursor: The tokens.
         context: What names and literals mean.
-        expression: Parses what stands in parentheses.
+        expression: Parses a part in parentheses.
     """
 
     def __init__(self, cursor: Cursor, context: Context, expression: Callable[[], Steps]) -> None:
@@ -79,17 +79,17 @@ class Operands:
         """Operands joined by ``+`` and ``-``, each joined by ``*``, ``/``, ``%`` and ``DIV``: of literals, computed here.
 
         Raises:
-            PredicateError: None stands here, or one that the language of ``where`` does not have.
+            PredicateError: There is no operand here, or one that the language of ``where`` does not have.
         """
         value = yield self._product()
-        while self._cursor.peek.one_of("+", "-"):
+        while self._cursor.peek.is_one_of("+", "-"):
             token = self._cursor.advance()
             value = self._compute(token, value, (yield self._product()))
         return value
 
     def _product(self) -> Steps:
         value = yield self._primary()
-        while self._cursor.peek.one_of(*_PRODUCTS):
+        while self._cursor.peek.is_one_of(*_PRODUCTS):
             token = self._cursor.advance()
             value = self._compute(token, value, (yield self._primary()))
         return value
@@ -107,12 +107,12 @@ class Operands:
         value = yield self._plain()
         while True:
             token = self._cursor.peek
-            if token.one_of("::"):
+            if token.is_one_of("::"):
                 self._cursor.advance()
                 value = self._cast(value, self._type(), token)
-            elif token.one_of("["):
+            elif token.is_one_of("["):
                 raise self._cursor.error(token, "subscripts of arrays and maps are not part of the language of where")
-            elif token.one_of("."):
+            elif token.is_one_of("."):
                 raise self._cursor.error(token, "a field can be taken of a column only, as in a.b")
             elif token.kind == "string":
                 raise self._cursor.error(token, "two literals in a row; write one string, or put AND or OR between")
@@ -122,7 +122,7 @@ class Operands:
     def literal(self) -> Literal | None:
         """A number or a string, if one stands here alone before a comma or a parenthesis: the values of a long IN."""
         token = self._cursor.peek
-        if token.kind not in ("number", "string") or not self._cursor.ahead(1).one_of(",", ")"):
+        if token.kind not in ("number", "string") or not self._cursor.ahead(1).is_one_of(",", ")"):
             return None
         self._cursor.advance()
         return Literal(token.value, STRING) if token.kind == "string" else self._number(token, False)
@@ -132,19 +132,19 @@ class Operands:
         if token.kind == "number" or token.kind == "string":
             self._cursor.advance()
             return Literal(token.value, STRING) if token.kind == "string" else self._number(token, False)
-        if token.one_of("-", "+"):
+        if token.is_one_of("-", "+"):
             self._cursor.advance()
             if self._cursor.peek.kind == "number":
                 return self._number(self._cursor.advance(), token.value == "-")
             return self._signed(token, (yield self._primary()))
-        if token.one_of("("):
+        if token.is_one_of("("):
             return (yield self._parenthesised())
         if token.kind == "word" and token.value in ("TRUE", "FALSE", "NULL"):
             self._cursor.advance()
             return Literal(None, VOID) if token.value == "NULL" else Literal(token.value == "TRUE", BOOLEAN)
         if token.kind in ("word", "quoted"):
             return (yield self._name())
-        if token.one_of("?", ":"):
+        if token.is_one_of("?", ":"):
             raise self._cursor.error(token, "parameters are not filled in; write the value itself")
         raise self._cursor.unexpected(token)
 
@@ -158,7 +158,7 @@ class Operands:
 
     def _parenthesised(self) -> Steps:
         self._cursor.advance()
-        if self._cursor.peek.one_of("SELECT", "WITH", "VALUES") and self._cursor.ahead(1).kind in (
+        if self._cursor.peek.is_one_of("SELECT", "WITH", "VALUES") and self._cursor.ahead(1).kind in (
             "word",
             "quoted",
             "number",
@@ -166,24 +166,24 @@ class Operands:
         ):
             raise self._cursor.error(self._cursor.peek, "a subquery is not part of the language of where")
         value = yield self._expression()
-        if self._cursor.peek.one_of(","):
+        if self._cursor.peek.is_one_of(","):
             raise self._cursor.error(
                 self._cursor.peek, "rows in parentheses are not part of the language of where; compare column by column"
             )
         self._cursor.expect(")")
         return value
 
-    def _number(self, token: Token, negative: bool) -> Literal:
-        return self._cursor.bound(token, lambda: literals.number(token.value, negative))
+    def _number(self, token: Token, is_negative: bool) -> Literal:
+        return self._cursor.bound(token, lambda: literals.number(token.value, is_negative))
 
     def _name(self) -> Steps:
         token, following = self._cursor.peek, self._cursor.ahead(1)
         if token.kind == "word":
             if following.kind == "string" and token.value != "INTERVAL":
                 return self._typed_literal()
-            if token.value == "CAST" and following.one_of("("):
+            if token.value == "CAST" and following.is_one_of("("):
                 return (yield self._cast_call())
-            if token.value == "EXISTS" and following.one_of("("):
+            if token.value == "EXISTS" and following.is_one_of("("):
                 raise self._cursor.error(token, "EXISTS (a subquery) is not part of the language of where")
             if token.value == "CASE" and not self._follows_operand(following):
                 raise self._cursor.error(token, "CASE is not part of the language of where; write AND, OR and NOT")
@@ -191,22 +191,22 @@ class Operands:
                 return self._interval()
             if token.value in RESERVED and not (self._is_column(token) and self._follows_operand(following)):
                 raise self._cursor.unexpected(token)
-            if token.value in CURRENT and not following.one_of("(", "."):
+            if token.value in CURRENT and not following.is_one_of("(", "."):
                 self._cursor.advance()
                 if self._is_column(token):
                     raise self._cursor.error(
                         token, f"{token.text} is a column and a function; write `{token.text}` or {token.text}()"
                     )
                 return self._call(token, token.value, [])
-        if following.one_of("("):
+        if following.is_one_of("("):
             return (yield self._function(token))
         self._cursor.advance()
         parts = [token.text if token.kind == "word" else token.value]
-        while self._cursor.peek.one_of(".") and self._cursor.ahead(1).kind in ("word", "quoted"):
+        while self._cursor.peek.is_one_of(".") and self._cursor.ahead(1).kind in ("word", "quoted"):
             self._cursor.advance()
             part = self._cursor.advance()
             parts.append(part.text if part.kind == "word" else part.value)
-        if self._cursor.peek.one_of("("):
+        if self._cursor.peek.is_one_of("("):
             raise self._cursor.error(token, f"the function {'.'.join(parts)}() is not part of the language of where")
         context = self._context
         return self._cursor.bound(token, lambda: resolve(parts, context.schema, context.qualifiers))
@@ -221,7 +221,7 @@ class Operands:
         """Whether a token can only stand behind an operand."""
         if token.kind == "operator":
             return token.value not in ("(", "-", "+", "!", "~", "?", ":", "[")
-        return token.kind == "end" or token.one_of("AND", "OR", "IS", "IN", "BETWEEN", "LIKE", "NOT")
+        return token.kind == "end" or token.is_one_of("AND", "OR", "IS", "IN", "BETWEEN", "LIKE", "NOT")
 
     def _function(self, token: Token) -> Steps:
         self._cursor.advance()
@@ -248,7 +248,11 @@ class Operands:
         if kind.value in ("DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"):
             target, context = SQL_TYPES[kind.value], self._context
             value = self._cursor.bound(text, lambda: literals.cast(Literal(text.value, STRING), target, context.zone))
-            if context.unambiguous and kind.value in ("TIMESTAMP", "TIMESTAMP_LTZ") and isinstance(value.value, int):
+            if (
+                context.must_be_unambiguous
+                and kind.value in ("TIMESTAMP", "TIMESTAMP_LTZ")
+                and isinstance(value.value, int)
+            ):
                 wall = context.zone.to_local(value.value)
                 if not self._cursor.bound(text, lambda: context.zone.passes_once(wall)):
                     raise self._cursor.error(text, f"the clock of {context.zone.name} shows this time twice")
@@ -261,8 +265,8 @@ class Operands:
         raise self._cursor.error(kind, f"{kind.text} literals are not part of the language of where")
 
     def _begins_interval(self) -> bool:
-        signs = 1 if self._cursor.ahead(1).one_of("-", "+") else 0
-        return self._cursor.ahead(1 + signs).kind in ("number", "string") and self._cursor.ahead(2 + signs).one_of(
+        signs = 1 if self._cursor.ahead(1).is_one_of("-", "+") else 0
+        return self._cursor.ahead(1 + signs).kind in ("number", "string") and self._cursor.ahead(2 + signs).is_one_of(
             *arithmetic.UNITS
         )
 
@@ -270,22 +274,22 @@ class Operands:
         start = self._cursor.advance()
         parts: list[tuple[str, str]] = []
         while self._cursor.peek.kind in ("number", "string") or (
-            self._cursor.peek.one_of("-", "+")
+            self._cursor.peek.is_one_of("-", "+")
             and self._cursor.ahead(1).kind in ("number", "string")
-            and self._cursor.ahead(2).one_of(*arithmetic.UNITS)
+            and self._cursor.ahead(2).is_one_of(*arithmetic.UNITS)
             and not parts
         ):
-            sign = self._cursor.advance().value if self._cursor.peek.one_of("-", "+") else ""
+            sign = self._cursor.advance().value if self._cursor.peek.is_one_of("-", "+") else ""
             number, unit = self._cursor.advance(), self._cursor.advance()
-            if not unit.one_of(*arithmetic.UNITS):
+            if not unit.is_one_of(*arithmetic.UNITS):
                 raise self._cursor.error(unit, "a unit is missing here, as in INTERVAL 7 DAYS")
             if sign == "-" and number.value[:1] in ("-", "+"):
                 raise self._cursor.error(number, "an interval with two signs is not read; write one")
             parts.append(((sign if sign == "-" else "") + number.value, unit.value))
-            if self._cursor.peek.one_of("TO"):
+            if self._cursor.peek.is_one_of("TO"):
                 self._cursor.advance()
                 last = self._cursor.advance()
-                if len(parts) > 1 or not last.one_of(*arithmetic.UNITS):
+                if len(parts) > 1 or not last.is_one_of(*arithmetic.UNITS):
                     raise self._cursor.error(last, "an interval of this form is not part of the language of where")
                 return self._interval_range(start, *parts[0], last.value)
         return self._cursor.bound(start, lambda: arithmetic.interval(parts))
@@ -322,7 +326,7 @@ class Operands:
             return Decimal(*sizes)
         if name not in SQL_TYPES:
             raise self._cursor.error(token, f"a cast to {token.text or 'nothing'} is not part of the language of where")
-        if self._cursor.peek.one_of("(", "COLLATE"):
+        if self._cursor.peek.is_one_of("(", "COLLATE"):
             raise self._cursor.error(
                 self._cursor.peek, f"a cast to {name} with parameters is not part of the language of where"
             )
@@ -344,9 +348,9 @@ def resolve(names: Iterable[str], schema: Struct, qualifiers: Collection[tuple[s
         qualifiers: Names of the table, in lower case, that may stand before the column's.
 
     Raises:
-        PredicateError: There is none, it is not within a struct, it compares by other rules than bytes, or it may as
+        PredicateError: There is no such column, it is not within a struct, it compares by other rules than bytes, or it may as
             well be a field of a column that is named like the table.
-        SchemaError: The name fits several that differ by case.
+        SchemaError: The name fits several columns that differ by case.
     """
     names = list(names)
     lowered = tuple(name.lower() for name in names)

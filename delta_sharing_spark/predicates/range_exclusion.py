@@ -1,4 +1,4 @@
-"""Most files of a large table left out by ranges of integers and dates, at a fraction of what weighing the whole predicate costs."""
+"""Leaves out most files of a large table by ranges of integers and dates, which costs a fraction of evaluating the whole predicate."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ class Exclusion:
 
     bound: str
     column: str
-    date: bool
+    is_date: bool
     value: int
     excludes: Callable[[int, int], bool]
     function: str
 
-    def of(self, stats: Mapping[str, Any]) -> bool:
-        """Whether a file's statistics, as parsed JSON, show it."""
+    def excludes_file(self, stats: Mapping[str, Any]) -> bool:
+        """Whether a file's statistics, as parsed JSON, show that no row passes."""
         bounds = stats.get(self.bound)
         value = bounds.get(self.column) if type(bounds) is dict else None
-        if self.date:
+        if self.is_date:
             value = lower(value, DATE)
         return type(value) is int and self.excludes(value, self.value)
 
     def among(self, stats: pa.StructArray) -> pa.BooleanArray | None:
-        """Which of many files' statistics in columns show it (null: cannot be told); None if they lack the column."""
+        """For many files' statistics in columns, whether they show that no row passes (null: unknown); None if they lack the column."""
         kind: Any = stats.type
         for name in (self.bound, self.column):
             if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
                 return None
             kind = kind.field(name).type
-        if not (pa.types.is_date32(kind) if self.date else pa.types.is_integer(kind)):
+        if not (pa.types.is_date32(kind) if self.is_date else pa.types.is_integer(kind)):
             return None
-        value = pa.scalar(self.value, pa.int32()).cast(kind) if self.date else self.value
+        value = pa.scalar(self.value, pa.int32()).cast(kind) if self.is_date else self.value
         return getattr(pc, self.function)(pc.struct_field(stats, [self.bound, self.column]), value)
 
 

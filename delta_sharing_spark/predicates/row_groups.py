@@ -1,4 +1,4 @@
-"""Which row groups cannot hold a row that passes, by the statistics in a Parquet file's footer."""
+"""Skips row groups that cannot hold a row that passes, by the statistics in a Parquet file's footer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Reading = Callable[[Any], "Fraction | int | bytes | None"]
 
 
 class RowGroupSkipping:
-    """A predicate compiled once, asked of the row groups of many files."""
+    """A predicate, compiled once and applied to the row groups of many files."""
 
     def __init__(self, expression: Expression) -> None:
         self._columns: dict[tuple[str, ...], Column] = {c.path: c for c in columns(expression)}
@@ -53,7 +53,7 @@ class RowGroupSkipping:
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """The columns and nested fields (logical names) that ``bind`` wants leaves or constants for."""
+        """The columns and nested fields, by logical names, that ``bind`` needs leaves or constants for."""
         return tuple(self._columns)
 
     def bind(
@@ -63,18 +63,18 @@ class RowGroupSkipping:
         constants: Mapping[str, pa.Scalar],
         statistics: Callable[[int, int], Any],
     ) -> Callable[[int], bool]:
-        """A function from a row group's index to whether it may hold a row that passes.
+        """Returns a test of row groups by index: whether one may hold a row that passes.
 
         Args:
             metadata: ``pyarrow.parquet.FileMetaData``.
             leaves: The Parquet leaf column of each path (see :func:`leaf_of`); None where the file lacks it and its rows
                 read NULL. A path that is missing here may hold anything.
             constants: Top-level columns with one value in the whole file (partition values, change columns).
-            statistics: Of a row group and a leaf, as pyarrow's ``Statistics``; None where there are none.
+            statistics: Gives those of a row group and a leaf, as pyarrow's ``Statistics``; None where there are none.
         """
         bounds = [UNBOUNDED] * len(self._slots)
         readers: list[tuple[int, int, DataType, Reading | None]] = []
-        trusted = not _OLD_WRITER.match(metadata.created_by or "")
+        is_trusted = not _OLD_WRITER.match(metadata.created_by or "")
         for path, column in self._columns.items():
             slot = self._slots[path]
             if len(path) == 1 and path[0] in constants:
@@ -85,7 +85,7 @@ class RowGroupSkipping:
                     bounds[slot] = ALL_NULL
                 elif metadata.schema.column(leaf).max_repetition_level == 0:
                     readers.append(
-                        (slot, leaf, column.type, _reading(metadata.schema.column(leaf), column.type, trusted))
+                        (slot, leaf, column.type, _reading(metadata.schema.column(leaf), column.type, is_trusted))
                     )
 
         def may_match(index: int) -> bool:
@@ -155,8 +155,8 @@ def _bounds_of(statistics: Any, rows: int, kind: DataType, reading: Reading | No
     return ColumnBounds(nulls, True, low, high, high)
 
 
-def _reading(column: Any, kind: DataType, trusted: bool) -> Reading | None:
-    """How raw statistics of a file's column bound a table's column of ``kind``; None if they do not."""
+def _reading(column: Any, kind: DataType, is_trusted: bool) -> Reading | None:
+    """Converts raw statistics of a file's column to bounds of a table's column of ``kind``; None if they give none."""
     physical = column.physical_type
     logical = json.loads(column.logical_type.to_json()) if column.logical_type is not None else {}
     name = logical.get("Type", "None")
@@ -171,14 +171,14 @@ def _reading(column: Any, kind: DataType, trusted: bool) -> Reading | None:
     if isinstance(kind, Decimal):
         if plain_integer:
             return lambda raw: raw * 10**kind.scale
-        if name != "Decimal" or (physical not in ("INT32", "INT64") and not trusted):
+        if name != "Decimal" or (physical not in ("INT32", "INT64") and not is_trusted):
             return None
         factor = Fraction(10) ** (kind.scale - int(logical["scale"]))
         if physical in ("INT32", "INT64"):
             return lambda raw: raw * factor
         return lambda raw: int.from_bytes(raw, "big", signed=True) * factor if raw else None
     if kind in (STRING, BINARY):
-        return bytes if physical == "BYTE_ARRAY" and name in ("None", "String") and trusted else None
+        return bytes if physical == "BYTE_ARRAY" and name in ("None", "String") and is_trusted else None
     if kind == BOOLEAN:
         return int if physical == "BOOLEAN" else None
     if name == "Date" and physical == "INT32":

@@ -1,4 +1,4 @@
-"""The scalar types by their names in the Delta schema, and their names in Spark SQL."""
+"""Names the scalar types as the Delta schema does, and as Spark SQL does."""
 
 from __future__ import annotations
 

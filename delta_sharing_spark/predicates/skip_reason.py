@@ -1,4 +1,4 @@
-"""Why a file is not read."""
+"""Lists the reasons for which a file is skipped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class SkipReason(IntEnum):
-    """What shows that no row of a file can pass."""
+    """The evidence that no row of a file can pass."""
 
     KEEP = 0
     PARTITION_VALUES = 1

@@ -1,4 +1,4 @@
-"""A ``where`` from its text: Spark 4's grammar of boolean expressions (SqlBaseParser.g4) over columns and literals.
+"""Parses a ``where``: Spark 4's grammar of boolean expressions (SqlBaseParser.g4) over columns and literals.
 
 It is a parser of its own, not sqlglot's, because the two grammars differ where rows would: ``'it''s'``, ``1000Y``,
 ``0x1F`` and ``a = 1 IN (2)`` are read differently, and casts become TRY_CASTs. Whatever is not in the language is
@@ -72,7 +72,7 @@ def parse_plan_condition(
             not say which, and for a name that may be a qualified column or a field of a column.
     """
     names = frozenset(tuple(part.lower() for part in qualifier) for qualifier in qualifiers if qualifier)
-    return _parse(text, Context(schema, Zone(time_zone), None, names, unambiguous=True))
+    return _parse(text, Context(schema, Zone(time_zone), None, names, must_be_unambiguous=True))
 
 
 def _parse(text: str, context: Context) -> Expression:
@@ -86,7 +86,7 @@ def _parse(text: str, context: Context) -> Expression:
 
 
 class _Conditions:
-    """The grammar from OR down to comparisons; each part yields the parts within it (``operands.run``)."""
+    """Parses the grammar from OR down to comparisons; each part yields the parts within it (``operands.run``)."""
 
     def __init__(self, cursor: Cursor, context: Context) -> None:
         self._cursor, self._zone = cursor, context.zone
@@ -113,7 +113,7 @@ class _Conditions:
     def _chain(self, word: str, operand: Callable[[], Steps], join: Callable[[list[Expression]], Expression]) -> Steps:
         start = self._cursor.peek
         first = yield operand()
-        if not self._cursor.peek.one_of(word):
+        if not self._cursor.peek.is_one_of(word):
             return first
         parts = [self._boolean(first, start)]
         while self._cursor.accept(word):
@@ -123,7 +123,7 @@ class _Conditions:
 
     def _not(self) -> Steps:
         negations = 0
-        while self._cursor.peek.one_of("NOT", "!") and not self._cursor.ahead(1).one_of(*_COMPARISONS):
+        while self._cursor.peek.is_one_of("NOT", "!") and not self._cursor.ahead(1).is_one_of(*_COMPARISONS):
             self._cursor.advance()
             negations += 1
         start = self._cursor.peek
@@ -152,10 +152,10 @@ class _Conditions:
         start = self._cursor.peek
         value = yield self._comparison()
         token = self._cursor.peek
-        if token.one_of("IS"):
+        if token.is_one_of("IS"):
             self._cursor.advance()
             return (yield self._is_predicate(value, start))
-        negated = token.one_of("NOT") and self._cursor.ahead(1).one_of(
+        negated = token.is_one_of("NOT") and self._cursor.ahead(1).is_one_of(
             "IN", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "REGEXP"
         )
         if negated:
@@ -171,7 +171,7 @@ class _Conditions:
             result = yield self._membership(value, word)
         elif self._cursor.accept("LIKE"):
             result = yield self._like(value, word)
-        elif word.one_of("ILIKE", "RLIKE", "REGEXP"):
+        elif word.is_one_of("ILIKE", "RLIKE", "REGEXP"):
             raise self._cursor.error(
                 word, f"{word.value} is not part of the language of where; filter the DataFrame for it"
             )
@@ -183,14 +183,14 @@ class _Conditions:
         negated = self._cursor.accept("NOT")
         result: Expression
         word = self._cursor.advance()
-        if word.one_of("NULL"):
+        if word.is_one_of("NULL"):
             result = null_test(value)
-        elif word.one_of("TRUE", "FALSE"):
+        elif word.is_one_of("TRUE", "FALSE"):
             inner = self._boolean(value, start)
             result = coercion.is_true(inner if word.value == "TRUE" else negation(inner))
-        elif word.one_of("UNKNOWN"):
+        elif word.is_one_of("UNKNOWN"):
             result = null_test(self._boolean(value, start))
-        elif word.one_of("DISTINCT"):
+        elif word.is_one_of("DISTINCT"):
             self._cursor.expect("FROM")
             result = negation(self._compare("<=>", value, (yield self._comparison()), word))
         else:
@@ -200,7 +200,7 @@ class _Conditions:
     def _membership(self, value: Operand, word: Token) -> Steps:
         self._cursor.expect("(")
         if (
-            self._cursor.peek.one_of("SELECT", "WITH", "VALUES", "FROM", "TABLE")
+            self._cursor.peek.is_one_of("SELECT", "WITH", "VALUES", "FROM", "TABLE")
             and self._cursor.ahead(1).kind != "operator"
         ):
             raise self._cursor.error(
@@ -216,7 +216,7 @@ class _Conditions:
         raise self._cursor.error(word, "IN takes columns and literals; compare conditions with AND, OR and NOT")
 
     def _like(self, value: Operand, word: Token) -> Steps:
-        if self._cursor.peek.one_of("ANY", "SOME", "ALL"):
+        if self._cursor.peek.is_one_of("ANY", "SOME", "ALL"):
             raise self._cursor.error(
                 self._cursor.peek, "LIKE ANY and LIKE ALL are not read; write several LIKEs with OR or AND"
             )
@@ -238,18 +238,18 @@ class _Conditions:
 
     def _comparison(self) -> Steps:
         value = yield self._operands.sum()
-        chained = False
+        is_chained = False
         while True:
             token = self._cursor.peek
             if token.kind == "operator" and token.value in _COMPARISONS:
                 self._cursor.advance()
                 right = yield self._operands.sum()
-                if chained and token.value not in ("=", "==", "<=>", "<>", "!="):
+                if is_chained and token.value not in ("=", "==", "<=>", "<>", "!="):
                     raise self._cursor.error(token, "a chained comparison compares a condition; write a < b AND b < c")
-                value, chained = self._compare(_COMPARISONS[token.value], value, right, token), True
+                value, is_chained = self._compare(_COMPARISONS[token.value], value, right, token), True
             elif token.kind == "operator" and token.value in ARITHMETIC:
                 raise self._cursor.error(token, f"arithmetic ({token.text}) is not part of the language of where")
-            elif token.one_of("COLLATE"):
+            elif token.is_one_of("COLLATE"):
                 raise self._cursor.error(
                     token, "a collation is not part of the language of where; strings compare by bytes"
                 )

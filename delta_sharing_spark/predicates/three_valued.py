@@ -1,4 +1,4 @@
-"""The truth values that a predicate may take over rows of which only bounds are known: NULLs, values, ends.
+"""Computes the truth values that a predicate may take over rows of which only bounds are known.
 
 Each part of the tree has the set of truth values it may take, three bits: true, false, unknown. The sets are
 never too small, whatever stands around a part, so NOT, ``IS NULL`` of conditions and wide bounds need no special
@@ -34,17 +34,17 @@ TRUE, FALSE, UNKNOWN = 1, 2, 4
 
 
 class ColumnBounds(NamedTuple):
-    """What is known of a column's values in some rows; bounds are keys (``coercion.key``), None is unbounded.
+    """The bounds of a column's values in some rows, as keys (``keys.key``); None is unbounded.
 
     Attributes:
-        nulls: Whether a NULL may be among them.
-        values: Whether anything but NULL may be among them.
-        low, high: No value is below or above; they need not occur.
+        has_nulls: Whether a NULL may be among them.
+        has_values: Whether anything but NULL may be among them.
+        low, high: Keys that no value is below or above; they need not occur.
         high_number: The same as ``high`` for values other than NaN, which statistics often leave out.
     """
 
-    nulls: bool = True
-    values: bool = True
+    has_nulls: bool = True
+    has_values: bool = True
     low: Any = None
     high: Any = None
     high_number: Any = None
@@ -57,12 +57,12 @@ PossibleValues = Callable[[Sequence[ColumnBounds]], int]
 
 
 def constant_bounds(key: Any) -> ColumnBounds:
-    """One known value in every row."""
+    """The bounds of a column with one known value in every row."""
     return ColumnBounds(False, True, key, key, key)
 
 
-def _join(a: int, b: int, conjunction: bool) -> int:
-    absorbing, neutral = (FALSE, TRUE) if conjunction else (TRUE, FALSE)
+def _join(a: int, b: int, is_conjunction: bool) -> int:
+    absorbing, neutral = (FALSE, TRUE) if is_conjunction else (TRUE, FALSE)
     result = (a | b) & absorbing if a and b else 0
     if a & b & neutral:
         result |= neutral
@@ -77,7 +77,7 @@ _NOT = [(b & UNKNOWN) | (FALSE if b & TRUE else 0) | (TRUE if b & FALSE else 0) 
 
 
 def compile_possible_values(expression: Expression, slots: Mapping[tuple[str, ...], int]) -> PossibleValues:
-    """A function from the bounds of each column (by slot) to the truth values that rows may give.
+    """Compile a predicate to a function from the bounds of each column (by slot) to the truth values that rows may give.
 
     Args:
         expression: A bound tree.
@@ -97,7 +97,7 @@ def compile_possible_values(expression: Expression, slots: Mapping[tuple[str, ..
             return _columns(op, slots[left.path], slots[right.path], *_scales(left, right))
         case IsNull(Column(path)):
             slot = slots[path]
-            return lambda bounds: (TRUE if bounds[slot].nulls else 0) | (FALSE if bounds[slot].values else 0)
+            return lambda bounds: (TRUE if bounds[slot].has_nulls else 0) | (FALSE if bounds[slot].has_values else 0)
         case IsNull(operand):
             assert not isinstance(operand, Column)
             inner = compile_possible_values(operand, slots)
@@ -216,8 +216,8 @@ def _columns(op: str, left: int, right: int, left_factor: int, right_factor: int
 
     def compare(bounds: Sequence[ColumnBounds]) -> int:
         a, b = bounds[left], bounds[right]
-        bits = UNKNOWN if a.nulls or b.nulls else 0
-        if not (a.values and b.values):
+        bits = UNKNOWN if a.has_nulls or b.has_nulls else 0
+        if not (a.has_values and b.has_values):
             return bits
         a_low, a_high, b_low, b_high = a.low, a.high, b.low, b.high
         if scaled:
@@ -236,23 +236,23 @@ def _columns(op: str, left: int, right: int, left_factor: int, right_factor: int
     return compare
 
 
-def may_exclude(expression: Expression, prunable: Callable[[Column], bool], negated: bool = False) -> bool:
-    """Whether bounds could ever show that no row passes; ``prunable`` tells for which columns bounds are kept."""
+def may_exclude(expression: Expression, has_bounds_of: Callable[[Column], bool], is_negated: bool = False) -> bool:
+    """Whether bounds could ever show that no row passes; ``has_bounds_of`` tells for which columns bounds are kept."""
     match expression:
         case And(operands) | Or(operands):
-            parts = [may_exclude(o, prunable, negated) for o in operands]
-            return any(parts) if isinstance(expression, And) != negated else all(parts)
+            parts = [may_exclude(o, has_bounds_of, is_negated) for o in operands]
+            return any(parts) if isinstance(expression, And) != is_negated else all(parts)
         case Not(operand):
-            return may_exclude(operand, prunable, not negated)
+            return may_exclude(operand, has_bounds_of, not is_negated)
         case IsTrue(operand):
-            return may_exclude(operand, prunable, negated)
+            return may_exclude(operand, has_bounds_of, is_negated)
         case IsNull(operand):
-            return isinstance(operand, Column) and prunable(Column(operand.path, Primitive("long")))
+            return isinstance(operand, Column) and has_bounds_of(Column(operand.path, Primitive("long")))
         case Like(column, pattern, escape):
-            return prunable(column) and like_prefix(pattern, escape)[0] != ""
+            return has_bounds_of(column) and like_prefix(pattern, escape)[0] != ""
         case Compare(_, column, _) | In(column, _):
-            return prunable(column)
+            return has_bounds_of(column)
         case CompareColumns(_, left, right):
-            return prunable(left) and prunable(right)
+            return has_bounds_of(left) and has_bounds_of(right)
         case Constant(value):
-            return value is None or value == negated
+            return value is None or value == is_negated

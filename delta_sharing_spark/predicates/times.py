@@ -1,4 +1,4 @@
-"""Dates and timestamps as Spark 4 computes them: time zones, texts, calendar arithmetic.
+"""Computes with dates and timestamps as Spark 4 does: time zones, texts, calendar arithmetic.
 
 A form that is rare and easily misread (a year of five digits, ``'today'``, a zone on a timestamp without zone) is
 refused, never guessed.
@@ -165,9 +165,9 @@ def parse_date(text: str) -> int:
     return _days(match[1], match[2], match[3], text, DATE)
 
 
-def parse_timestamp(text: str, zone: Zone, *, ntz: bool = False) -> int:
-    """Microseconds since 1970 of a string that Spark casts to TIMESTAMP, or with ``ntz`` to TIMESTAMP_NTZ."""
-    kind = TIMESTAMP_NTZ if ntz else TIMESTAMP
+def parse_timestamp(text: str, zone: Zone, *, is_ntz: bool = False) -> int:
+    """Microseconds since 1970 of a string that Spark casts to TIMESTAMP, or with ``is_ntz`` to TIMESTAMP_NTZ."""
+    kind = TIMESTAMP_NTZ if is_ntz else TIMESTAMP
     match = _TIMESTAMP.fullmatch(text.strip(" \t\r\n"))
     if match is None:
         raise malformed(text, kind)
@@ -177,7 +177,7 @@ def parse_timestamp(text: str, zone: Zone, *, ntz: bool = False) -> int:
     micros = _days(year, month, day, text, kind) * DAY
     micros += ((int(hour or 0) * 60 + int(minute or 0)) * 60 + int(second or 0)) * 1_000_000
     micros += int((fraction or "0")[:6].ljust(6, "0"))
-    if ntz:
+    if is_ntz:
         if zone_text:
             raise PredicateError(f"{text!r} names a time zone, but TIMESTAMP_NTZ has none; leave the zone out")
         return micros

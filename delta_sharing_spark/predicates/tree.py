@@ -1,4 +1,4 @@
-"""The tree of a ``where``: frozen, picklable nodes, bound to columns and normalised to the columns' own types.
+"""Defines the tree of a ``where``: frozen, picklable nodes, bound to columns and normalised to the columns' own types.
 
 The parser (``sql.py``) resolves every implicit cast while it binds: ``long_column > 1.5`` becomes ``long_column > 1``,
 ``float_column = 0.1`` becomes a test that no row passes. What is left compares a column with a value of exactly its
@@ -195,7 +195,7 @@ def conjuncts(expression: Expression) -> tuple[Expression, ...]:
 
 
 def depth(expression: Expression) -> int:
-    """How many conditions stand within each other, at most; found without recursion."""
+    """The depth to which conditions are nested; found without recursion."""
     deepest, level = 0, [expression]
     while level:
         deepest += 1

@@ -1,4 +1,4 @@
-"""The command ``delta-sharing-spark``: look at a share from a terminal, or try one out.
+"""Runs the command ``delta-sharing-spark``: look at a share from a terminal, or try one out.
 
 Exit codes: 0 done, 1 refused by the server or the table, 2 wrong usage (an option, an address, a profile), 3 network.
 """
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its result goes to standard output, errors as one line to standard error.
 
     Args:
-        arguments: Without the program's name; those of the process by default.
+        arguments: The arguments without the program's name; None means those of the process.
 
     Returns:
         The exit code.
@@ -39,9 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    given = _parser().parse_args(arguments)
+    parsed = _parser().parse_args(arguments)
     try:
-        code: int = given.run(given)
+        code: int = parsed.run(parsed)
     except BrokenPipeError:
         # The reader has seen enough, as `head` does. What is still buffered must not raise once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def exit_code(error: DeltaSharingError) -> int:
-    """The exit code that tells scripts what kind of failure it was; only 3 may go away by itself."""
+    """The exit code for an error, by its kind; only failures with code 3 may go away by themselves."""
     if isinstance(error, ConfigError):
         return USAGE
     if isinstance(error, NetworkError | UnavailableError):
@@ -162,17 +162,19 @@ def _positive(text: str) -> int:
     return number
 
 
-def _ls(given: argparse.Namespace) -> int:
+def _ls(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.display import Listing
 
-    profile, path = _profile_and_path(given.where if given.inside is None else f"{given.where}#{given.inside}")
-    client = SharingClient(profile or None, **_options(given))
-    items = _inside(client, path)[: given.limit]
-    if given.json:
+    profile, path = _profile_and_path(
+        arguments.where if arguments.inside is None else f"{arguments.where}#{arguments.inside}"
+    )
+    client = SharingClient(profile or None, **_options(arguments))
+    items = _inside(client, path)[: arguments.limit]
+    if arguments.json:
         _print_json([_plain(item) for item in items])
     else:
-        listing = Listing(items).verbose if given.long else Listing(items).brief
+        listing = Listing(items).verbose if arguments.long else Listing(items).brief
         write_table(listing.text(), sys.stdout)
     return DONE
 
@@ -189,7 +191,7 @@ def _profile_and_path(text: str) -> tuple[str, str]:
 
 
 def _inside(client: SharingClient, path: str) -> list[Any]:
-    """What a share, a schema or a table holds; all shares for no path. The name of a share may contain periods."""
+    """The content of a share, a schema or a table; all shares for an empty path. A share's name may contain periods."""
     if not path:
         return list(client.list_shares())
     shares = {share.name.lower() for share in client.list_shares()} if "." in path else {path.lower()}
@@ -201,12 +203,12 @@ def _inside(client: SharingClient, path: str) -> list[Any]:
     return list(client.table(path).columns)
 
 
-def _schema(given: argparse.Namespace) -> int:
+def _schema(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.markup import text_table
     from delta_sharing_spark.schema.spark import spark_schema_json
 
-    schema = _scan(given).schema
-    if given.json:
+    schema = _scan(arguments).schema
+    if arguments.json:
         _print_json(spark_schema_json(schema))
         return DONE
     rows = [
@@ -217,12 +219,12 @@ def _schema(given: argparse.Namespace) -> int:
     return DONE
 
 
-def _head(given: argparse.Namespace) -> int:
+def _head(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.export import cells, json_lines
     from delta_sharing_spark.markup import text_table
 
-    with _scan(given, limit=str(given.n)).to_record_batch_reader() as reader:
-        if given.json:
+    with _scan(arguments, limit=str(arguments.n)).to_record_batch_reader() as reader:
+        if arguments.json:
             for batch in reader:
                 sys.stdout.writelines(f"{line}\n" for line in json_lines(batch))
         else:
@@ -231,53 +233,53 @@ def _head(given: argparse.Namespace) -> int:
     return DONE
 
 
-def _count(given: argparse.Namespace) -> int:
-    rows = _scan(given).count()
-    if given.json:
+def _count(arguments: argparse.Namespace) -> int:
+    rows = _scan(arguments).count()
+    if arguments.json:
         _print_json({"count": rows})
     else:
         sys.stdout.write(f"{rows}\n")
     return DONE
 
 
-def _download(given: argparse.Namespace) -> int:
+def _download(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.export import format_of, standard_output, whole_file, write_batches
 
-    to_standard_output = given.output == "-"
-    format = given.format or "parquet" if to_standard_output else format_of(given.output, given.format)
-    scan = _scan(given, **({} if given.limit is None else {"limit": str(given.limit)}))
+    to_standard_output = arguments.output == "-"
+    format = arguments.format or "parquet" if to_standard_output else format_of(arguments.output, arguments.format)
+    scan = _scan(arguments, **({} if arguments.limit is None else {"limit": str(arguments.limit)}))
     if to_standard_output:
         with standard_output(sys.stdout) as out:
             write_batches(scan.to_record_batch_reader(), out, format)
         return DONE
-    target = Path(given.output or f"{scan.table.name.table}.{format}")
-    with whole_file(target, replace=given.force) as out:
+    target = Path(arguments.output or f"{scan.table.name.table}.{format}")
+    with whole_file(target, replace=arguments.force) as out:
         rows = write_batches(scan.to_record_batch_reader(), out, format)
-    if given.json:
+    if arguments.json:
         _print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
     else:
         sys.stdout.write(f"{target}: {rows:,} rows, {target.stat().st_size:,} bytes\n")
     return DONE
 
 
-def _scan(given: argparse.Namespace, **more: str) -> Scan:
+def _scan(arguments: argparse.Namespace, **more: str) -> Scan:
     """The scan that a command's address and options describe."""
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.sharing.address import parse_address
     from delta_sharing_spark.table_scan import Scan
 
-    address = parse_address(given.address)
-    options = _options(given)
-    if given.columns is not None:
-        options["columns"] = given.columns
-    if given.where is not None:
-        options["where"] = given.where
+    address = parse_address(arguments.address)
+    options = _options(arguments)
+    if arguments.columns is not None:
+        options["columns"] = arguments.columns
+    if arguments.where is not None:
+        options["where"] = arguments.where
     client = SharingClient(address.profile)
     return Scan(client.table(str(address.table)), {**options, **more})
 
 
-def _options(given: argparse.Namespace) -> dict[str, str]:
-    return dict(_named_value(text) for text in given.option)
+def _options(arguments: argparse.Namespace) -> dict[str, str]:
+    return dict(_named_value(text) for text in arguments.option)
 
 
 def _named_value(text: str) -> tuple[str, str]:
@@ -288,7 +290,7 @@ def _named_value(text: str) -> tuple[str, str]:
 
 
 def _plain(item: Any) -> dict[str, Any]:
-    """A listing's item without what it does not say."""
+    """A listing's item as a dict without its empty fields."""
     from dataclasses import asdict
 
     return {name: value for name, value in asdict(item).items() if value not in (None, (), {})}
@@ -298,12 +300,12 @@ def _print_json(value: Any) -> None:
     sys.stdout.write(printable_json(value) + "\n")
 
 
-def _completion(given: argparse.Namespace) -> int:
-    sys.stdout.write(completion_script(_parser(), given.shell))
+def _completion(arguments: argparse.Namespace) -> int:
+    sys.stdout.write(completion_script(_parser(), arguments.shell))
     return DONE
 
 
-def _demo(given: argparse.Namespace) -> int:
+def _demo(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.testing.sample import TRIPS
 
     try:
@@ -312,22 +314,25 @@ def _demo(given: argparse.Namespace) -> int:
         raise ConfigError(
             f'the demonstration runs Spark, and {missing.name} is not installed: pip install "delta-sharing-spark[spark]"'
         ) from None
-    demo.run(sys.stdout, trips=given.rows or TRIPS)
+    demo.run(sys.stdout, trips=arguments.rows or TRIPS)
     return DONE
 
 
-def _serve(given: argparse.Namespace) -> int:
+def _serve(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.testing.sample import TRIPS, share_sample
     from delta_sharing_spark.testing.server import SharingServer
 
-    tables = dict(_named_directory(text) for text in given.tables)
+    tables = dict(_named_directory(text) for text in arguments.tables)
     names = list(tables)
-    with tempfile.TemporaryDirectory(prefix="delta-sharing-") as directory, SharingServer(port=given.port) as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="delta-sharing-") as directory,
+        SharingServer(port=arguments.port) as server,
+    ):
         if not tables:
-            names = [str(sample) for sample in share_sample(server, directory, trips=given.rows or TRIPS)]
+            names = [str(sample) for sample in share_sample(server, directory, trips=arguments.rows or TRIPS)]
         for name, path in tables.items():
             server.add_table(name, path, access_modes=("url", "dir"))
-        profile = server.write_profile(given.profile or Path(directory) / "demo.share")
+        profile = server.write_profile(arguments.profile or Path(directory) / "demo.share")
         out = sys.stdout
         out.write(f"A sharing server runs at {server.endpoint}. Read its tables with\n\n")
         for name in names:
@@ -338,10 +343,10 @@ def _serve(given: argparse.Namespace) -> int:
     return DONE
 
 
-def _flight(given: argparse.Namespace) -> int:
+def _flight(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.flight.command_line import run
 
-    run(given, _options(given), sys.stdout, _until_ended)
+    run(arguments, _options(arguments), sys.stdout, _until_ended)
     return DONE
 
 

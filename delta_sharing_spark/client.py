@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class SharingClient:
-    """A recipient's view of one sharing server.
+    """A client of one sharing server, as one recipient.
 
     Args:
         profile: A path (local or any fsspec URL), the profile's JSON, its fields, or a ``Profile``; None takes
@@ -72,11 +72,11 @@ class SharingClient:
 
     @classmethod
     def over(cls, gateway: str, token: str | None = None, engine: str = "auto", **options: object) -> SharingClient:
-        """A view of what a Flight gateway shares, which holds the profile; tables are read through it.
+        """A client of a Flight gateway, which holds the profile; tables are read through it.
 
         Args:
             gateway: ``grpc+tls://host:port`` or ``grpc+tcp://host:port``.
-            token: What the gateway asks for; ``gatewayTokenFile`` and ``DELTA_SHARING_FLIGHT_TOKEN`` are other ways.
+            token: The gateway's token; ``gatewayTokenFile`` and ``DELTA_SHARING_FLIGHT_TOKEN`` are other ways to give it.
             engine: As for the client of a profile; the native lane needs files, and a gateway gives rows.
             **options: Options of every load.
 
@@ -136,10 +136,10 @@ class SharingClient:
         return with_near_names(error, self.rest, *names) if isinstance(self.rest, SharingRest) else error
 
     def table(self, name: str | Table) -> SharedTable:
-        """A table by its three-part name, or as a listing shows it. Nothing is asked yet.
+        """A table by its three-part name, or as a listing holds it. No request is made yet.
 
         Raises:
-            AddressError: No name of a table.
+            AddressError: ``name`` is not a table's name.
         """
         if isinstance(name, Table):
             return SharedTable(self, TableName(name.share, name.schema, name.name))
@@ -209,7 +209,7 @@ class SharingClient:
         args: Mapping[str, Any] | Sequence[Any] | None = None,
         engine: str | None = None,
     ) -> str:
-        """Which lane a query takes, and what its plan needs of each shared table; what is left to Spark, and why.
+        """Tell which lane a query takes, what its plan needs of each shared table, and what is left to Spark, and why.
 
         Args:
             query: As in ``sql``, or a function as in ``query``.

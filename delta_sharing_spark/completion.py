@@ -1,4 +1,4 @@
-"""Scripts that complete the command line in bash, zsh and fish, made from its own parser."""
+"""Writes scripts that complete the command line in bash, zsh and fish, from its own parser."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _ON_DEMAND = frozenset({"id", "share_id", "location", "auxiliary_locations", "pr
 
 
 class Listing(list[_T], Generic[_T]):
-    """A list that shows itself as a table, in a terminal and in a notebook.
+    """A list that prints as a table, in a terminal and in a notebook.
 
     Ids, locations and properties are shown by ``listing.verbose`` only.
     """
@@ -50,7 +50,7 @@ class Listing(list[_T], Generic[_T]):
         return self.text(_SHOWN)
 
     def text(self, shown: int | None = None) -> str:
-        """The items as an aligned table, at most ``shown`` of them and a word on the rest."""
+        """The items as an aligned table, at most ``shown`` of them, with the number of the others."""
         if not self:
             return "(none)"
         table = text_table(*_cells(self[:shown], self._hidden))
@@ -68,7 +68,7 @@ class Listing(list[_T], Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table, as listings show it. ``null`` is ``""`` or ``"NOT NULL"``."""
+    """A column of a table in a listing. ``null`` is ``""`` or ``"NOT NULL"``."""
 
     name: str
     type: str
@@ -91,7 +91,7 @@ def schema_html(schema: Struct, caption: str) -> str:
 
 
 def scan_html(table: str, options: Mapping[str, str], schema: Struct) -> str:
-    """A scan as HTML: what it was asked for, and the columns it gives. ``options`` must hold no secret."""
+    """A scan as HTML: its options, which must hold no secret, and its columns."""
     asked = ", ".join(f"{name} = {value}" for name, value in options.items()) or "all rows of the newest version"
     return schema_html(schema, f"Scan of {table}: {asked}")
 
@@ -114,7 +114,7 @@ def _cell(value: Any) -> str:
 
 
 def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
-    """What a plan sent, reads and skips."""
+    """The text of ``Scan.explain``: what a plan sent, reads and skips."""
     report = planned.report
     version = "newest" if report.version is None else report.version
     lines = [f"table      {scan.table}, version {version}", f"access     {report.mode}: {report.reason}"]
@@ -140,7 +140,7 @@ class Progress:
     """A bar of bytes and rows with rate and time left: a widget in a notebook, a line on a terminal, else nothing.
 
     Args:
-        planned: What is read.
+        planned: The plan that is read.
     """
 
     def __init__(self, planned: ScanPlan) -> None:

@@ -1,4 +1,4 @@
-"""The error tree; its messages carry no secret.
+"""Defines the error tree; its messages carry no secret.
 
 ::
 
@@ -86,7 +86,7 @@ class ServerError(DeltaSharingError):
     """The sharing server answered, and the answer is an error.
 
     Attributes:
-        status, error_code: Of the answer.
+        status, error_code: The HTTP status and the error code of the answer.
         server_message: The server's own words, redacted.
     """
 

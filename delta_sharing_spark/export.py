@@ -32,10 +32,10 @@ _Encoder = Callable[[Any], Any]
 
 
 def format_of(path: str | None, format: str | None) -> str:
-    """The format of a file: as given, else by its suffix; Parquet where neither is named.
+    """The format of a file: ``format``, else the one of its suffix, else Parquet.
 
     Raises:
-        ConfigError: The suffix is another format's, or none that is known while no format is given.
+        ConfigError: The suffix is another format's, or unknown while ``format`` is None.
     """
     if path is None:
         return format or "parquet"
@@ -51,11 +51,11 @@ def format_of(path: str | None, format: str | None) -> str:
 
 
 def write_batches(reader: pa.RecordBatchReader, out: BinaryIO, format: str) -> int:
-    """Write batches as they come; returns how many rows there were.
+    """Write batches as they arrive; returns the number of rows.
 
     Args:
         reader: The rows.
-        out: Where to; not closed.
+        out: The output, which is left open.
         format: ``"parquet"``, ``"csv"`` or ``"json"``.
     """
     rows = 0
@@ -108,10 +108,10 @@ def cells(batches: Iterable[pa.RecordBatch]) -> Iterator[list[str]]:
 
 @contextmanager
 def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
-    """A file that appears under its name only when all of it was written.
+    """Open a file for writing that appears under its name only when it is complete.
 
     Raises:
-        ConfigError: It exists and ``replace`` is false, or its directory cannot be written.
+        ConfigError: The file exists and ``replace`` is false, or its directory cannot be written.
     """
     if path.exists() and not replace:
         raise ConfigError(f"{path} exists; name another file, or give --force to replace it")
@@ -161,7 +161,7 @@ def _encoded(value: Any, encoder: _Encoder | None) -> Any:
 
 
 def _encoder(data_type: pa.DataType) -> _Encoder | None:
-    """How values of a type become JSON's; None where they are already."""
+    """The function that converts values of a type for JSON; None where none is needed."""
     import pyarrow.types as pt
 
     if pt.is_struct(data_type):

@@ -37,18 +37,18 @@ _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\)")
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One name that may stand in a protocol's ``readerFeatures``.
+    """A table feature: a name that may stand in a protocol's ``readerFeatures``.
 
     Attributes:
         name: As written in the log, case included.
         duty: What the feature asks of a reader.
-        supported: Whether this reader does it, in both access modes.
+        is_supported: Whether this reader does it, in both access modes.
         how: How a supported feature shows to the user, or what to do where it is refused.
     """
 
     name: str
     duty: str
-    supported: bool
+    is_supported: bool
     how: str
 
 
@@ -165,7 +165,7 @@ def check_protocol(min_reader_version: int, reader_features: Iterable[str] | Non
                 f"only; ask the provider to repair the table"
             )
         return
-    refused = [name for name in features or () if name not in FEATURES or not FEATURES[name].supported]
+    refused = [name for name in features or () if name not in FEATURES or not FEATURES[name].is_supported]
     if refused:
         raise UnsupportedFeatureError(
             f"{table} uses table features that this reader does not support: {'; '.join(map(_refusal, refused))}",
@@ -186,7 +186,7 @@ def check_type_changes(schema: Struct, *, table: str) -> None:
     """Refuse a type change that the protocol does not allow (Delta protocol, "Type Widening", "Type Change Metadata").
 
     Raises:
-        UnsupportedFeatureError: Such a change, by its column and types.
+        UnsupportedFeatureError: There is such a change; names its column and types.
     """
     _check_type(schema, "", table)
 
@@ -252,7 +252,7 @@ def mapping_mode(
     """``"none"``, ``"name"`` or ``"id"``; the property counts only where the protocol allows column mapping.
 
     Raises:
-        UnsupportedFeatureError: A mode that this reader does not know.
+        UnsupportedFeatureError: This reader does not know the mode.
     """
     mode = configuration.get(MAPPING_MODE, "none").lower()
     if not allows_column_mapping(min_reader_version, reader_features):
@@ -271,7 +271,7 @@ def reader_features_header() -> str:
     Sharing protocol, "Delta Sharing Capabilities Header". Features of the log alone are named too: servers
     compare the list with the table's protocol as it stands.
     """
-    return ",".join(sorted(feature.name.lower() for feature in FEATURES.values() if feature.supported))
+    return ",".join(sorted(feature.name.lower() for feature in FEATURES.values() if feature.is_supported))
 
 
 def features_page() -> str:
@@ -288,8 +288,8 @@ def features_page() -> str:
         "| Reader feature | What a reader must do | State | How |",
         "|---|---|---|---|",
     ]
-    for feature in sorted(FEATURES.values(), key=lambda f: (not f.supported, f.name.lower())):
-        state = "read" if feature.supported else "refused"
+    for feature in sorted(FEATURES.values(), key=lambda f: (not f.is_supported, f.name.lower())):
+        state = "read" if feature.is_supported else "refused"
         lines.append(f"| `{feature.name}` | {feature.duty} | {state} | {feature.how} |")
     lines += [
         "",

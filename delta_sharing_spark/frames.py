@@ -24,7 +24,7 @@ _SAMPLE = 20_000
 
 
 class RowSource(ABC):
-    """Whatever gives rows as a stream of Arrow batches, anew each time it is asked.
+    """A source of rows as a stream of Arrow batches, which are read anew each time.
 
     It speaks Arrow's C stream interface, so that ``pa.table(source)``, ``pl.DataFrame(source)`` and
     ``duckdb.sql("FROM source")`` read it.
@@ -91,8 +91,8 @@ class RowSource(ABC):
         DuckDB's own conditions filter what was read: ``where`` and ``columns`` of a scan make it read less.
 
         Args:
-            connection: Where to; DuckDB's default connection if it is left out.
-            name: The view's name; the table's own name if it is left out.
+            connection: The connection; None means DuckDB's default one.
+            name: The view's name; None means the table's own name.
 
         Raises:
             ConfigError: DuckDB is missing.
@@ -104,7 +104,7 @@ class RowSource(ABC):
 
     @abstractmethod
     def _view_name(self) -> str:
-        """What a database calls the rows where nobody names them."""
+        """The default name of a database's view of the rows."""
 
 
 def library(name: str, method: str) -> ModuleType:
@@ -112,10 +112,10 @@ def library(name: str, method: str) -> ModuleType:
 
     Args:
         name: The library, which is also the name of the extra that installs it.
-        method: What needs it, as the error says it.
+        method: The method that needs it, for the error.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: The library is not installed.
     """
     try:
         return importlib.import_module(name)
@@ -176,7 +176,7 @@ def to_pandas(
 
 
 def _table(batches: list[pa.RecordBatch], schema: pa.Schema, positions: list[int]) -> pa.Table:
-    """The batches as one table, which alone holds them."""
+    """The columns at ``positions`` as one table; the list is emptied, so that the table alone holds the memory."""
     import pyarrow as pa
 
     table = pa.Table.from_batches(batches, pa.schema([schema.field(i) for i in positions]))
@@ -233,8 +233,8 @@ class _Objects:
         if pt.is_decimal(values.type) and not self._options.get("zero_copy_only"):
             return _decimals(values)
         table = pa.Table.from_arrays([values], schema=pa.schema([self._field]))
-        found: npt.NDArray[np.object_] = table.to_pandas(**self._options).iloc[:, 0].to_numpy()
-        return found
+        objects: npt.NDArray[np.object_] = table.to_pandas(**self._options).iloc[:, 0].to_numpy()
+        return objects
 
     def _looked_up(self, values: pa.Array, known: dict[Any, Any]) -> npt.NDArray[np.object_]:
         import numpy as np
@@ -247,7 +247,7 @@ class _Objects:
 
 
 def _decimals(values: pa.Array) -> npt.NDArray[np.object_]:
-    """What pyarrow makes of decimals, by the same texts: Python's own constructor needs a third of pyarrow's time."""
+    """Python's decimals, made of the texts that pyarrow uses: Python's constructor needs a third of pyarrow's time."""
     import numpy as np
     import pyarrow as pa
 

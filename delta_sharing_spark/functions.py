@@ -1,4 +1,4 @@
-"""The common case in one call each; names and keywords follow the reference Python client.
+"""Reads and describes tables in one call each, with the names and keywords of the reference Python client.
 
 Of that client's keywords ``use_delta_format`` chooses the response format. ``jsonPredicateHints`` skips files and
 filters no row, as there; ``where`` does both. ``convert_in_batches`` changes nothing: rows are always read in batches.
@@ -33,7 +33,7 @@ def get_table_metadata(url: str, use_delta_format: bool = True) -> Metadata:
 
 
 def get_table_protocol(url: str, use_delta_format: bool = True) -> Protocol:
-    """What a reader of the newest version must be able to do."""
+    """The protocol of the newest version: what a reader of it must be able to do."""
     return _table(url).snapshot_head().protocol
 
 
@@ -153,7 +153,7 @@ def load_table_changes_as_spark(
 
 
 def _format(use_delta_format: bool | None) -> dict[str, Any]:
-    """The option that the reference client's ``use_delta_format`` means."""
+    """The option that corresponds to the reference client's ``use_delta_format``."""
     if use_delta_format is None:
         return {}
     return {"responseFormat": "delta" if use_delta_format else "parquet"}

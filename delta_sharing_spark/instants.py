@@ -1,4 +1,4 @@
-"""Instants between datetimes, milliseconds since the epoch and ISO-8601 text, in the spellings servers and storages use."""
+"""Converts instants between datetimes, milliseconds since the epoch and ISO-8601 text as servers and storages write it."""
 
 from __future__ import annotations
 

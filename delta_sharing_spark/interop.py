@@ -24,7 +24,7 @@ _FIXED_SAS_PROVIDER = "org.apache.hadoop.fs.azurebfs.sas.FixedSASTokenProvider"
 
 
 class EngineOptions(dict[str, Any]):
-    """A plain dictionary that shows its keys and not its values.
+    """A plain dictionary whose ``repr`` shows its keys but not its values.
 
     Attributes:
         location: The location as the engine writes it (``s3a`` for Hadoop, ``s3`` elsewhere, ``abfss`` for ``wasbs``).
@@ -56,8 +56,8 @@ def storage_options(
     """A token as an engine's storage options.
 
     Args:
-        token: For the location to be read.
-        settings: Region and endpoint; an S3 region that is not given is found.
+        token: The token of the location to be read.
+        settings: Region and endpoint; an S3 region of None is looked up.
         engine: ``"fsspec"`` (``fsspec.filesystem(..., **options)``, pandas, Dask), ``"deltalake"``
             (``DeltaTable(options.location, storage_options=options)``), ``"polars"``, or ``"duckdb"`` (the parameters
             of ``CREATE SECRET``; ``create_secret`` writes the statement).
@@ -231,7 +231,7 @@ def _hadoop(token: StorageToken, settings: StorageSettings, gcs_token_provider: 
 
 
 def _written(location: Location, s3: str) -> str:
-    """A location as engines other than Hadoop's ``wasbs`` write it."""
+    """A location with the schemes that other engines use: ``s3`` as given, ``abfss`` for ``wasbs``."""
     if location.kind == "aws":
         return f"{s3}://{location.path}"
     if location.scheme in ("wasbs", "abfs") and s3 == "s3":

@@ -48,8 +48,8 @@ _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _MAX_VALUES = 1000
 
 
-class _Unsaid(Exception):
-    """An expression that ``where`` cannot say exactly."""
+class _Inexpressible(Exception):
+    """``where`` cannot express this exactly."""
 
 
 def lazy_frame(scan: Scan) -> pl.LazyFrame:
@@ -68,7 +68,7 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
     ) -> Iterator[pl.DataFrame]:
         narrowed = _narrowed(scan, columns, predicate, rows)
         left = rows
-        yielded = False
+        has_yielded = False
         with narrowed.to_record_batch_reader() as reader:
             for batch in reader:
                 frame: pl.DataFrame = polars.from_arrow(batch)
@@ -78,10 +78,10 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
                 if predicate is not None:
                     frame = frame.filter(predicate)
                 yield frame if columns is None else frame.select(columns)
-                yielded = True
+                has_yielded = True
                 if left == 0:
                     break
-        if not yielded:
+        if not has_yielded:
             yield empty if columns is None else empty.select(columns)
 
     frame: pl.LazyFrame = register_io_source(read, schema=empty.schema)
@@ -102,10 +102,10 @@ def _narrowed(scan: Scan, columns: list[str] | None, predicate: pl.Expr | None, 
 
 
 def where_of(predicate: pl.Expr, schema: Struct) -> str | None:
-    """The part of a Polars expression that ``where`` can say: every row that the expression keeps fulfils it.
+    """The part of a Polars expression that ``where`` can express: every row that the expression keeps fulfils it.
 
     Args:
-        predicate: As Polars hands it to a source: literals have the types of the columns they are compared with.
+        predicate: The expression that Polars passes to a source, whose literals have the types of the columns they are compared with.
         schema: The table's columns.
 
     Returns:
@@ -116,13 +116,13 @@ def where_of(predicate: pl.Expr, schema: Struct) -> str | None:
     except Exception:  # a Python function, or a Polars that has no JSON: Polars itself applies the predicate
         return None
     types = {field.name: field.type for field in schema.fields}
-    said = []
+    conditions = []
     for part in _conjuncts(tree):
         try:
-            said.append(_expression(part, types))
-        except (_Unsaid, KeyError, TypeError, ValueError, AttributeError, IndexError):
+            conditions.append(_expression(part, types))
+        except (_Inexpressible, KeyError, TypeError, ValueError, AttributeError, IndexError):
             continue  # Polars applies it to the rows that are read
-    return str(conjunction(said)) if said else None
+    return str(conjunction(conditions)) if conditions else None
 
 
 def _conjuncts(tree: Any) -> Iterator[Any]:
@@ -134,7 +134,7 @@ def _conjuncts(tree: Any) -> Iterator[Any]:
 
 
 def _expression(tree: Any, types: Mapping[str, DataType]) -> Expression:
-    """The same expression, wholly.
+    """Convert a whole expression.
 
     Raises:
         _Unsaid, KeyError, TypeError, ValueError, AttributeError, IndexError: It has a part that is not known here.
@@ -147,7 +147,7 @@ def _expression(tree: Any, types: Mapping[str, DataType]) -> Expression:
         return _binary(body, types)
     if kind == "Function":
         return _function(body["function"], body["input"], types)
-    raise _Unsaid(kind)
+    raise _Inexpressible(kind)
 
 
 def _binary(body: Mapping[str, Any], types: Mapping[str, DataType]) -> Expression:
@@ -158,7 +158,7 @@ def _binary(body: Mapping[str, Any], types: Mapping[str, DataType]) -> Expressio
     if op == "NotEq":
         return negation(_compare("=", left, right, types))
     if op not in _COMPARED:
-        raise _Unsaid(op)
+        raise _Inexpressible(op)
     return _compare(_COMPARED[op], left, right, types)
 
 
@@ -183,26 +183,26 @@ def _function(function: Any, inputs: list[Any], types: Mapping[str, DataType]) -
         return conjunction([_compare(low, inputs[0], inputs[1], types), _compare(high, inputs[0], inputs[2], types)])
     if isinstance(name, dict) and name.get("IsIn") == {"nulls_equal": False}:
         return _membership(_column(inputs[0], types), inputs[1])
-    raise _Unsaid(str(function))
+    raise _Inexpressible(str(function))
 
 
 def _membership(column: Column, values: Any) -> Expression:
     """``is_in``: its list travels as an Arrow stream of one column."""
     series = library("polars", "lazy()").read_ipc_stream(bytes(values["Literal"]["Scalar"]["List"])).to_series()
     if str(series.dtype) != _kind(column.type) or not 0 < len(series) <= _MAX_VALUES:
-        raise _Unsaid(str(series.dtype))
+        raise _Inexpressible(str(series.dtype))
     literals = tuple(
         Literal(_scalar(v, _kind(column.type)), column.type) for v in series.to_physical().to_list() if v is not None
     )
     if not literals:
-        raise _Unsaid("only nulls")
+        raise _Inexpressible("only nulls")
     return In(column, literals)
 
 
 def _column(tree: Any, types: Mapping[str, DataType], must_be: str | None = None) -> Column:
     name = tree["Column"]
     if must_be is not None and types[name] != Primitive(must_be):
-        raise _Unsaid(name)
+        raise _Inexpressible(name)
     return Column((name,), types[name])
 
 
@@ -213,15 +213,15 @@ def _literal(tree: Any, data_type: DataType) -> Literal:
     if isinstance(data_type, Decimal):
         unscaled, _, scale = value
         if kind != "Decimal" or scale != data_type.scale:
-            raise _Unsaid(kind)
+            raise _Inexpressible(kind)
         return Literal(DecimalValue(unscaled).scaleb(-scale), data_type)
     if kind != _kind(data_type):
-        raise _Unsaid(kind)
+        raise _Inexpressible(kind)
     if kind == "Datetime":
         instant, unit, zone = value
         expected = {"inner": "UTC"} if data_type == Primitive("timestamp") else None
         if unit != "Microseconds" or zone != expected:
-            raise _Unsaid(unit)
+            raise _Inexpressible(unit)
         value = instant
     return Literal(_scalar(value, kind), data_type)
 
@@ -231,12 +231,12 @@ def _kind(data_type: DataType) -> str:
 
 
 def _scalar(value: Any, kind: str) -> Value:
-    """A value that is surely one of its kind; JSON has null for NaN and the infinities."""
+    """A value, if it is certainly of its kind: JSON has null for NaN and the infinities."""
     if kind == "Float64":
         good = isinstance(value, float) and math.isfinite(value)
     else:
         good = type(value) is {"String": str, "Boolean": bool}.get(kind, int)
     if not good:
-        raise _Unsaid(kind)
+        raise _Inexpressible(kind)
     scalar: Value = value
     return scalar

@@ -22,7 +22,7 @@ class ProcessCache(Generic[_K, _V]):
 
     Args:
         size: The maximum number of values.
-        weigh: A value's weight, which may change while it is kept; None bounds their number only.
+        weigh: Returns a value's weight, which may change while it is kept; None bounds only the number of values.
         max_weight: The maximum weight of all values together; the newest is kept whatever it weighs.
     """
 
@@ -50,24 +50,24 @@ class ProcessCache(Generic[_K, _V]):
             return self._values[key]
 
     def put(self, key: _K, value: _V) -> None:
-        """Keep a value, instead of one kept before."""
+        """Keep a value under a key, in place of an earlier one."""
         with self._lock:
             self._values[key] = value
             self._values.move_to_end(key)
             self._trim()
 
     def forget(self, key: _K) -> None:
-        """Let go of the value of a key, if there is one."""
+        """Remove the value of a key, if there is one."""
         with self._lock:
             self._values.pop(key, None)
 
     def items(self) -> list[tuple[_K, _V]]:
-        """What is kept now, the longest unused first."""
+        """The keys and values kept now, the longest unused first."""
         with self._lock:
             return list(self._values.items())
 
     def clear(self) -> None:
-        """Let go of all values."""
+        """Remove all values."""
         with self._lock:
             self._values.clear()
 

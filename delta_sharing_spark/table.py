@@ -1,4 +1,4 @@
-"""A shared table: its metadata, scans of it, and credentials of its storage for other engines."""
+"""Represents a shared table: its metadata, scans of it, and credentials of its storage for other engines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SharedTable(RowSource):
         return self.client.rest.metadata(self.name)
 
     def head(self, rows: int = 5) -> pd.DataFrame:
-        """The first rows as a pandas DataFrame; ``scan(limit=...)`` gives them as anything else."""
+        """The first rows as a pandas DataFrame; ``scan(limit=...)`` gives them in other forms."""
         return self.scan(limit=rows).to_pandas()
 
     @property
@@ -70,7 +70,7 @@ class SharedTable(RowSource):
 
     @property
     def columns(self) -> Sequence[Column]:
-        """The newest schema as a list that shows itself: name, type, nullability and comment of each column."""
+        """The columns of the newest schema, as a list that prints as a table: name, type, nullability and comment."""
         return Listing(columns_of(self.schema))
 
     def _repr_html_(self) -> str:
@@ -98,8 +98,8 @@ class SharedTable(RowSource):
         Raises:
             OptionError: An unknown option or value, or two that contradict each other.
         """
-        given = {"where": where, "limit": limit, "versionAsOf": version, "timestampAsOf": timestamp}
-        return self._scan(columns, given, options)
+        named = {"where": where, "limit": limit, "versionAsOf": version, "timestampAsOf": timestamp}
+        return self._scan(columns, named, options)
 
     def changes(
         self,
@@ -113,7 +113,7 @@ class SharedTable(RowSource):
         **options: object,
     ) -> Scan:
         """The change data feed of a range of versions or moments, both ends included."""
-        given = {
+        named = {
             "readChangeFeed": True,
             "startingVersion": starting_version,
             "endingVersion": ending_version,
@@ -122,7 +122,7 @@ class SharedTable(RowSource):
             "where": where,
             "limit": limit,
         }
-        return self._scan(columns, given, options)
+        return self._scan(columns, named, options)
 
     def arrow_schema(self) -> pa.Schema:
         """The newest schema in Arrow's types."""
@@ -181,8 +181,8 @@ class SharedTable(RowSource):
 
         return storage_settings(parse_options(self.client.load_options(self.name, {})))
 
-    def _scan(self, columns: Sequence[str] | None, given: Mapping[str, object], options: Mapping[str, object]) -> Scan:
-        texts = {name: option_text(value) for name, value in {**given, **options}.items() if value is not None}
+    def _scan(self, columns: Sequence[str] | None, named: Mapping[str, object], options: Mapping[str, object]) -> Scan:
+        texts = {name: option_text(value) for name, value in {**named, **options}.items() if value is not None}
         if columns is not None:
             texts["columns"] = ",".join(quoted_column(name) for name in column_names(columns))
         return Scan(self, texts)

@@ -1,4 +1,4 @@
-"""A scan of a shared table: what to read, and the readers that read it with or without Spark."""
+"""Represents a scan of a shared table, and reads it with or without Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENGINES = ("auto", "native", "python")
 
 @dataclass
 class Scan(RowSource):
-    """What to read of a table; reading begins with one of the ``to_`` methods.
+    """A selection of a table's columns and rows; reading begins with one of the ``to_`` methods.
 
     Attributes:
         table: The table.
@@ -106,10 +106,10 @@ class Scan(RowSource):
         return self._with("columns", ",".join(quoted_column(name) for name in names))
 
     def filter(self, condition: str) -> Scan:
-        """The same scan, of the rows that also fulfil a SQL condition.
+        """The same scan with only the rows that also fulfil a SQL condition.
 
         Raises:
-            OptionError: No text, or the scan has a limit, which would then count the rows that are left.
+            OptionError: The condition is no text, or the scan has a limit, which would then count filtered rows.
         """
         if not isinstance(condition, str):
             raise OptionError(f'a condition is a text of SQL, not {str(condition)[:100]}; write filter("a > 1")')
@@ -120,10 +120,10 @@ class Scan(RowSource):
         return self._with("where", condition if before is None else f"({before}\n) AND ({condition}\n)")
 
     def limit(self, rows: int) -> Scan:
-        """The same scan, of at most so many rows.
+        """The same scan with at most so many rows.
 
         Raises:
-            OptionError: Not a number of rows.
+            OptionError: ``rows`` is not a number of rows.
         """
         fewer = self._with("limit", option_text(rows))
         before = self._option("limit")
@@ -147,13 +147,13 @@ class Scan(RowSource):
         return self.resolved().output
 
     def plan(self) -> ScanPlan:
-        """List and prune the files; a count of them is shown while that takes long and somebody watches."""
+        """List and prune the files; a terminal or notebook shows a count of them if that takes long."""
         opener, scan = self.opened()
         with planning_progress(str(self.table)) as listed:
             return plan(scan, opener=opener, listed=listed)
 
     def explain(self, spark: SparkSession | None = None, engine: str | None = None) -> str:
-        """What was sent, what is read, what is skipped and by which rule, and which parts of ``where`` cannot help.
+        """Explain what was sent, what is read, what is skipped by which rule, and which parts of ``where`` skip nothing.
 
         With a session, also which lane ``to_spark`` takes in it, and why not the other.
         """
@@ -238,7 +238,7 @@ class Scan(RowSource):
 
 
 def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> str | None:
-    """A column that costs little to count by: a partition column, else a narrow one; None if there is no column."""
+    """The column that is cheapest to count rows by: a partition column, else a narrow one; None if there is none."""
     if partition_columns:
         return partition_columns[0]
     widths = {"boolean": 0, "byte": 1, "short": 2, "integer": 3, "date": 3, "float": 4, "long": 5, "double": 5}
@@ -247,7 +247,7 @@ def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> st
 
 
 def quoted_column(column: str) -> str:
-    """A column's name as the option ``columns`` takes it; one that stands in backquotes already is left alone."""
+    """A column's name as the option ``columns`` takes it; a name that is already in backquotes stays as it is."""
     if len(column) > 1 and column[0] == column[-1] == "`":
         return column
     return "`" + column.replace("`", "``") + "`" if re.search(r"[^\w.]", column) else column
@@ -263,10 +263,10 @@ def option_text(value: object) -> str:
 
 
 def column_names(columns: object) -> list[str]:
-    """Names of columns as a user gives them, as a list.
+    """A list of the column names that a user gave.
 
     Raises:
-        OptionError: It is something else.
+        OptionError: ``columns`` is no list of names.
     """
     if isinstance(columns, str):
         raise OptionError(f"columns is a list of names, not a text; write columns=[{columns!r}]")

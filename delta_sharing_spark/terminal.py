@@ -1,4 +1,4 @@
-"""What the command line writes to a terminal: colour where it is wanted, narrow lines where there is little room."""
+"""Formats what the command line writes to a terminal: colours where they are wanted, lines that fit its width."""
 
 from __future__ import annotations
 

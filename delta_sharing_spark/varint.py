@@ -1,4 +1,4 @@
-"""Unsigned numbers of seven bits a byte, as Thrift's compact protocol, Parquet and protobuf write them."""
+"""Reads and writes unsigned numbers in seven bits a byte, as Thrift's compact protocol, Parquet and protobuf do."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def append_varint(out: bytearray, number: int) -> None:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The number at ``position``, and the position after it.
+    """The number at ``position``, and the position behind it.
 
     Raises:
-        IndexError: The bytes end within it.
-        ValueError: It is longer than a number of 64 bits.
+        IndexError: The bytes end within the number.
+        ValueError: The number has more than 64 bits.
     """
     byte = data[position]
     if byte < 0x80:

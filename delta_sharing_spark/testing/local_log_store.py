@@ -34,8 +34,8 @@ class LocalLogStore:
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         entries = []
         try:
-            with os.scandir(self._path(relative_dir)) as found:
-                for entry in found:
+            with os.scandir(self._path(relative_dir)) as directory:
+                for entry in directory:
                     if entry.name >= start_name and entry.is_file():
                         stat = entry.stat()
                         entries.append(LogEntry(entry.name, stat.st_size, stat.st_mtime_ns // 1_000_000))

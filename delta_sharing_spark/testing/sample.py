@@ -245,7 +245,7 @@ def _bicycles(path: Path) -> SampleTable:
     table.append(rows)
     table.update(
         pc.field("bicycle").isin([4, 8, 12]),
-        lambda found: found.set_column(3, "state", pa.array(["workshop"] * found.num_rows, pa.string())),
+        lambda chosen: chosen.set_column(3, "state", pa.array(["workshop"] * chosen.num_rows, pa.string())),
     )
     table.delete(pc.field("bicycle").isin([3, 7]), deletion_vectors=True)
     return SampleTable("bicycles", str(path), 10, "Bicycles: four versions, a change data feed, a deletion vector")

@@ -32,10 +32,10 @@ def serve_data(
     """
     if headers.get("authorization") is not None:
         return storage_error(400, "InvalidArgument", "Only one auth mechanism allowed; use the query string alone")
-    found = signer.path_of(opaque, query)
-    if found is None:
+    signed = signer.path_of(opaque, query)
+    if signed is None:
         return storage_error(403, "SignatureDoesNotMatch", "The request signature does not match")
-    path, stale = found
+    path, stale = signed
     if stale:
         return storage_error(*_EXPIRED[settings.expired_style])
     return serve_file(path, headers)

@@ -69,7 +69,7 @@ class SocketServer(ThreadingHTTPServer):
             self.sharing.failures.append(repr(error))
 
 
-class _Closed(Exception):
+class _ConnectionEnded(Exception):
     """The connection was ended on purpose, in the middle of an answer."""
 
 
@@ -125,7 +125,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         sharing.record(record)
         try:
             self._send(record, response, faults)
-        except _Closed:
+        except _ConnectionEnded:
             self.close_connection = True
         except ConnectionError:
             self.close_connection = True
@@ -151,7 +151,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         response, limit, reset = _spoilt(response, faults)
         if reset and limit is None:
             self._reset()
-            raise _Closed
+            raise _ConnectionEnded
         headers = {"Content-Type": response.content_type, "Content-Length": str(response.length), **response.headers}
         for fault in faults:
             for name, value in fault.headers.items():
@@ -177,7 +177,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         if limit is not None:
             if reset:
                 self._reset()
-            raise _Closed
+            raise _ConnectionEnded
 
     def end_headers_buffered(self) -> None:
         """End the headers without writing them yet."""
@@ -221,7 +221,7 @@ class RequestHandler(BaseHTTPRequestHandler):
                 count = min(Pace.CHUNK if pace is not None else _SENT_AT_ONCE, length - sent)
                 done = os.sendfile(target, file, start + sent, count)
                 if done == 0:
-                    raise _Closed  # the file is shorter than it was
+                    raise _ConnectionEnded  # the file is shorter than it was
                 sent += done
                 if pace is not None:
                     pace.after(done)

@@ -47,11 +47,11 @@ class TableQueries:
         _need_history(table)
         times, moment_ms = self._logs.times(table), millis(starting_timestamp)
         if self._settings.engine == "reference":
-            found = version_after(times, self._logs.latest(table), moment_ms)
-            self._check_start(table, found)
-            return found
-        found = times.at_or_after(moment_ms)
-        return max(found, table.start_version)
+            version = version_after(times, self._logs.latest(table), moment_ms)
+            self._check_start(table, version)
+            return version
+        version = times.at_or_after(moment_ms)
+        return max(version, table.start_version)
 
     def metadata(self, request: TableRequest) -> Response:
         """Protocol and metadata of the newest version, of one, or of a time."""
@@ -132,11 +132,11 @@ class TableQueries:
             return number
         times = self._logs.times(table)
         moment_ms, newest = millis(str(timestamp)), self._logs.latest(table)
-        found = times.at_or_before(moment_ms)
-        if found == newest and moment_ms > times.time(newest):
+        past_version = times.at_or_before(moment_ms)
+        if past_version == newest and moment_ms > times.time(newest):
             raise times.too_late(moment_ms)
-        self._check_start(table, found)
-        return found
+        self._check_start(table, past_version)
+        return past_version
 
     def _check_start(self, table: SharedTable, version: int) -> None:
         if version < table.start_version:
@@ -180,7 +180,7 @@ class TableQueries:
         if end < start and parameters.get("endingVersion") is not None:
             raise bad_request(f"startingVersion({start}) must be smaller than or equal to endingVersion({end}).")
         history = parameters.get("includeHistoricalProtocol") is True
-        return self._commits(request, start, end, self._logs.head(table, start), feed=False, protocols=history)
+        return self._commits(request, start, end, self._logs.head(table, start), is_feed=False, protocols=history)
 
     def _changes(self, request: TableRequest) -> Answer:
         parameters, table = request.parameters, request.table
@@ -203,7 +203,7 @@ class TableQueries:
         history = _flag(parameters.get("includeHistoricalMetadata"))
         head = self._logs.head(table, start) if history else latest
         protocols = _flag(parameters.get("includeHistoricalProtocol"))
-        return self._commits(request, start, end, head, feed=True, metadata=history, protocols=protocols)
+        return self._commits(request, start, end, head, is_feed=True, metadata=history, protocols=protocols)
 
     def _range_start(self, table: SharedTable, parameters: Mapping[str, Any]) -> int:
         version, timestamp = parameters.get("startingVersion"), parameters.get("startingTimestamp")
@@ -237,7 +237,7 @@ class TableQueries:
         end: int,
         head: Head,
         *,
-        feed: bool,
+        is_feed: bool,
         metadata: bool = True,
         protocols: bool = False,
     ) -> Answer:
@@ -245,29 +245,29 @@ class TableQueries:
             check_old_engine(self._logs.head(request.table).protocol)
         items: list[FileAction | dict[str, Any]] = []
         seen: list[tuple[Protocol, Metadata]] = [(head.protocol, head.metadata)]
-        recorded = self._logs.head(request.table, start).metadata.is_enabled(CHANGE_DATA_FEED)
+        is_recorded = self._logs.head(request.table, start).metadata.is_enabled(CHANGE_DATA_FEED)
         history: list[tuple[int, str, Any]] = []
         for commit in self._logs.commits(request.table, start, end):
-            for kind, found in _heads(commit):
+            for kind, action in _heads(commit):
                 protocol, current = seen[-1]
-                seen.append((found, current) if isinstance(found, Protocol) else (protocol, found))
-                recorded = found.is_enabled(CHANGE_DATA_FEED) if isinstance(found, Metadata) else recorded
+                seen.append((action, current) if isinstance(action, Protocol) else (protocol, action))
+                is_recorded = action.is_enabled(CHANGE_DATA_FEED) if isinstance(action, Metadata) else is_recorded
                 moment_ms = metadata if kind == "metaData" else protocols
                 if commit.version > start and moment_ms:
-                    history.append((len(items), kind, (commit.version, found)))
-            if feed and not recorded:
+                    history.append((len(items), kind, (commit.version, action)))
+            if is_feed and not is_recorded:
                 raise bad_request(
                     f"Error getting change data for range [{start}, {end}] as change data was not recorded "
                     f"for version [{commit.version}]"
                 )
-            items += _files(commit, request.table, feed=feed)
+            items += _files(commit, request.table, is_feed=is_feed)
         chosen = max((self._commit_format(request, p, m, items) for p, m in seen), key=lambda f: f == "delta")
-        for position, kind, (version, found) in reversed(history):
+        for position, kind, (version, action) in reversed(history):
             if kind == "metaData":
-                items.insert(position, metadata_line(chosen, found, request.table, version=version))
+                items.insert(position, metadata_line(chosen, action, request.table, version=version))
             elif chosen == "delta":
-                items.insert(position, protocol_line(chosen, found, version))
-        stamped = head.version if metadata and feed else start
+                items.insert(position, protocol_line(chosen, action, version))
+        stamped = head.version if metadata and is_feed else start
         lines = [
             protocol_line(chosen, head.protocol, stamped if protocols and chosen == "delta" else None),
             metadata_line(chosen, head.metadata, request.table, version=stamped if metadata else None),
@@ -289,12 +289,12 @@ def _heads(commit: LoggedCommit) -> Iterator[tuple[str, Protocol | Metadata]]:
             yield "metaData", metadata_from(action["metaData"], f"commit {commit.version}")
 
 
-def _files(commit: LoggedCommit, table: SharedTable, *, feed: bool) -> list[FileAction]:
+def _files(commit: LoggedCommit, table: SharedTable, *, is_feed: bool) -> list[FileAction]:
     """What a commit changed: its change files if it has any (for a feed), else its adds and removes."""
-    if feed:
-        found = [located("cdc", a["cdc"], table, commit) for a in commit.actions if "cdc" in a]
-        if found or any(changed_no_row(a["commitInfo"]) for a in commit.actions if "commitInfo" in a):
-            return found
+    if is_feed:
+        change_files = [located("cdc", a["cdc"], table, commit) for a in commit.actions if "cdc" in a]
+        if change_files or any(changed_no_row(a["commitInfo"]) for a in commit.actions if "commitInfo" in a):
+            return change_files
     return [
         located(kind, action[kind], table, commit)
         for action in commit.actions

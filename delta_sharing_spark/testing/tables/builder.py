@@ -320,9 +320,9 @@ class DeltaTableBuilder:
 
     # Schema, properties, protocol
 
-    def add_column(self, field: Field, *, at: str = "") -> DeltaTableBuilder:
-        """Add a column at the end, or a field to the struct column ``at`` (a dotted path)."""
-        return self._evolve(schema_changes.add(self.schema, at, field), "ADD COLUMNS")
+    def add_column(self, field: Field, *, parent: str = "") -> DeltaTableBuilder:
+        """Add a column at the end, or a field to the struct column ``parent`` (a dotted path)."""
+        return self._evolve(schema_changes.add(self.schema, parent, field), "ADD COLUMNS")
 
     def rename_column(self, path: str, new_name: str) -> DeltaTableBuilder:
         """Rename a column or nested field (with column mapping)."""

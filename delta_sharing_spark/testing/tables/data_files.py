@@ -185,10 +185,10 @@ class FileWriter:
             texts = [serialize(value, field.type, iso_timestamps=iso) for value in encoded.dictionary.to_pylist()]
             codes = codes * len(texts) + encoded.indices.to_numpy()
             columns.append((field.physical_name, texts))
-        found, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-        rows = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse, minlength=len(found)))[:-1])
+        groups, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        rows = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse, minlength=len(groups)))[:-1])
         for index in np.argsort(first):
-            code, values = int(found[index]), {}
+            code, values = int(groups[index]), {}
             for name, texts in reversed(columns):
                 code, place = divmod(code, len(texts))
                 values[name] = texts[place]
@@ -216,10 +216,10 @@ def mask_of(where: Any, table: pa.Table) -> npt.NDArray[np.bool_]:
         mask = np.zeros(table.num_rows, dtype=np.bool_)
         mask[numbered.filter(where).column("__row").to_numpy()] = True
         return mask
-    found = where(table) if callable(where) else where
-    if isinstance(found, (pa.Array, pa.ChunkedArray)):
-        found = pc.fill_null(found, False).to_pylist()
-    mask = np.asarray(found, dtype=np.bool_)
+    chosen = where(table) if callable(where) else where
+    if isinstance(chosen, (pa.Array, pa.ChunkedArray)):
+        chosen = pc.fill_null(chosen, False).to_pylist()
+    mask = np.asarray(chosen, dtype=np.bool_)
     if mask.shape != (table.num_rows,):
         raise ValueError(f"a mask of shape {mask.shape} does not fit {table.num_rows} rows")
     return mask

@@ -39,7 +39,7 @@ class Rewrite:
 
 
 @dataclass(slots=True)
-class Rewritten:
+class RewriteResult:
     """A rewrite's outcome: the table's files, the commit's actions, and the change feed's rows by kind."""
 
     files: tuple[LiveFile, ...] = ()
@@ -49,7 +49,7 @@ class Rewritten:
 
 def rewrite(
     files: Sequence[LiveFile], how: Rewrite, schema: Struct, writer: FileWriter, root: Path, stamp: int
-) -> Rewritten:
+) -> RewriteResult:
     """Apply ``how`` to a table's files at the time ``stamp`` (milliseconds)."""
     kept: list[LiveFile] = []
     hit: list[_Hit] = []
@@ -59,7 +59,7 @@ def rewrite(
             hit.append((file, mask))
         else:
             kept.append(file)
-    out = Rewritten(actions=[file.remove(stamp) for file, _ in hit])
+    out = RewriteResult(actions=[file.remove(stamp) for file, _ in hit])
     chosen = [to_logical(file.live(), schema).filter(pa.array(mask)) for file, mask in hit]
     rests = [to_logical(file.live(), schema).filter(pa.array(~mask)) for file, mask in hit]
     new = [] if how.values is None else [table_of(how.values(rows), schema) for rows in chosen]

@@ -13,11 +13,11 @@ _TYPE_CHANGES = "delta.typeChanges"
 _Edit = Callable[[tuple[Field, ...], str], tuple[Field, ...]]
 
 
-def add(schema: Struct, at: str, field: Field) -> Struct:
-    """``field`` at the end of the schema, or of the struct at the path ``at``."""
-    if not at:
+def add(schema: Struct, parent: str, field: Field) -> Struct:
+    """``field`` at the end of the schema, or of the struct at the path ``parent``."""
+    if not parent:
         return Struct((*schema.fields, field))
-    return _edit(schema, [*at.split("."), field.name], lambda fields, _: (*fields, field))
+    return _edit(schema, [*parent.split("."), field.name], lambda fields, _: (*fields, field))
 
 
 def rename(schema: Struct, path: str, new_name: str) -> Struct:

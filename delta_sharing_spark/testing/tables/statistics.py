@@ -74,8 +74,8 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
         return None
     if types.is_floating(kind):
         return _float_bounds(column)
-    found = pc.min_max(column)
-    least, greatest = found["min"].as_py(), found["max"].as_py()
+    extremes = pc.min_max(column)
+    least, greatest = extremes["min"].as_py(), extremes["max"].as_py()
     if types.is_string(kind):
         return least[:_STRING_PREFIX], greatest if len(greatest) <= _STRING_PREFIX else greatest[
             :_STRING_PREFIX
@@ -93,10 +93,10 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
 def _float_bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
     """Spark orders NaN above everything and writes it as a string."""
     numbers = column.filter(pc.invert(pc.fill_null(pc.is_nan(column), True)))
-    found = pc.min_max(numbers)
-    least = math.nan if not len(numbers) else found["min"].as_py()
+    extremes = pc.min_max(numbers)
+    least = math.nan if not len(numbers) else extremes["min"].as_py()
     has_nan = len(numbers) + column.null_count < len(column)
-    greatest = math.nan if has_nan else found["max"].as_py()
+    greatest = math.nan if has_nan else extremes["max"].as_py()
     return _float(least), _float(greatest)
 
 

@@ -91,7 +91,7 @@ def _all_kinds_of_vectors(t: DeltaTableBuilder) -> DeltaTableBuilder:
 
 def _grown(t: DeltaTableBuilder) -> DeltaTableBuilder:
     t.add_column(text("more")).append([{"id": 20, "part": "a", "more": "m"}])
-    t.add_column(text("inner"), at="s").append([{"id": 21, "part": "b", "s": {"x": 1, "inner": "i"}}])
+    t.add_column(text("inner"), parent="s").append([{"id": 21, "part": "b", "s": {"x": 1, "inner": "i"}}])
     return t.update(ids(2, 21), doubled()).delete(ids(20), change_files=False)
 
 

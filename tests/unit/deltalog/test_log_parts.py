@@ -197,7 +197,7 @@ def test_rows_from_statistics(stats, rows):
 
 @pytest.mark.parametrize("name", sorted(features.FEATURES))
 def test_every_feature_passes_or_is_refused_by_name(name):
-    if features.FEATURES[name].supported:
+    if features.FEATURES[name].is_supported:
         features.check_protocol(3, [name], table="t")
         assert name.lower() in features.reader_features_header().split(",")
     else:

@@ -92,8 +92,8 @@ class Case:
     advice: str = "restart the stream to read with the new schema"
 
 
-def add(name: str, at: str = "") -> Change:
-    return lambda table: table.add_column(Field(name, STRING), at=at)
+def add(name: str, parent: str = "") -> Change:
+    return lambda table: table.add_column(Field(name, STRING), parent=parent)
 
 
 ADDED = "it was added, and the stream does not read it"

@@ -70,7 +70,7 @@ CASES: dict[str, tuple[dict[str, str], Build]] = {
     "dropped column": ({"delta.columnMapping.mode": "name"}, lambda b: b.drop_column("map").append([{"id": 5}])),
     "mapping switched on": ({}, lambda b: b.set_properties(**{"delta.columnMapping.mode": "name"}).append(ROWS)),
     "added column": ({}, lambda b: b.add_column(Field("new", Primitive("string"))).append([{"new": "x"}])),
-    "added nested field": ({}, lambda b: b.add_column(Field("y", Primitive("double")), at="nested").append(ROWS)),
+    "added nested field": ({}, lambda b: b.add_column(Field("y", Primitive("double")), parent="nested").append(ROWS)),
     "in-commit timestamps": ({"delta.enableInCommitTimestamps": "true"}, lambda b: b.append(ROWS)),
     "absolute paths": ({}, lambda b: b.append(ROWS, style=FileStyle(location=b.path.parent / "else where"))),
     "no statistics": ({}, lambda b: b.append(ROWS, style=FileStyle(stats=False))),

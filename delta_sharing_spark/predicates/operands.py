@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -36,15 +36,11 @@ class Context:
         schema: The table's columns.
         zone: The session's time zone.
         now: The moment of ``current_timestamp``, in microseconds since 1970; None where it may not be used.
-        qualifiers: Names, in lower case, that may stand before a column's.
-        must_be_unambiguous: Whether a timestamp that the zone's clock shows twice is refused.
     """
 
     schema: Struct
     zone: Zone
     now: int | None = None
-    qualifiers: Collection[tuple[str, ...]] = ()
-    must_be_unambiguous: bool = False
 
 
 def run(steps: Steps) -> Operand:
@@ -208,14 +204,11 @@ class Operands:
             parts.append(part.text if part.kind == "word" else part.value)
         if self._cursor.peek.is_one_of("("):
             raise self._cursor.error(token, f"the function {'.'.join(parts)}() is not part of the language of where")
-        context = self._context
-        return self._cursor.bound(token, lambda: resolve(parts, context.schema, context.qualifiers))
+        return self._cursor.bound(token, lambda: resolve(parts, self._context.schema))
 
     def _is_column(self, token: Token) -> bool:
         """Whether a word that may mean something else is a column here, as Spark has it."""
-        return any(name.upper() == token.value for name in self._context.schema.names) or any(
-            qualifier[0].upper() == token.value for qualifier in self._context.qualifiers
-        )
+        return any(name.upper() == token.value for name in self._context.schema.names)
 
     def _follows_operand(self, token: Token) -> bool:
         """Whether a token can only stand behind an operand."""
@@ -247,16 +240,7 @@ class Operands:
         kind, text = self._cursor.advance(), self._cursor.advance()
         if kind.value in ("DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"):
             target, context = SQL_TYPES[kind.value], self._context
-            value = self._cursor.bound(text, lambda: literals.cast(Literal(text.value, STRING), target, context.zone))
-            if (
-                context.must_be_unambiguous
-                and kind.value in ("TIMESTAMP", "TIMESTAMP_LTZ")
-                and isinstance(value.value, int)
-            ):
-                wall = context.zone.to_local(value.value)
-                if not self._cursor.bound(text, lambda: context.zone.passes_once(wall)):
-                    raise self._cursor.error(text, f"the clock of {context.zone.name} shows this time twice")
-            return value
+            return self._cursor.bound(text, lambda: literals.cast(Literal(text.value, STRING), target, context.zone))
         if kind.value == "X":
             digits = text.value if len(text.value) % 2 == 0 else "0" + text.value
             if not re.fullmatch(r"[0-9A-Fa-f]*", digits):
@@ -339,27 +323,20 @@ class Operands:
         return int(token.value)
 
 
-def resolve(names: Iterable[str], schema: Struct, qualifiers: Collection[tuple[str, ...]] = ()) -> Column:
+def resolve(names: Iterable[str], schema: Struct) -> Column:
     """The column, or field of structs, that a dotted name means.
 
     Args:
         names: The name's parts, outermost first.
         schema: The table's columns.
-        qualifiers: Names of the table, in lower case, that may stand before the column's.
 
     Raises:
-        PredicateError: There is no such column, it is not within a struct, it compares by other rules than bytes, or it may as
-            well be a field of a column that is named like the table.
+        PredicateError: There is no such column, it is not within a struct, or it compares by other rules than bytes.
         SchemaError: The name fits several columns that differ by case.
     """
-    names = list(names)
-    lowered = tuple(name.lower() for name in names)
-    prefix = max((len(q) for q in qualifiers if len(q) < len(names) and lowered[: len(q)] == q), default=0)
-    if prefix and any(f.name.lower() == lowered[0] for f in schema.fields):
-        raise PredicateError(f"{'.'.join(names)!r} may be a column of the table {names[0]!r} or a field of a column")
     path: list[str] = []
     kind: DataType = schema
-    for part in names[prefix:]:
+    for part in names:
         if not isinstance(kind, Struct):
             raise PredicateError(
                 f"{'.'.join(path)} is {spark_name(kind)}, which has no field {part!r} that where can read"

@@ -7,7 +7,7 @@ refused here, by name and position, when the table is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
 from delta_sharing_spark.predicates import coercion
 from delta_sharing_spark.predicates.cursor import ARITHMETIC, Cursor
@@ -53,31 +53,8 @@ def parse_where(text: str, schema: Struct, *, time_zone: str = "UTC", now: int |
         PredicateError: A syntax error, something outside the language, an unknown column, types that do not compare
             or a literal that Spark could not cast; with the position in the text.
     """
-    return _parse(text, Context(schema, Zone(time_zone), now))
-
-
-def parse_plan_condition(
-    text: str, schema: Struct, *, time_zone: str, qualifiers: Iterable[Sequence[str]] = ()
-) -> Expression:
-    """Parse a condition as ``Expression.sql()`` of Spark's plans writes it, about one table.
-
-    Args:
-        text: The condition.
-        schema: The table's columns, by logical names.
-        time_zone: The session zone, in which the plan writes timestamps.
-        qualifiers: What the plan writes before the table's columns, as parts of a name: ``[["o"], ["spark_catalog", "db", "o"]]``.
-
-    Raises:
-        PredicateError: As :func:`parse_where`; and for a timestamp that the zone's clock shows twice, since the text does
-            not say which, and for a name that may be a qualified column or a field of a column.
-    """
-    names = frozenset(tuple(part.lower() for part in qualifier) for qualifier in qualifiers if qualifier)
-    return _parse(text, Context(schema, Zone(time_zone), None, names, must_be_unambiguous=True))
-
-
-def _parse(text: str, context: Context) -> Expression:
     cursor = Cursor(text)
-    result = _Conditions(cursor, context).parse()
+    result = _Conditions(cursor, Context(schema, Zone(time_zone), now)).parse()
     if depth(result) > _MAX_DEPTH:
         raise cursor.error(
             cursor.peek, f"conditions are nested more than {_MAX_DEPTH} deep; write a flatter expression"

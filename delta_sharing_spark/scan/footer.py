@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.redaction import redact
 from delta_sharing_spark.scan.chunk_statistics import ChunkStatistics, find_statistics
-from delta_sharing_spark.storage.ranges import ByteSource, Range
+from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile
 
 #: Bytes of the first request for a footer; most footers fit, a larger one costs a second request.
 TAIL = 64 << 10
@@ -162,28 +161,14 @@ def _check_texts(metadata: Any) -> None:
         _ = metadata.schema.column(leaf).path
 
 
-class _UnreadableFile(io.RawIOBase):
+class _UnreadableFile(SeekableFile):
     """A file of some size of which nothing can be read."""
 
-    def __init__(self, size: int) -> None:
-        self._size, self._position, self.was_read = size, 0, False
+    was_read = False
 
     def read(self, length: int = -1) -> bytes:
         self.was_read = True
         raise OSError("nothing is read here")
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._position = offset + (0, self._position, self._size)[whence]
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
 
 
 def _layout(metadata: Any) -> tuple[list[int], list[int], int]:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from delta_sharing_spark.storage.ranges import ByteSource, Range, coalesce, cut
+from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile, coalesce, cut
 
 #: Gaps of at most this are read over rather than asked for separately.
 GAP = 256 << 10
@@ -156,41 +156,15 @@ class WindowedRanges:
         self._starts = []
 
 
-class RangeFile:
+class RangeFile(SeekableFile):
     """Presents fetched ranges as the seekable file that pyarrow reads from."""
 
     def __init__(self, ranges: Ranges, size: int) -> None:
+        super().__init__(size)
         self._ranges = ranges
-        self._size = size
-        self._position = 0
-        self.closed = False
 
-    def read(self, length: int = -1) -> memoryview:
-        length = (
-            self._size - self._position if length is None or length < 0 else min(length, self._size - self._position)
-        )
-        data = self._ranges.read(self._position, length) if length > 0 else memoryview(b"")
+    def read(self, length: int | None = -1) -> memoryview:
+        length = self._available(length)
+        data = self._ranges.read(self._position, length) if length else memoryview(b"")
         self._position += length
         return data
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._position = offset + (0 if whence == 0 else self._position if whence == 1 else self._size)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def flush(self) -> None:
-        """pyarrow calls it on close; nothing is written."""
-
-    def close(self) -> None:
-        self.closed = True

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from typing import Protocol
 
 from delta_sharing_spark.errors import CorruptFileError, FileGoneError
 from delta_sharing_spark.storage.filesystems import Storage
 from delta_sharing_spark.storage.locations import Location
-from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, check_range
+from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, SeekableFile, check_range
 from delta_sharing_spark.storage.transfer import Cancellation, FileVersion
 
 
@@ -105,30 +104,15 @@ def read_leased(
                 lease.refused(storage, name, refusals)
 
 
-class SourceFile(io.RawIOBase):
+class SourceFile(SeekableFile):
     """Presents a source as a seekable file object."""
 
     def __init__(self, source: FsspecSource) -> None:
-        super().__init__()
+        super().__init__(source.size)
         self._source = source
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._source.size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # RawIOBase gives no other buffer
-        length = max(0, min(len(buffer), self._source.size - self._position))
+        length = self._available(len(buffer))
         buffer[:length] = self._source.read(self._position, length)
         self._position += length
         return length

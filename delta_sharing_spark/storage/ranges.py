@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
@@ -27,6 +28,31 @@ class Range(NamedTuple):
     def header(self) -> str:
         """The value of HTTP's ``Range`` header."""
         return f"bytes={self.start}-{self.end - 1}"
+
+
+class SeekableFile(io.RawIOBase):
+    """The position of a seekable file of ``size`` bytes; a subclass reads from there."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._position = size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = max(0, offset + (0, self._position, self._size)[whence])
+        return self._position
+
+    def _available(self, length: int | None) -> int:
+        """How many of ``length`` bytes, all if negative or None, follow the position."""
+        left = max(0, self._size - self._position)
+        return left if length is None or length < 0 else min(length, left)
 
 
 class ByteSource(Protocol):

@@ -20,6 +20,7 @@ from delta_sharing_spark.errors import (
     NetworkError,
     TableChangedError,
 )
+from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.sharing.auth import carried_profile
 from delta_sharing_spark.storage.filesystems import load_library, missing_extra
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 DECISION_SECONDS = 10.0
 #: The share of them that a request of the log may stay unanswered, where another access mode is at hand.
 _SILENCE = 0.3
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ def _readable(location: Location, profile: Profile, table: str) -> None:
             f"run pip install 'delta-sharing-spark[{extra}]', on the executors as well, or use accessMode=url",
             extra=extra,
         )
-    if location.kind == "local" and (urlsplit(profile.endpoint).hostname or "") not in _LOOPBACK:
+    if location.kind == "local" and not is_loopback(urlsplit(profile.endpoint).hostname):
         raise AccessModeError(
             f"table {table} lies at {location}, a local path, which is read only for a sharing server on this machine; "
             f"use accessMode=url"

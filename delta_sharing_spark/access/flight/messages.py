@@ -63,20 +63,6 @@ def cancel_result(status: CancelStatus) -> bytes:
     return _ENUM_FIELD + bytes([status]) if status else b""
 
 
-def parse_cancel_result(result: bytes) -> CancelStatus:
-    """The status of a ``CancelFlightInfoResult``; protobuf leaves out a field that is zero.
-
-    Raises:
-        ValueError: The bytes are no such result.
-    """
-    if not result:
-        return CancelStatus.UNSPECIFIED
-    tag, position = _read_number(result, 0)
-    if tag != _ENUM_FIELD[0]:
-        raise ValueError("the message has no status")
-    return CancelStatus(_read_number(result, position)[0])
-
-
 def _read_number(data: bytes, position: int) -> tuple[int, int]:
     try:
         return read_varint(data, position)

@@ -23,11 +23,11 @@ from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.stream.position import BatchBudget, Limits, Position
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
 from delta_sharing_spark.errors import OptionError, StreamError, VersionError
+from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.scan.plan import FileTask, ReadSpec, Split
 from delta_sharing_spark.schema.types import Struct
 
 _log = logging.getLogger(__name__)
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SHORTEST_POLL = 10.0
 
 
@@ -384,8 +384,7 @@ def _order_name(identity: StreamIdentity) -> str:
 
 def _poll_interval(scan: ResolvedScan) -> float:
     interval = scan.options.poll_interval
-    host = (urlsplit(scan.profile.endpoint).hostname or "").lower()
-    if interval < _SHORTEST_POLL and host not in _LOOPBACK:
+    if interval < _SHORTEST_POLL and not is_loopback(urlsplit(scan.profile.endpoint).hostname):
         raise OptionError(
             f"the option 'pollInterval' is {interval:g} s, the least is {_SHORTEST_POLL:g} s for a server that is not on this machine"
         )

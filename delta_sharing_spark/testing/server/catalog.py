@@ -45,9 +45,6 @@ class Catalog:
         self.add_schema(table.share, table.schema)
         self._shares[table.share.lower()].schemas[table.schema.lower()][1][table.name.lower()] = table
 
-    def remove_table(self, table: SharedTable) -> None:
-        del self._shares[table.share.lower()].schemas[table.schema.lower()][1][table.name.lower()]
-
     def share(self, name: str) -> ShareEntry:
         entry = self._shares.get(name.lower())
         if entry is None:

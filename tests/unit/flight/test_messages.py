@@ -54,7 +54,6 @@ def test_any_bytes_are_a_request_or_an_error(data: bytes) -> None:
 def test_results_are_protobufs_own_bytes(status: messages.CancelStatus) -> None:
     theirs = _OF["CancelFlightInfoResult"](status=int(status)).SerializeToString()
     assert messages.cancel_result(status) == theirs
-    assert messages.parse_cancel_result(theirs) is status
 
 
 def test_fields_of_later_versions_are_skipped() -> None:

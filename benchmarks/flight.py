@@ -66,8 +66,8 @@ class Gateway:
     def memory(self) -> tuple[float, float]:
         """Its resident memory now and at its peak, in MiB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = dict(line.split(":", 1) for line in status.splitlines() if line.startswith(("VmRSS", "VmHWM")))
-        return int(found["VmRSS"].split()[0]) / 1024, int(found["VmHWM"].split()[0]) / 1024
+        memory = dict(line.split(":", 1) for line in status.splitlines() if line.startswith(("VmRSS", "VmHWM")))
+        return int(memory["VmRSS"].split()[0]) / 1024, int(memory["VmHWM"].split()[0]) / 1024
 
     def close(self) -> None:
         self.process.terminate()
@@ -161,8 +161,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clients", type=int, default=64)
-    wanted = parser.parse_args()
-    rows = wanted.rows // 8 * 8
+    arguments = parser.parse_args()
+    rows = arguments.rows // 8 * 8
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
         write_table(directory / "t", rows)
@@ -171,8 +171,8 @@ def main() -> None:
         profile.write_text(served.profile)
         gateway = Gateway(profile)
         try:
-            throughput(directory / "t", profile, gateway, wanted.rounds, rows)
-            load(gateway, wanted.clients, rows)
+            throughput(directory / "t", profile, gateway, arguments.rounds, rows)
+            load(gateway, arguments.clients, rows)
         finally:
             gateway.close()
             served.close()

@@ -61,10 +61,10 @@ class JvmPeer:
         """Seconds of one case."""
         assert self._process.stdin is not None
         print(json.dumps({"case": case, "url": address, **query, "conf": conf}), file=self._process.stdin, flush=True)
-        found = self._answer()
-        if "s" not in found:
-            raise RuntimeError(f"the JVM connector failed on {case}: {found.get('error')}")
-        return float(found["s"])
+        answer = self._answer()
+        if "s" not in answer:
+            raise RuntimeError(f"the JVM connector failed on {case}: {answer.get('error')}")
+        return float(answer["s"])
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -76,8 +76,8 @@ class JvmPeer:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the JVM connector's process ended with status {self._process.wait(60)}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
 
 #: Loads the table's DataFrame, told what a query needs of it.
@@ -99,18 +99,18 @@ def seconds(load: Load, case: str, query: Mapping[str, Any]) -> float:
     return time.perf_counter() - began
 
 
-def measure(given: argparse.Namespace, home: Path, directory: Path) -> dict[str, dict[str, float]]:
+def measure(arguments: argparse.Namespace, home: Path, directory: Path) -> dict[str, dict[str, float]]:
     """Medians by case and contender."""
     big = directory / "big"
-    tell(f"writing {given.rows:,} rows")
-    write_table(big, given.rows, given.files, 1_000_000)
+    tell(f"writing {arguments.rows:,} rows")
+    write_table(big, arguments.rows, arguments.files, 1_000_000)
     with ExitStack() as stack:
         server = Served({"big": big})
         stack.callback(server.close)
         profile = directory / "bench.share"
         profile.write_text(server.profile)
         address = f"{profile}#bench.file.big"
-        middle = given.rows // 2
+        middle = arguments.rows // 2
         query = {"columns": ["city", "customer", "ratio"], "where": f"id >= {middle} and id < {middle + 5000}"}
         tell("starting both Sparks")
         peer = JvmPeer(home)
@@ -129,9 +129,11 @@ def measure(given: argparse.Namespace, home: Path, directory: Path) -> dict[str,
         def native(columns: Sequence[str] | None, where: str | None) -> Any:
             return table.scan().to_spark(spark, engine="native")
 
-        taken: dict[str, dict[str, list[float]]] = {case: {name: [] for name in _CONTENDERS} for case in given.cases}
-        for run in range(given.runs + 1):
-            for case in given.cases:
+        taken: dict[str, dict[str, list[float]]] = {
+            case: {name: [] for name in _CONTENDERS} for case in arguments.cases
+        }
+        for run in range(arguments.runs + 1):
+            for case in arguments.cases:
                 contenders: dict[str, Callable[[], float]] = {
                     "files": partial(seconds, files, case, query),
                     "python": partial(seconds, python, case, query),
@@ -145,21 +147,21 @@ def measure(given: argparse.Namespace, home: Path, directory: Path) -> dict[str,
                 for name, value in spent.items():
                     if run:
                         taken[case][name].append(value)
-        return {case: {n: statistics.median(s) for n, s in found.items()} for case, found in taken.items()}
+        return {case: {n: statistics.median(s) for n, s in times.items()} for case, times in taken.items()}
 
 
 def tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def table_of(given: argparse.Namespace, found: Mapping[str, Mapping[str, float]]) -> str:
+def table_of(arguments: argparse.Namespace, medians: Mapping[str, Mapping[str, float]]) -> str:
     """The figures as one table of text."""
     lines = [
-        f"{given.rows:,} rows x 9 columns in {given.files} files, medians of {given.runs}: seconds (times files)",
+        f"{arguments.rows:,} rows x 9 columns in {arguments.files} files, medians of {arguments.runs}: seconds (times files)",
         "",
     ]
     lines.append(f"{'':18}" + "".join(f"{name:>16}" for name in _CONTENDERS))
-    for case, times in found.items():
+    for case, times in medians.items():
         cells = "".join(f"{spent:8.2f} ({spent / times['files']:5.1f})" for spent in times.values())
         lines.append(f"{case:18}{cells}")
     return "\n".join(lines)
@@ -172,15 +174,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="counted runs, after one that is not")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)  # pyspark's about pandas
     home = peer_home()
     if home is None:
         print(f"skipped: the JVM connector is not built (JVM_PEER), or {PEERS} is not there")
         sys.exit(0)
     with tempfile.TemporaryDirectory(prefix="delta-sharing-bench-") as directory:
-        found = measure(given, home, Path(directory))
-    print(json.dumps(found, indent=2) if given.json else table_of(given, found))
+        medians = measure(arguments, home, Path(directory))
+    print(json.dumps(medians, indent=2) if arguments.json else table_of(arguments, medians))
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--loads", type=int, default=200)
     parser.add_argument("--readers", type=int, default=100)
-    wanted = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
         small = DeltaTableBuilder(directory / "small", pa.schema([("id", pa.int64())]))
@@ -112,9 +112,9 @@ def main() -> None:
         profile = directory / "c.share"
         profile.write_text(served.profile)
         try:
-            loads(str(profile), "bench.file.small", wanted.threads, wanted.loads)
+            loads(str(profile), "bench.file.small", arguments.threads, arguments.loads)
             for mode in ("url", "dir"):
-                abandoned(str(profile), "bench.file.large", mode, wanted.readers)
+                abandoned(str(profile), "bench.file.large", mode, arguments.readers)
             interrupted(str(profile), "bench.file.large", "url", served)
         finally:
             served.close()

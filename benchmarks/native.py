@@ -116,17 +116,17 @@ class Contenders:
         """Each way to answer a query; over the network without local files and the JVM connector."""
         name = "wide" if title == TITLES[-1] else "long"
         ways = [*(() if network else ("file",)), "lane", "python", *(["python+"] if title in TOLD else [])]
-        found: dict[str, Run] = {
+        queries: dict[str, Run] = {
             way: partial(query, title, self.load(way, name, TOLD.get(title) if way == "python+" else None))
             for way in ways
         }
         if self.peer is not None and not network:
-            found["lane+load"] = lambda: query(title, self.load("lane", name))
+            queries["lane+load"] = lambda: query(title, self.load("lane", name))
             case, asked = PEER_CASES[title]
             address = f"{self._profile}#bench.file.{name}"
-            found["jvm"] = partial(self._by_peer, case, address, asked, {})
-            found["tuned"] = partial(self._by_peer, case, address, asked, TUNED)
-        return found
+            queries["jvm"] = partial(self._by_peer, case, address, asked, {})
+            queries["tuned"] = partial(self._by_peer, case, address, asked, TUNED)
+        return queries
 
     def _by_peer(self, case: str, address: str, asked: Mapping[str, Any], settings: Mapping[str, str]) -> float:
         """Seconds of the JVM connector; not a number where it fails, which is told."""
@@ -205,40 +205,40 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.1, help="of TPC-H; 0 leaves it out")
     parser.add_argument("--network", action="store_true", help=f"{LATENCY * 1000:.0f} ms, {BANDWIDTH / 1e6:.0f} MB/s")
     parser.add_argument("--memory", default="3g", help="of Spark's driver")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python(sys.executable)
     with tempfile.TemporaryDirectory(prefix="native-") as directory:
-        root, few = Path(directory), min(given.runs, 2)
-        write_table(root / "long", given.rows, 8, 500_000)
-        write_wide(root / "wide", given.wide)
-        tpch = tables(given.scale) if given.scale else {}
+        root, few = Path(directory), min(arguments.runs, 2)
+        write_table(root / "long", arguments.rows, 8, 500_000)
+        write_wide(root / "wide", arguments.wide)
+        tpch = tables(arguments.scale) if arguments.scale else {}
         for name, rows in tpch.items():
             built = DeltaTableBuilder(root / name, rows.schema, style=FileStyle(keep_rows=False))
             built.append(rows, files=8 if rows.num_rows > 10_000 else 1)
         home = peer_home()
         peer = JvmPeer(home) if home is not None else None
         served = Served({name: root / name for name in ("long", "wide", *tpch)})
-        spark = session(given.memory)
+        spark = session(arguments.memory)
         try:
             contenders = Contenders(spark, served, root, peer)
             print(
-                f"Spark {spark.version}, {os.cpu_count()} cores, {given.rows:,} rows x 9, {given.wide:,} x 200, ",
+                f"Spark {spark.version}, {os.cpu_count()} cores, {arguments.rows:,} rows x 9, {arguments.wide:,} x 200, ",
                 end="",
             )
             print(
-                f"medians of {given.runs}: seconds (times of the first); JVM connector: {'yes' if peer else 'not built'}"
+                f"medians of {arguments.runs}: seconds (times of the first); JVM connector: {'yes' if peer else 'not built'}"
             )
             ways = ["file", "lane", "python", "python+", *(["lane+load", "jvm", "tuned"] if peer else [])]
             head("", ways)
-            row("load", ways, measure({w: partial(contenders.load, w, "long") for w in ways[:3]}, given.runs))
+            row("load", ways, measure({w: partial(contenders.load, w, "long") for w in ways[:3]}, arguments.runs))
             for title in TITLES:
-                row(title, ways, measure(contenders.of(title), given.runs))
+                row(title, ways, measure(contenders.of(title), arguments.runs))
             if tpch:
                 totals = compare_tpch(contenders, list(tpch), few)
                 print()
-                head(f"TPC-H, scale {given.scale:g}", list(totals))
+                head(f"TPC-H, scale {arguments.scale:g}", list(totals))
                 row(f"22 queries, {few} runs", list(totals), totals)
-            if given.network:
+            if arguments.network:
                 served.shape(LATENCY, BANDWIDTH)
                 print(f"\nover {LATENCY * 1000:.0f} ms and {BANDWIDTH / 1e6:.0f} MB/s a connection, medians of {few}")
                 head("", ways[1:4])

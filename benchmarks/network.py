@@ -126,19 +126,19 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=24, help="of each file")
     parser.add_argument("--listed", type=int, default=100_000, help="files of the table whose URLs are renewed")
     parser.add_argument("--reference", help="an interpreter with delta-sharing")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
-        size = write_table(Path(root, "t"), given.files, given.megabytes)
-        real = write_large_table(Path(root, "large"), given.listed) if given.listed else ""
+        size = write_table(Path(root, "t"), arguments.files, arguments.megabytes)
+        real = write_large_table(Path(root, "large"), arguments.listed) if arguments.listed else ""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=serve, args=(theirs, root, ["t", *(["large"] if real else [])]))
         process.start()
         profile = ours.recv()
         try:
-            throughput(profile, ours, size, given.reference)
+            throughput(profile, ours, size, arguments.reference)
             if real:
-                renewal(profile, ours, given.listed)
+                renewal(profile, ours, arguments.listed)
         finally:
             ours.send(None)
             process.join()

@@ -68,8 +68,8 @@ def compare(
     for place, (number, text) in enumerate(queries.items()):
         measured = {name: Measured() for name in names}
         for turn in range(rounds + 1):
-            for at in range(len(names)):
-                name = names[(place + turn + at) % len(names)]
+            for step in range(len(names)):
+                name = names[(place + turn + step) % len(names)]
                 sent()
                 start = time.perf_counter()
                 answer = contenders[name](text).toArrow().to_pylist()

@@ -101,8 +101,8 @@ class FloorSource(DataSource):
         return "floor"
 
     def schema(self) -> str:
-        wanted = self.options.get("columns")
-        return SCHEMA if not wanted else ", ".join(c for c in SCHEMA.split(", ") if c.split()[0] in wanted.split(","))
+        names = self.options.get("columns")
+        return SCHEMA if not names else ", ".join(c for c in SCHEMA.split(", ") if c.split()[0] in names.split(","))
 
     def reader(self, schema: Any) -> DataSourceReader:
         return FloorReader(self.options["path"], schema.names)
@@ -218,9 +218,9 @@ def scanned(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def measure(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
+def measure(arguments: argparse.Namespace, directory: Path) -> dict[str, Any]:
     big, small, tiny = (directory / name for name in ("big", "small", "tiny"))
-    write_table(big, given.rows, given.files, given.row_group)
+    write_table(big, arguments.rows, arguments.files, arguments.row_group)
     write_table(small, SMALL * 5000, SMALL, 5000)
     write_table(tiny, 100, 1, 100)
     size = sum(path.stat().st_size for path in big.glob("*.parquet"))
@@ -228,12 +228,17 @@ def measure(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
     try:
         profile = directory / "bench.share"
         profile.write_text(server.profile)
-        return {"rows": given.rows, "files": given.files, "bytes": size, **_measured(given, server, profile, big)}
+        return {
+            "rows": arguments.rows,
+            "files": arguments.files,
+            "bytes": size,
+            **_measured(arguments, server, profile, big),
+        }
     finally:
         server.close()
 
 
-def _measured(given: argparse.Namespace, server: Served, profile: Path, big: Path) -> dict[str, Any]:
+def _measured(arguments: argparse.Namespace, server: Served, profile: Path, big: Path) -> dict[str, Any]:
     spark = session()
     endpoint = json.loads(server.profile)["endpoint"].removesuffix("/delta-sharing")
     ways = {"url": ("url", "file"), "s3": ("dir", "s3"), "file": ("dir", "file")}
@@ -266,7 +271,7 @@ def _measured(given: argparse.Namespace, server: Served, profile: Path, big: Pat
             "floor": lambda: scanned(floor()),
             **{way: partial(scan, way) for way in ways},
         },
-        given.runs,
+        arguments.runs,
     )
     server.served()
     few = interleaved(
@@ -275,27 +280,27 @@ def _measured(given: argparse.Namespace, server: Served, profile: Path, big: Pat
             "floor": lambda: scanned(floor(columns=narrow)),
             **{way: partial(scan, way, columns=narrow) for way in ways},
         },
-        given.runs,
+        arguments.runs,
     )
     narrow_scans = server.served()
-    little = interleaved({way: partial(scan, way, "small") for way in ways}, given.runs)
+    little = interleaved({way: partial(scan, way, "small") for way in ways}, arguments.runs)
     server.served()
-    tiny = interleaved({"tiny": first_rows}, max(3, given.runs))["tiny"]
+    tiny = interleaved({"tiny": first_rows}, max(3, arguments.runs))["tiny"]
     asked = server.served()
-    runs = max(3, given.runs) + 1
+    runs = max(3, arguments.runs) + 1
     spark.stop()
     return {
         "whole": whole,
         "narrow": few,
         "little": little,
         "served": sent,
-        "fetched narrow": narrow_scans["data"][1] // (given.runs + 1) // 2,
+        "fetched narrow": narrow_scans["data"][1] // (arguments.runs + 1) // 2,
         "needed narrow": _chunk_bytes(big),
         "worker base": base.peak,
         "worker peak": peak.peak,
         "tiny": tiny,
         "tiny requests": {kind: count / runs for kind, (count, _) in asked.items()},
-        "imports": import_seconds(f"{profile}#bench.file.tiny", given.runs),
+        "imports": import_seconds(f"{profile}#bench.file.tiny", arguments.runs),
     }
 
 
@@ -310,38 +315,38 @@ def _chunk_bytes(path: Path) -> int:
     return total
 
 
-def table_of(found: dict[str, Any]) -> str:
+def table_of(figures: dict[str, Any]) -> str:
     """The figures as one table of text."""
     mb, mib = 1e6, 1 << 20
-    lines = [f"{found['rows']:,} rows x 9 columns, {found['bytes'] / mb:,.0f} MB in {found['files']} files", ""]
+    lines = [f"{figures['rows']:,} rows x 9 columns, {figures['bytes'] / mb:,.0f} MB in {figures['files']} files", ""]
     lines.append(
         f"{'':24}{'native':>9}{'floor':>9}{'url':>9}{'s3':>9}{'file':>9}{'floor/url':>11}{'s3/url':>9}{'file/url':>9}"
     )
     for title, key in (("every column, seconds", "whole"), ("3 of 9 columns, seconds", "narrow")):
-        s = found[key]
+        s = figures[key]
         cells = "".join(f"{s[name]:9.2f}" for name in ("native", "floor", "url", "s3", "file"))
         others = "".join(f"{s[name] / s['url']:9.2f}" for name in ("s3", "file"))
         lines.append(f"{title:24}{cells}{s['floor'] / s['url']:11.2f}{others}")
-    s = found["little"]
+    s = figures["little"]
     cells = "".join(f"{s[way]:9.2f}" for way in ("url", "s3", "file"))
     ratios = "".join(f"{s[way] / s['url']:9.2f}" for way in ("s3", "file"))
     lines.append(f"{f'{SMALL} small files, seconds':42}{cells}{'':11}{ratios}")
-    over = (found["worker peak"] - found["worker base"]) / mib
-    asked = ", ".join(f"{count:g} {kind}" for kind, count in sorted(found["tiny requests"].items()))
+    over = (figures["worker peak"] - figures["worker base"]) / mib
+    asked = ", ".join(f"{count:g} {kind}" for kind, count in sorted(figures["tiny requests"].items()))
     lines += [
         "",
         *(
-            f"fetched, every column    {sent / mb:,.1f} MB of {found['bytes'] / mb:,.1f} MB, {asked} requests by {way}"
-            for way, (asked, sent) in found["served"]["big"].items()
+            f"fetched, every column    {sent / mb:,.1f} MB of {figures['bytes'] / mb:,.1f} MB, {asked} requests by {way}"
+            for way, (asked, sent) in figures["served"]["big"].items()
         ),
         *(
             f"small files              {asked / SMALL:g} requests per file by {way}"
-            for way, (asked, _) in found["served"]["small"].items()
+            for way, (asked, _) in figures["served"]["small"].items()
         ),
-        f"fetched, 3 of 9          {found['fetched narrow'] / mb:,.1f} MB for {found['needed narrow'] / mb:,.1f} MB of column chunks",
-        f"worker's peak memory     {over:,.0f} MiB over a base of {found['worker base'] / mib:,.0f} MiB",
-        f"imports of planning      {found['imports'] * 1000:,.0f} ms over a bare worker",
-        f"tiny table, warm         {found['tiny']:.2f} s to load and collect; requests: {asked}",
+        f"fetched, 3 of 9          {figures['fetched narrow'] / mb:,.1f} MB for {figures['needed narrow'] / mb:,.1f} MB of column chunks",
+        f"worker's peak memory     {over:,.0f} MiB over a base of {figures['worker base'] / mib:,.0f} MiB",
+        f"imports of planning      {figures['imports'] * 1000:,.0f} ms over a bare worker",
+        f"tiny table, warm         {figures['tiny']:.2f} s to load and collect; requests: {asked}",
     ]
     return "\n".join(lines)
 
@@ -353,11 +358,11 @@ def main() -> None:
     parser.add_argument("--row-group", type=int, default=1_000_000, help="rows of a row group")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)  # pyspark's about pandas
     with tempfile.TemporaryDirectory(prefix="delta-sharing-bench-") as directory:
-        found = measure(given, Path(directory))
-    print(json.dumps(found, indent=2) if given.json else table_of(found))
+        figures = measure(arguments, Path(directory))
+    print(json.dumps(figures, indent=2) if arguments.json else table_of(figures))
 
 
 if __name__ == "__main__":

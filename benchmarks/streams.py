@@ -65,13 +65,13 @@ def catch_up(profile: str, mode: str, results: multiprocessing.Queue[Result]) ->
     planner = open_stream(opener, scan)
     planner.pin_newest()
     began, busy = time.perf_counter(), time.process_time()
-    at, batches, files = Position(0), 0, 0
-    while (end := planner.advance(at, Limits(files=1000))) != at:
-        files += sum(len(tasks) for tasks, _ in planner.files(at, end))
+    position, batches, files = Position(0), 0, 0
+    while (end := planner.advance(position, Limits(files=1000))) != position:
+        files += sum(len(tasks) for tasks, _ in planner.files(position, end))
         planner.forget(end)
-        at, batches = end, batches + 1
+        position, batches = end, batches + 1
     took, busy = time.perf_counter() - began, time.process_time() - busy
-    results.put((mode, at.version, files, batches, took, busy, (_peak() - base) // 1024))
+    results.put((mode, position.version, files, batches, took, busy, (_peak() - base) // 1024))
 
 
 def _peak() -> int:
@@ -86,12 +86,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--versions", type=int, default=10_000)
     parser.add_argument("--files", type=int, default=1, help="files a version adds")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, SharingServer() as server:
-        table = make(Path(directory) / "table", given.versions, given.files)
+        table = make(Path(directory) / "table", arguments.versions, arguments.files)
         server.add_table(TABLE, table.path, access_modes=("url", "dir"), location=table.uri)
         profile = str(server.write_profile(Path(directory) / "bench.share"))
-        print(f"{given.versions:,} versions of {given.files} file(s), 1,000 files a batch")
+        print(f"{arguments.versions:,} versions of {arguments.files} file(s), 1,000 files a batch")
         print(
             f"{'mode':6}{'batches':>9}{'seconds':>9}{'reader CPU':>12}{'versions/s':>12}{'files/s':>10}{'MiB over base':>15}"
         )

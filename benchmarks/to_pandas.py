@@ -57,27 +57,29 @@ def load(python: str, client: str, profile: Path, name: str) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the {client} client failed: {done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def measure(given: argparse.Namespace, directory: Path) -> dict[str, list[dict[str, Any]]]:
+def measure(arguments: argparse.Namespace, directory: Path) -> dict[str, list[dict[str, Any]]]:
     """Every run of each client, the first of both left out."""
-    write_table(directory / "big", given.rows, given.files, 1_000_000)
+    write_table(directory / "big", arguments.rows, arguments.files, 1_000_000)
     server = Served({"big": directory / "big"})
     try:
         profile = directory / "bench.share"
         profile.write_text(server.profile)
-        pythons = {"ours": given.ours, "reference": given.reference}
+        pythons = {"ours": arguments.ours, "reference": arguments.reference}
         runs: dict[str, list[dict[str, Any]]] = {client: [] for client in pythons}
-        for run in range(given.runs + 1):
+        for run in range(arguments.runs + 1):
             for client, python in pythons.items():
-                found = load(python, client, profile, "bench.file.big")
+                result = load(python, client, profile, "bench.file.big")
                 print(
-                    f"{'run' if run else 'warming up'}, {client}: {found['seconds']:.2f} s", file=sys.stderr, flush=True
+                    f"{'run' if run else 'warming up'}, {client}: {result['seconds']:.2f} s",
+                    file=sys.stderr,
+                    flush=True,
                 )
                 if run:
-                    runs[client].append(found)
+                    runs[client].append(result)
         return runs
     finally:
         server.close()
@@ -90,14 +92,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--runs", type=int, default=3)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="delta-sharing-bench-") as directory:
-        runs = measure(given, Path(directory))
-    print(f"{given.rows:,} rows x 9 columns in {given.files} files, medians of {given.runs}\n")
-    medians = {client: statistics.median(run["seconds"] for run in found) for client, found in runs.items()}
-    for client, found in runs.items():
-        cpu = statistics.median(run["cpu"] for run in found)
-        peak = max(run["peak"] for run in found) / (1 << 20)
+        runs = measure(arguments, Path(directory))
+    print(f"{arguments.rows:,} rows x 9 columns in {arguments.files} files, medians of {arguments.runs}\n")
+    medians = {client: statistics.median(run["seconds"] for run in results) for client, results in runs.items()}
+    for client, results in runs.items():
+        cpu = statistics.median(run["cpu"] for run in results)
+        peak = max(run["peak"] for run in results) / (1 << 20)
         print(f"{client:12}{medians[client]:8.2f} s, {cpu:.2f} s of processor time{peak:10,.0f} MiB peak")
     print(f"{'':12}{medians['reference'] / medians['ours']:8.1f} times as fast")
     ours, theirs = runs["ours"][0], runs["reference"][0]

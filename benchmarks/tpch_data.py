@@ -139,10 +139,10 @@ def _part(draw: np.random.Generator, count: int) -> tuple[pa.Table, Ints]:
         draw.integers(0, 40, count)
     ]
     size = draw.integers(1, 51, count)
-    for at, values in enumerate(
+    for first, values in enumerate(
         [("Brand#23", "MED BOX", 5), ("Brand#12", "SM CASE", 3), ("Brand#34", "LG BOX", 9), ("Brand#23", "MED BAG", 7)]
     ):
-        brand[at::100], box[at::100], size[at::100] = values
+        brand[first::100], box[first::100], size[first::100] = values
     name[4::100] = "forest green"
     kind[5::100] = "ECONOMY ANODIZED STEEL"
     kind[6::50], size[6::50] = "LARGE PLATED BRASS", 15

@@ -81,14 +81,14 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=6)
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--share", type=float, default=0.01)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", worker_python(sys.executable))
     spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     with tempfile.TemporaryDirectory() as folder, SharingServer() as server:
-        data = table(given.rows)
+        data = table(arguments.rows)
         for name in TABLES:
-            write(Path(folder) / name, data, given.files, given.share if name == "deleted" else 0)
+            write(Path(folder) / name, data, arguments.files, arguments.share if name == "deleted" else 0)
             server.add_table(f"s.s.{name}", Path(folder) / name, access_modes=("url", "dir"))
         del data
         profile = server.write_profile(Path(folder) / "profile.share")
@@ -96,7 +96,7 @@ def main() -> None:
             reader = spark.read.format("deltaSharing").option("accessMode", mode)
             compare(
                 f"spark {mode}",
-                given.runs,
+                arguments.runs,
                 lambda name, reader=reader: (
                     reader.load(f"{profile}#s.s.{name}").write.format("noop").mode("overwrite").save()
                 ),
@@ -108,7 +108,7 @@ def main() -> None:
                 for _ in client.table(f"s.s.{name}").scan(**options).to_record_batch_reader(workers=1):
                     pass
 
-            compare(way, given.runs, read)
+            compare(way, arguments.runs, read)
 
 
 if __name__ == "__main__":

@@ -69,9 +69,9 @@ def watched(server: SharingServer) -> Iterator[Way]:
     originals = {name: getattr(Storage, name) for name in _REQUESTS if hasattr(Storage, name)}
 
     def counting(name: str) -> Callable[..., Any]:
-        def count(self: Storage, at: Any, *rest: Any, **named: Any) -> Any:
-            way.storage[f"{_REQUESTS[name]} {str(at).rpartition('/table/')[2] or at}"] += 1
-            return originals[name](self, at, *rest, **named)
+        def count(self: Storage, location: Any, *rest: Any, **named: Any) -> Any:
+            way.storage[f"{_REQUESTS[name]} {str(location).rpartition('/table/')[2] or location}"] += 1
+            return originals[name](self, location, *rest, **named)
 
         return count
 

@@ -66,7 +66,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     now = datetime.datetime.now(datetime.timezone.utc)
-    found = (
+    signed = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -82,7 +82,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    path.write_bytes(found.public_bytes(serialization.Encoding.PEM) + private)
+    path.write_bytes(signed.public_bytes(serialization.Encoding.PEM) + private)
     return path
 
 

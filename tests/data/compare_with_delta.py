@@ -73,19 +73,22 @@ class Comparison:
     ) -> None:
         self.compared += 1
         try:
-            wanted = theirs()
+            expected = theirs()
         except Exception:
             if not refusable:
                 raise
             return
         try:
-            found = ours()
+            ours_read = ours()
         except Exception as error:
             self.differences.append(f"{what}: Delta reads it, we raise {type(error).__name__}: {str(error)[-600:]}")
             return
-        if wanted["types"] != found["types"]:
-            self.differences.append(f"{what}: types {wanted['types']}, ours {found['types']}")
-        only, more = Counter(wanted["rows"]) - Counter(found["rows"]), Counter(found["rows"]) - Counter(wanted["rows"])
+        if expected["types"] != ours_read["types"]:
+            self.differences.append(f"{what}: types {expected['types']}, ours {ours_read['types']}")
+        only, more = (
+            Counter(expected["rows"]) - Counter(ours_read["rows"]),
+            Counter(ours_read["rows"]) - Counter(expected["rows"]),
+        )
         if only or more:
             self.differences.append(f"{what}: missing {list(only.items())[:3]}, too many {list(more.items())[:3]}")
 

@@ -84,8 +84,8 @@ class RandomTable:
         }
         columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in self.all.items())
         by = f"PARTITIONED BY ({', '.join(self.partitions)})" if self.partitions else ""
-        said = ", ".join(f"'delta.{name}'='{str(value).lower()}'" for name, value in properties.items())
-        self.run(f"CREATE TABLE {{t}} ({columns}) USING delta {by} TBLPROPERTIES ({said})")
+        properties_text = ", ".join(f"'delta.{name}'='{str(value).lower()}'" for name, value in properties.items())
+        self.run(f"CREATE TABLE {{t}} ({columns}) USING delta {by} TBLPROPERTIES ({properties_text})")
 
     @property
     def all(self) -> dict[str, str]:
@@ -99,8 +99,8 @@ class RandomTable:
         lines = []
         for _ in range(count):
             self.rows += 1
-            given = [str(self.rows) if name == "id" else self.literal(kind) for name, kind in self.all.items()]
-            lines.append(f"({', '.join(given)})")
+            values = [str(self.rows) if name == "id" else self.literal(kind) for name, kind in self.all.items()]
+            lines.append(f"({', '.join(values)})")
         return f"VALUES {', '.join(lines)} AS v({', '.join(map(quoted, self.all))})"
 
     def predicate(self, depth: int = 2) -> str:
@@ -179,7 +179,7 @@ class RandomTable:
         self.run(f"ALTER TABLE {{t}} ALTER COLUMN {quoted(self.random.choice(list(self.columns)))} {place}")
 
     def property(self) -> None:
-        said = self.random.choice(
+        assignment = self.random.choice(
             (
                 "'delta.enableDeletionVectors'='true'",
                 "'delta.enableDeletionVectors'='false'",
@@ -187,7 +187,7 @@ class RandomTable:
                 "'delta.columnMapping.mode'='name'",
             )
         )
-        self.run(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({said})")
+        self.run(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({assignment})")
 
     def optimize(self) -> None:
         self.run("OPTIMIZE {t}")

@@ -458,7 +458,7 @@ def plain(value: Any) -> Any:
 def expected(spark: SparkSession, table: Table, path: Path) -> dict[str, Any]:
     newest = spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").first()["version"]
     detail = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "shows": table.shows,
         "written_by": PACKAGE,
         "protocol": [detail["minReaderVersion"], detail["minWriterVersion"]],
@@ -466,18 +466,22 @@ def expected(spark: SparkSession, table: Table, path: Path) -> dict[str, Any]:
         "versions": {},
     }
     for version in range(newest + 1):
-        found["versions"][version] = answer(spark.read.format("delta").option("versionAsOf", version).load(str(path)))
+        description["versions"][version] = answer(
+            spark.read.format("delta").option("versionAsOf", version).load(str(path))
+        )
     if table.feed:
-        found["changes"] = {}
+        description["changes"] = {}
         ranges = [(version, version) for version in range(newest + 1)] + [(0, newest)]
         for start, end in ranges:
             reader = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", start)
             try:
                 frame = reader.option("endingVersion", end).load(str(path))
-                found["changes"][f"{start}-{end}"] = answer(frame if table.stamped else frame.drop("_commit_timestamp"))
+                description["changes"][f"{start}-{end}"] = answer(
+                    frame if table.stamped else frame.drop("_commit_timestamp")
+                )
             except Exception as error:  # what Delta itself refuses is part of the answer
-                found["changes"][f"{start}-{end}"] = {"error": str(error).splitlines()[0][:300]}
-    return found
+                description["changes"][f"{start}-{end}"] = {"error": str(error).splitlines()[0][:300]}
+    return description
 
 
 def write(spark: SparkSession, table: Table) -> None:
@@ -509,14 +513,14 @@ def catalogue() -> None:
     """``README.md`` of the tables that are there."""
     lines = []
     for path in sorted(HERE.glob("*/expected.json")):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        newest = list(found["versions"].values())[-1]["types"]
+        description = json.loads(path.read_text(encoding="utf-8"))
+        newest = list(description["versions"].values())[-1]["types"]
         schema = ", ".join(f"{name} {kind}" for name, kind in newest)
-        feed = " + feed" if "changes" in found else ""
-        protocol = ", ".join(map(str, found["protocol"]))
+        feed = " + feed" if "changes" in description else ""
+        protocol = ", ".join(map(str, description["protocol"]))
         lines.append(
-            f"| `{path.parent.name}` | {found['shows']} | {len(found['versions'])}{feed} | {protocol} "
-            f"| {', '.join(found['features'])} | {schema} |\n"
+            f"| `{path.parent.name}` | {description['shows']} | {len(description['versions'])}{feed} | {protocol} "
+            f"| {', '.join(description['features'])} | {schema} |\n"
         )
     (HERE / "README.md").write_text(HEADER.format(package=PACKAGE) + "".join(lines), encoding="utf-8")
 

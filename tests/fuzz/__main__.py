@@ -18,19 +18,19 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--case", help="one case once more: surface:number")
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
-    wanted = parser.parse_args()
-    if wanted.case:
-        surface, _, number = wanted.case.partition(":")
-        found = run(surface, wanted.seed, time.monotonic() + 600, first=int(number), most=1)
-        print(found)  # noqa: T201
-        return bool(found.findings)
-    names = wanted.surface or sorted(SURFACES)
-    each = wanted.seconds * wanted.workers / len(names)
+    arguments = parser.parse_args()
+    if arguments.case:
+        surface, _, number = arguments.case.partition(":")
+        counts = run(surface, arguments.seed, time.monotonic() + 600, first=int(number), most=1)
+        print(counts)  # noqa: T201
+        return bool(counts.findings)
+    names = arguments.surface or sorted(SURFACES)
+    each = arguments.seconds * arguments.workers / len(names)
 
     def one(name: str) -> Counts:
-        return run(name, wanted.seed, time.monotonic() + each, first=wanted.first)
+        return run(name, arguments.seed, time.monotonic() + each, first=arguments.first)
 
-    with ThreadPoolExecutor(wanted.workers) as pool:
+    with ThreadPoolExecutor(arguments.workers) as pool:
         results = dict(zip(names, pool.map(one, names), strict=True))
     print(f"{'surface':<14}{'cases':>8}{'same':>8}{'refused':>9}{'other':>8}{'slowest':>9}{'found':>7}")  # noqa: T201
     for name, counts in results.items():

@@ -168,7 +168,7 @@ class Flights(Surface):
             "locations": lambda _: [draw.choice(["", "x", "grpc+tcp://127.0.0.1:1", "http://[", "\u202e"])],
             "expires": lambda _: pa.scalar(draw.choice([0, -(2**60), 2**62]), pa.timestamp("ns", "UTC")),
             "endpoint": value,
-            "endpoints": lambda found: draw.choice([[], found * 2, found[::-1], found[:1]]),
+            "endpoints": lambda endpoints: draw.choice([[], endpoints * 2, endpoints[::-1], endpoints[:1]]),
             "counts": lambda _: (draw.choice([-1, -5, 0, 1, 2**62]), draw.choice([-7, 2**62])),
             "info": value,
             "action": value,

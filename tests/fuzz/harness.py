@@ -65,8 +65,8 @@ class _Worker:
                     return None
                 self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
-        found: dict[str, object] = json.loads(line)
-        return found
+        answer: dict[str, object] = json.loads(line)
+        return answer
 
     def close(self) -> str:
         """End the process; what it wrote to its standard error."""

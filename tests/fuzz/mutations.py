@@ -30,11 +30,11 @@ _SILENT = {b'{"add":null}', b"{}"}
 
 def _paths(tree: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    found = []
+    paths = []
     for name, value in inner:
-        found.append((*above, name))
-        found += _paths(value, (*above, name))
-    return found
+        paths.append((*above, name))
+        paths += _paths(value, (*above, name))
+    return paths
 
 
 def _inside(tree: Any, path: tuple[Any, ...]) -> Any:
@@ -119,15 +119,15 @@ def byte(data: bytes, draw: random.Random, first: int = 0) -> tuple[bytes, bool]
     if kind <= 2:
         damaged = bytearray(data)
         for _ in range(draw.choice([1, 1, 1, 2, 8])):
-            at = draw.randrange(first, len(data))
-            damaged[at] = draw.choice(
+            position = draw.randrange(first, len(data))
+            damaged[position] = draw.choice(
                 [
-                    damaged[at] ^ (1 << draw.randrange(8)),
+                    damaged[position] ^ (1 << draw.randrange(8)),
                     0,
                     255,
                     0x7F,
                     0x80,
-                    (damaged[at] + 1) % 256,
+                    (damaged[position] + 1) % 256,
                     draw.randrange(256),
                 ]
             )

@@ -103,7 +103,7 @@ class Credentials(Surface):
 
     def _list(self, replay: Replay) -> Rows:
         client = SharingClient(replay.profile, **QUICK)
-        return sorted(str(found.name) for found in client.list_all_tables())
+        return sorted(str(table.name) for table in client.list_all_tables())
 
     def draw(self, draw: random.Random) -> Case:
         replay = self.replay
@@ -246,7 +246,7 @@ class DataFiles(Surface):
     @cached_property
     def files(self) -> list[bytes]:
         rows = data(0, 60)
-        found = []
+        encoded = []
         for how in (
             {"row_group_size": 20},
             {"row_group_size": 25, "write_page_index": True, "data_page_version": "2.0", "use_dictionary": False},
@@ -256,8 +256,8 @@ class DataFiles(Surface):
         ):
             out = io.BytesIO()
             pq.write_table(rows, out, **how)
-            found.append(out.getvalue())
-        return found
+            encoded.append(out.getvalue())
+        return encoded
 
     def draw(self, draw: random.Random) -> Case:
         content = draw.choice(self.files)
@@ -365,21 +365,21 @@ class Options(Surface):
         from delta_sharing_spark.options import OPTIONS
 
         replay = self.replay
-        given: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         for _ in range(draw.choice([1, 1, 2, 3])):
             name = draw.choice(
                 [o.name for o in OPTIONS if o.name not in ("path", "proxy", "cacheDir", "caBundle", "columns")]
             )
             if name == "where":
                 text, _ = mutations.byte(b"id > 3 AND s LIKE 'text%' OR n.a IN (1, 2) AND NOT p = 'x'", draw)
-                given[name] = text.decode(errors="replace")
+                options[name] = text.decode(errors="replace")
             else:
-                given[name] = draw.choice([*mutations.HOSTILE, "true", "url", "delta", "id", "`id`", "n.a", "2020-01-01", "5m", "1g"])  # fmt: skip
+                options[name] = draw.choice([*mutations.HOSTILE, "true", "url", "delta", "id", "`id`", "n.a", "2020-01-01", "5m", "1g"])  # fmt: skip
         columns = draw.choice([None, None, None, *mutations.HOSTILE])
 
         def case() -> tuple[Rows, bool]:
             shared = SharingClient(replay.profile, **QUICK).table(NAME)
-            scan = shared.scan(columns=columns, **{**QUICK, **given})
+            scan = shared.scan(columns=columns, **{**QUICK, **options})
             return rows_of(scan.to_arrow().to_batches()), False
 
         return case

@@ -24,20 +24,20 @@ def outcome_of(surface: Surface, number: int, seed: int) -> str:
     try:
         rows, strict = case()
         expected = surface.expected()
-        found = "same" if rows == expected else "other"
-        if found == "other" and strict:
-            found = f"other rows: {str(rows)[:300]} instead of {str(expected)[:300]}"
+        outcome = "same" if rows == expected else "other"
+        if outcome == "other" and strict:
+            outcome = f"other rows: {str(rows)[:300]} instead of {str(expected)[:300]}"
     except DeltaSharingError:
-        found = "refused"
+        outcome = "refused"
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        found = f"{type(error).__name__}: {str(error)[:200]} @ {_where(error)}"
+        outcome = f"{type(error).__name__}: {str(error)[:200]} @ {_where(error)}"
     if time.monotonic() - begun > SECONDS:
-        found = f"took {time.monotonic() - begun:.1f} s ({found})"
+        outcome = f"took {time.monotonic() - begun:.1f} s ({outcome})"
     if peak() - before > BYTES:
-        found = f"took {(peak() - before) >> 20} MiB ({found})"
-    return found
+        outcome = f"took {(peak() - before) >> 20} MiB ({outcome})"
+    return outcome
 
 
 def _where(error: BaseException) -> str:

@@ -84,11 +84,11 @@ class Peers:
             return
 
         def ours() -> object:
-            found = scan(self.client).to_arrow()
-            same = found.schema == expected.schema and row_texts(found) == row_texts(expected)
-            return arrow_rows(found) if same else f"OTHER ROWS: {found.num_rows}, not {expected.num_rows}"
+            result = scan(self.client).to_arrow()
+            same = result.schema == expected.schema and row_texts(result) == row_texts(expected)
+            return arrow_rows(result) if same else f"OTHER ROWS: {result.num_rows}, not {expected.num_rows}"
 
-        self.report.case(f"{name} {case}", ours, theirs, expected=lambda found: isinstance(found, Rows))
+        self.report.case(f"{name} {case}", ours, theirs, expected=lambda result: isinstance(result, Rows))
 
 
 def arrow_rows(table: pa.Table) -> Rows:
@@ -258,12 +258,12 @@ def streams(peers: Peers) -> None:
     times = peers.store.times("history/_delta_log/")
 
     def ids(name: str, **options: str) -> Callable[[], object]:
-        given = {
+        options_of_table = {
             **peers.client.options_for(peers.client.table(f"peers.all.{name}").name),
             "maxFilesPerTrigger": "2",
             **options,
         }
-        return lambda: len(Run(Checkpoint(), given).drain().checkpoint.ids)
+        return lambda: len(Run(Checkpoint(), options_of_table).drain().checkpoint.ids)
 
     report = peers.report
     expected = peers.own.history.expected()

@@ -30,8 +30,8 @@ def conditions(peers: Peers) -> None:
             peers.report.case(f"{name}: {way}", lambda n=name, w=way: _table(peers, n, w), expected=_all_right)
 
 
-def _all_right(found: object) -> bool:
-    return isinstance(found, str) and "OTHER" not in found
+def _all_right(result: object) -> bool:
+    return isinstance(result, str) and "OTHER" not in result
 
 
 def _table(peers: Peers, name: str, way: str) -> str:

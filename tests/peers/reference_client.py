@@ -45,13 +45,13 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         "tables": lambda profile: len(delta_sharing.SharingClient(profile).list_all_tables()),
     }[request["call"]]
     try:
-        found = call(request["address"], **request.get("arguments", {}))
+        result = call(request["address"], **request.get("arguments", {}))
     except Exception as error:  # the answer is the error, whatever it is
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
-    if isinstance(found, int):
-        return {"value": found}
-    found = found.drop(columns=["_commit_timestamp"], errors="ignore")
-    return {"rows": len(found), "digest": row_digest(found)}
+    if isinstance(result, int):
+        return {"value": result}
+    result = result.drop(columns=["_commit_timestamp"], errors="ignore")
+    return {"rows": len(result), "digest": row_digest(result)}
 
 
 def main() -> None:

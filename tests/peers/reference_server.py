@@ -83,8 +83,8 @@ class Storage:
 
     def times(self, prefix: str) -> list[datetime]:
         """When the objects below a prefix were put, by their names."""
-        found = self._s3().list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])
-        return [item["LastModified"] for item in sorted(found, key=lambda item: str(item["Key"]))]
+        objects = self._s3().list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])
+        return [item["LastModified"] for item in sorted(objects, key=lambda item: str(item["Key"]))]
 
     def deny(self, times: int) -> None:
         """Refuse the next presigned requests as expired."""
@@ -92,8 +92,8 @@ class Storage:
 
     def counts(self, *, reset: bool = False) -> dict[str, Any]:
         """What was asked of the storage since the last reset."""
-        found: dict[str, Any] = requests.get(f"{self.endpoint}/__stats{'?reset' if reset else ''}", timeout=10).json()
-        return found
+        stats: dict[str, Any] = requests.get(f"{self.endpoint}/__stats{'?reset' if reset else ''}", timeout=10).json()
+        return stats
 
     def _s3(self) -> Any:
         if self._client is None:
@@ -114,9 +114,9 @@ def storage(front: int, back: int) -> Iterator[Storage]:
     """An S3 emulator with an empty bucket."""
     command = [sys.executable, str(RECIPE / "s3emu.py"), str(front), str(back)]
     with _process(command, f"http://127.0.0.1:{front}/__stats", None, {}):
-        found = Storage(front)
-        found._s3().create_bucket(Bucket=BUCKET)
-        yield found
+        emulated = Storage(front)
+        emulated._s3().create_bucket(Bucket=BUCKET)
+        yield emulated
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,10 @@ def _core_site(endpoint: str) -> str:
         "fs.s3a.secret.key": "x",
         "fs.s3a.connection.ssl.enabled": "false",
     }
-    found = "".join(f"<property><name>{name}</name><value>{value}</value></property>" for name, value in values.items())
-    return f"<configuration>{found}</configuration>"
+    properties = "".join(
+        f"<property><name>{name}</name><value>{value}</value></property>" for name, value in values.items()
+    )
+    return f"<configuration>{properties}</configuration>"
 
 
 @contextmanager

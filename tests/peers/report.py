@@ -47,10 +47,10 @@ class ReferenceClient:
         print(
             json.dumps({"call": call, "address": address, "arguments": arguments}), file=self.process.stdin, flush=True
         )
-        found = json.loads(self.process.stdout.readline())
-        if "error" in found:
-            return str(found["error"])
-        return int(found["value"]) if "value" in found else Rows(found["rows"], found["digest"])
+        answer = json.loads(self.process.stdout.readline())
+        if "error" in answer:
+            return str(answer["error"])
+        return int(answer["value"]) if "value" in answer else Rows(answer["rows"], answer["digest"])
 
 
 @contextmanager
@@ -94,27 +94,28 @@ class Report:
             refused: Words of the error that is right here.
         """
         start = time.monotonic()
-        found: object
+        result: object
         try:
-            found = ours()
-            right = refused is None and (expected(found) if callable(expected) else expected in (None, found))
+            result = ours()
+            right = refused is None and (expected(result) if callable(expected) else expected in (None, result))
         except DeltaSharingError as error:
-            found = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            right = refused is not None and refused.lower() in found.lower()
+            result = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            right = refused is not None and refused.lower() in result.lower()
         seconds = time.monotonic() - start
         other = theirs() if theirs is not None else "-"
-        if isinstance(found, Rows) and isinstance(other, Rows):
-            told = "the same rows" if other == found else f"{other}, others"
+        if isinstance(result, Rows) and isinstance(other, Rows):
+            told = "the same rows" if other == result else f"{other}, others"
         else:
             told = str(other)
         verdict = "ok  " if right else "FAIL"
         print(
-            f"{verdict} {name:{_WIDTH}} ours {str(found)[:150]} ({seconds:.1f} s) | reference: {told[:110]}", flush=True
+            f"{verdict} {name:{_WIDTH}} ours {str(result)[:150]} ({seconds:.1f} s) | reference: {told[:110]}",
+            flush=True,
         )
         if not right:
             self.failures.append(name)
         self._count(right, other)
-        return found
+        return result
 
     def _count(self, right: bool, other: object) -> None:
         theirs = "does not say" if other == "-" else "fails" if isinstance(other, str) else "answers"

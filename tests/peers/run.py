@@ -48,7 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], help="all by default")
     parser.add_argument("--reference-python", required=True, help="a Python that has delta-sharing installed")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers end with this process
     try:
@@ -74,7 +74,7 @@ def main() -> int:
             embedded.add_table(f"peers.all.{name}", path, access_modes=("url", "dir"))
         peers = Peers(
             report=report,
-            reference=stack.enter_context(reference_client(given.reference_python)),
+            reference=stack.enter_context(reference_client(arguments.reference_python)),
             store=store,
             paths=paths,
             own=own,
@@ -86,7 +86,7 @@ def main() -> int:
             short_profile=short.profile,
         )
         for name, section in SECTIONS.items():
-            if not given.sections or name in given.sections:
+            if not arguments.sections or name in arguments.sections:
                 report.heading(name)
                 section(peers)
     return report.close()

@@ -26,10 +26,10 @@ _SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("x", pa.float64())
 def all_tables() -> dict[str, Path]:
     """Golden tables and those of ``tests/data/delta_spark``, by the names they are shared under."""
     logs = {str(log.parent.relative_to(GOLDEN)): log.parent for log in sorted(GOLDEN.rglob("_delta_log"))}
-    found = {name.removesuffix("/delta").replace("/", "-"): path for name, path in logs.items()}
+    tables = {name.removesuffix("/delta").replace("/", "-"): path for name, path in logs.items()}
     for path in sorted((ROOT / "tests" / "data" / "delta_spark").glob("*/_delta_log")):
-        found[f"spark_{path.parent.name}"] = path.parent
-    return found
+        tables[f"spark_{path.parent.name}"] = path.parent
+    return tables
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ class Queries:
 
     def _column(self, sources: dict[str, str], kind: str | None = None) -> str:
         """A column of one of the tables by their aliases, at times in backquotes."""
-        found = [
+        candidates = [
             (alias, c)
             for alias, table in sources.items()
             for c, k in COLUMNS[table].items()
@@ -165,7 +165,7 @@ class Queries:
             boxed = [alias for alias, table in sources.items() if table == "first"]
             if boxed:
                 return f"{self._pick(boxed)}.box.{'end' if kind == 'number' else 'group'}"
-        alias, column = self._draw.choice(found)
+        alias, column = self._draw.choice(candidates)
         name = f"`{column}`" if self._draw.random() < 0.3 else column
         return f"{alias}.{name}" if len(sources) > 1 or self._draw.random() < 0.5 else name
 

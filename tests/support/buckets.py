@@ -72,30 +72,30 @@ class BucketServer(SharingServer):
         self._accepted.clear()
 
     def kind_of(self, path: str) -> tuple[str, str]:
-        found = self._object(path)
-        if found is None:
+        target = self._object(path)
+        if target is None:
             return super().kind_of(path)
-        return "log" if found.parent.name == "_delta_log" or not found.suffix else "data", str(found)
+        return "log" if target.parent.name == "_delta_log" or not target.suffix else "data", str(target)
 
     def answer(
         self, kind: str, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, base: str
     ) -> Response:
-        found = self._object(path)
-        if found is None:
+        target = self._object(path)
+        if target is None:
             return super().answer(kind, method, path, query, headers, body, base)
         asked = _CREDENTIAL.search(f"{headers.get('authorization', '')}?{query}")
         if asked is None or unquote(next(filter(None, asked.groups()))) not in self._accepted:
             return storage_error(400, "ExpiredToken", "The provided token has expired.")
         if "list-type" in query:
-            return _listed(found, parse_qs(query))
-        if not found.suffix:
+            return _listed(target, parse_qs(query))
+        if not target.suffix:
             return storage_error(403, "AccessDenied", "Access denied.")
         if path.startswith("/storage/v1/"):  # Google's description of an object
-            if not found.is_file():
+            if not target.is_file():
                 return storage_error(404, "NoSuchKey", "No such object.")
-            return json_response({"name": found.name, "size": str(found.stat().st_size), "updated": _MODIFIED})
-        wanted = headers.get("range") or headers.get("x-ms-range", "")
-        return serve_file(str(found), {**headers, "range": wanted})
+            return json_response({"name": target.name, "size": str(target.stat().st_size), "updated": _MODIFIED})
+        byte_range = headers.get("range") or headers.get("x-ms-range", "")
+        return serve_file(str(target), {**headers, "range": byte_range})
 
     def _object(self, path: str) -> Path | None:
         google = _GOOGLE.fullmatch(path)

@@ -30,11 +30,11 @@ def answering(answer: Callable[[Request], Answer | None]) -> Iterator[str]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            found = answer(Request(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
-            if found is None:
+            response = answer(Request(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
+            if response is None:
                 self.close_connection = True
                 return
-            status, headers, body = found
+            status, headers, body = response
             self.send_response(status)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(name, value)

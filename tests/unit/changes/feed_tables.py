@@ -62,21 +62,21 @@ def table(path: Path, properties: dict[str, str], **more: Any) -> DeltaTableBuil
     return created(path, properties, **more).append(rows(), files=2)
 
 
-def ids(*wanted: int) -> Any:
-    return lambda found: pc.is_in(found["id"], value_set=pa.array(wanted, pa.int64()))
+def ids(*numbers: int) -> Any:
+    return lambda rows: pc.is_in(rows["id"], value_set=pa.array(numbers, pa.int64()))
 
 
 def doubled(column: str = "n") -> Callable[[pa.Table], pa.Table]:
-    def values(found: pa.Table) -> pa.Table:
-        at = found.schema.get_field_index(column)
-        return found.set_column(at, column, pc.multiply(found[column], 2))
+    def values(rows: pa.Table) -> pa.Table:
+        index = rows.schema.get_field_index(column)
+        return rows.set_column(index, column, pc.multiply(rows[column], 2))
 
     return values
 
 
-def moved(found: pa.Table) -> pa.Table:
+def moved(rows: pa.Table) -> pa.Table:
     """To another partition."""
-    return found.set_column(1, "part", pa.array(["c"] * found.num_rows))
+    return rows.set_column(1, "part", pa.array(["c"] * rows.num_rows))
 
 
 def text(name: str) -> Field:
@@ -86,7 +86,7 @@ def text(name: str) -> Field:
 def _all_kinds_of_vectors(t: DeltaTableBuilder) -> DeltaTableBuilder:
     t.delete(ids(1, 2), deletion_vectors=True).delete(ids(3, 7), deletion_vectors=True, storage="i")
     t.update(ids(5), doubled(), deletion_vectors=True, change_files=False, storage="p")
-    return t.undelete().delete(lambda found: pc.less(found["id"], 5), deletion_vectors=True)
+    return t.undelete().delete(lambda rows: pc.less(rows["id"], 5), deletion_vectors=True)
 
 
 def _grown(t: DeltaTableBuilder) -> DeltaTableBuilder:
@@ -130,20 +130,20 @@ FEEDS: dict[str, Callable[[Path], DeltaTableBuilder]] = {
         table(p, FEED)
         .delete(ids(3), change_files=False)
         .update(ids(4), doubled(), change_files=False)
-        .delete(lambda found: pc.greater_equal(found["id"], 5))
+        .delete(lambda rows: pc.greater_equal(rows["id"], 5))
         .overwrite(rows(7, 3))
     ),
     "partitioned": lambda p: (
         table(p, FEED, partition_by=["part"])
         .update(ids(1, 2), moved)
-        .delete(lambda found: pc.is_null(found["part"]))
+        .delete(lambda rows: pc.is_null(rows["part"]))
         .delete(ids(0, 1), change_files=False)
     ),
     "partitions without NULLs": lambda p: _without_nulls(
         table(p, VECTORS, partition_by=["part"])
         .delete(ids(2), deletion_vectors=True)
         .update(ids(5), doubled())
-        .delete(lambda found: pc.is_null(found["part"]))
+        .delete(lambda rows: pc.is_null(rows["part"]))
         .append([{"id": 30, "part": None}, {"id": 31, "part": "a"}])
     ),
     "several row groups": lambda p: table(p, FEED, style=FileStyle(row_group_size=2)).update(ids(0, 9), doubled()),
@@ -202,9 +202,9 @@ def ways(built: DeltaTableBuilder) -> list[str]:
     return [way for way in WAYS if way != "url-parquet" or built.protocol.min_reader == 1]
 
 
-def texts(found: pa.Table) -> list[str]:
-    return sorted(repr(row) for row in found.to_pylist())
+def texts(rows: pa.Table) -> list[str]:
+    return sorted(repr(row) for row in rows.to_pylist())
 
 
-def struct_of(found: pa.Schema) -> list[tuple[str, str]]:
-    return [(field.name, str(field.type)) for field in found]
+def struct_of(schema: pa.Schema) -> list[tuple[str, str]]:
+    return [(field.name, str(field.type)) for field in schema]

@@ -109,8 +109,8 @@ def rows_of(plan: NativePlan, address: str) -> pa.Table:
         opened = RemoteFile(file)
         parquet = pq.ParquetFile(opened, page_checksum_verification=True, pre_buffer=False)
         check_middles(parquet.metadata, status["length"])
-        wanted = [*plan.columns.names, plan.deletion_column]
-        table = parquet.read([n for n in parquet.schema_arrow.names if n in wanted])
+        columns = [*plan.columns.names, plan.deletion_column]
+        table = parquet.read([n for n in parquet.schema_arrow.names if n in columns])
         if plan.deletion_column in table.column_names:
             table = table.filter(pc.is_null(table[plan.deletion_column])).drop_columns([plan.deletion_column])
         if plan.partition_columns:

@@ -16,8 +16,8 @@ from delta_sharing_spark.sharing.rest import SharingRest
 
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as found:
-        yield found
+    with ScriptedServer() as running:
+        yield running
 
 
 @pytest.fixture

@@ -44,8 +44,8 @@ class Checkpoint:
 
     @property
     def last(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.offsets[-1])
-        return found
+        offset: dict[str, Any] = json.loads(self.offsets[-1])
+        return offset
 
 
 class Killed(Exception):
@@ -103,8 +103,8 @@ class Run:
         batch = checkpoint.committed
         if batch == len(checkpoint.offsets):
             start = self._position(batch)
-            found = self._latest(start)
-            text = json.dumps(found)
+            offset = self._latest(start)
+            text = json.dumps(offset)
             if (checkpoint.offsets and text == checkpoint.offsets[-1]) or text == json.dumps(reader.initialOffset()):
                 return False
             checkpoint.offsets.append(text)
@@ -145,13 +145,15 @@ class Run:
             assert list(reader.partitions(checkpoint.last, checkpoint.last)) == []
 
     def _position(self, batch: int) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.checkpoint.offsets[batch - 1]) if batch else self.reader.initialOffset()
-        return found
+        offset: dict[str, Any] = (
+            json.loads(self.checkpoint.offsets[batch - 1]) if batch else self.reader.initialOffset()
+        )
+        return offset
 
     def _latest(self, start: dict[str, Any]) -> dict[str, Any]:
         if not compat.ADMISSION_CONTROL:
-            found: dict[str, Any] = self.reader.latestOffset()
-            return found
+            offset: dict[str, Any] = self.reader.latestOffset()
+            return offset
         limit = self.reader.getDefaultReadLimit()
-        found = self.reader.latestOffset(start, limit)
-        return found
+        offset = self.reader.latestOffset(start, limit)
+        return offset

@@ -177,7 +177,7 @@ def test_the_poll_interval_is_bounded_for_servers_elsewhere(
     share: Share, server: SharingServer, table: DeltaTableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = share(table)
-    monkeypatch.setattr("delta_sharing_spark.access.stream.planner._LOOPBACK", ())
+    monkeypatch.setattr("delta_sharing_spark.access.stream.planner.is_loopback", lambda host: False)
     with pytest.raises(OptionError, match=r"'pollInterval' is 9 s, the least is 10 s"):
         Run(Checkpoint(), {**options, "pollInterval": "9s"}).step()
     assert Run(Checkpoint(), {**options, "pollInterval": "10s"}).step()
@@ -221,12 +221,12 @@ def test_rewrites_that_change_no_row_are_no_rows(
 ) -> None:
     real = queries._files
 
-    def every(commit: Any, shared: Any, *, feed: bool) -> Any:
+    def every(commit: Any, shared: Any, *, is_feed: bool) -> Any:
         bare = [
             {k: {**v, "dataChange": True} if "dataChange" in v else v for k, v in a.items()} for a in commit.actions
         ]
         told = iter([a for a in commit.actions if "add" in a or "remove" in a])
-        found = real(replace(commit, actions=bare), shared, feed=feed)
+        found = real(replace(commit, actions=bare), shared, is_feed=is_feed)
         return [replace(file, body={**file.body, **next(iter(next(told).values()))}) for file in found]
 
     monkeypatch.setattr(queries, "_files", every)

@@ -44,9 +44,9 @@ def vectors(tmp_path: Path) -> DeltaTableBuilder:
 @pytest.fixture
 def server(plain: DeltaTableBuilder, vectors: DeltaTableBuilder) -> Iterator[SharingServer]:
     """Shares ``s.default.plain`` and ``s.default.vectors``; it must not have failed by itself when the test is over."""
-    with SharingServer({"s": {"default": {"plain": plain.path, "vectors": vectors.path}}}) as found:
-        yield found
-        assert list(found.failures) == []
+    with SharingServer({"s": {"default": {"plain": plain.path, "vectors": vectors.path}}}) as running:
+        yield running
+        assert list(running.failures) == []
 
 
 @pytest.fixture

@@ -24,12 +24,12 @@ class Asker:
     def query(
         self, body: dict[str, Any] | None = None, capabilities: str | None = None, path: str = "query", **headers: str
     ) -> requests.Response:
-        found = self._headers(capabilities, headers)
-        return requests.post(f"{self.base}/{path}", json=body or {}, headers=found, timeout=10)
+        headers_sent = self._headers(capabilities, headers)
+        return requests.post(f"{self.base}/{path}", json=body or {}, headers=headers_sent, timeout=10)
 
     def _headers(self, capabilities: str | None, more: dict[str, str]) -> dict[str, str]:
-        found = self.headers | more
-        return found if capabilities is None else found | {"delta-sharing-capabilities": capabilities}
+        merged = self.headers | more
+        return merged if capabilities is None else merged | {"delta-sharing-capabilities": capabilities}
 
 
 def lines(response: requests.Response) -> list[dict[str, Any]]:
@@ -39,8 +39,8 @@ def lines(response: requests.Response) -> list[dict[str, Any]]:
 
 def files(response: requests.Response, *kinds: str) -> list[dict[str, Any]]:
     """The bodies of file lines, of the given kinds or all."""
-    wanted = kinds or ("file", "add", "remove", "cdf")
-    return [body for line in lines(response) for kind, body in line.items() if kind in wanted]
+    kinds_read = kinds or ("file", "add", "remove", "cdf")
+    return [body for line in lines(response) for kind, body in line.items() if kind in kinds_read]
 
 
 def refused(response: requests.Response, status: int) -> str:

@@ -49,15 +49,18 @@ def ways(name: str) -> list[str]:
 
 
 SNAPSHOTS = [
-    (name, way, version) for name, found in EXPECTED.items() for way in ways(name) for version in found["versions"]
+    (name, way, version)
+    for name, description in EXPECTED.items()
+    for way in ways(name)
+    for version in description["versions"]
 ]
 FEEDS = [
     (name, way, span)
-    for name, found in EXPECTED.items()
+    for name, description in EXPECTED.items()
     for way in ways(name)
-    for span in found.get("changes", {})
+    for span in description.get("changes", {})
     # The reference server lists no feed of a table with reader features: tests/unit/testing/test_reference_engine.py.
-    if way != "url-reference" or found["protocol"][0] == 1
+    if way != "url-reference" or description["protocol"][0] == 1
 ]
 
 
@@ -68,8 +71,8 @@ def clients() -> Iterator[dict[str, SharingClient]]:
         for server in (running, reference):
             for name, path in TABLES.items():
                 server.add_table(f"delta.spark.{name}", path, access_modes=("url", "dir"))
-        found = {way: SharingClient(running.profile()) for way in WAYS}
-        yield {**found, "url-reference": SharingClient(reference.profile())}
+        description = {way: SharingClient(running.profile()) for way in WAYS}
+        yield {**description, "url-reference": SharingClient(reference.profile())}
 
 
 def types(scan: Scan) -> list[list[str]]:

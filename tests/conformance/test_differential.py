@@ -295,9 +295,9 @@ def test_drawn_tables(running: tuple[SharingServer, SharingClient], drawn: tuple
             chosen = pa.array(gone, pa.int64())
             builder.delete(lambda t: pc.is_in(t["id"], value_set=chosen), deletion_vectors=True, storage=storage)
         server.add_table("s.s.drawn", folder, access_modes=("url", "dir"))
-        wanted = row_texts(builder.expected())
+        expected_texts = row_texts(builder.expected())
         for options in ({"accessMode": "url", "responseFormat": "delta"}, {"accessMode": "dir"}):
-            assert row_texts(client.table("s.s.drawn").scan(**options).to_arrow()) == wanted
+            assert row_texts(client.table("s.s.drawn").scan(**options).to_arrow()) == expected_texts
         low = math.floor(rows.num_rows / 2)
         kept = client.table("s.s.drawn").scan(columns=["id"], where=f"id >= {low}").to_arrow()["id"].to_pylist()
         assert sorted(kept) == sorted(set(range(low, rows.num_rows)) - set(gone))
@@ -306,5 +306,5 @@ def test_drawn_tables(running: tuple[SharingServer, SharingClient], drawn: tuple
             if reader == "deltalake" and empty:
                 continue  # it gives an empty string where the protocol says NULL
             theirs = read(Path(folder))
-            assert row_texts(theirs, rows.column_names) == wanted
+            assert row_texts(theirs, rows.column_names) == expected_texts
             assert types(theirs) == types(builder.expected())

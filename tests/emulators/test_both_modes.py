@@ -74,8 +74,8 @@ def _options(server: SharingServer, cloud: Cloud, **options: str) -> dict[str, s
 
 
 def _rows(server: SharingServer, cloud: Cloud, **options: str) -> list[dict[str, object]]:
-    found = plan(resolve(parse_options(_options(server, cloud, **options))))
-    rows = [row for split in found.splits for batch in read_split(split) for row in batch.to_pylist()]
+    scan_plan = plan(resolve(parse_options(_options(server, cloud, **options))))
+    rows = [row for split in scan_plan.splits for batch in read_split(split) for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: row["id"])  # type: ignore[arg-type,return-value]
 
 
@@ -142,8 +142,8 @@ def test_many_files_are_read_by_directory_unless_it_cannot_be(
 
     server.settings.rewrite = many
     with caplog.at_level(logging.INFO, logger="delta_sharing_spark"):
-        found = plan(resolve(parse_options(_options(server, cloud))))
-        assert found.report.mode == "dir"
+        scan_plan = plan(resolve(parse_options(_options(server, cloud))))
+        assert scan_plan.report.mode == "dir"
         _share(server, cloud, table, True)  # another location, for which nobody vends
         server.vendors.clear()
         by_url = plan(resolve(parse_options(_options(server, cloud))))

@@ -61,7 +61,7 @@ def _expected(table: DeltaTableBuilder) -> list[tuple[object, object]]:
     return sorted((row["id"], row["part"]) for row in table.expected().to_pylist())
 
 
-def _found(read: list[dict[str, object]]) -> list[tuple[object, object]]:
+def _ids_and_values(read: list[dict[str, object]]) -> list[tuple[object, object]]:
     return sorted((row["id"], row["part"]) for row in read)  # type: ignore[type-var]
 
 
@@ -69,9 +69,9 @@ def _found(read: list[dict[str, object]]) -> list[tuple[object, object]]:
 def test_the_same_rows(cloud: Cloud, table: DeltaTableBuilder, name: str, listing: bool) -> None:
     location = put_table(cloud, table.path, name)
     issuer = CloudIssuer(cloud, listing=listing)
-    found = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
-    assert _found(rows(found)) == _expected(table)
-    assert (found.log.list_from("_delta_log", "") is not None) is listing
+    directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
+    assert _ids_and_values(rows(directory)) == _expected(table)
+    assert (directory.log.list_from("_delta_log", "") is not None) is listing
     assert len(issuer.asked) == 1
 
 
@@ -84,10 +84,10 @@ def test_raw_names(cloud: Cloud, name: str) -> None:
     token = CloudIssuer(cloud).issue_token(root)
     storage = Storage(root, token.secret, StorageSettings(endpoint=cloud.endpoint, retry_seconds=2))
     for number, one in enumerate(names):
-        at = parse_location(f"{root}/{one}")
-        assert storage.get(at) == f"content {number}".encode()
-        assert storage.get(at, 3, 7) == b"tent"
-        assert storage.info(at).size == len(f"content {number}")
+        location = parse_location(f"{root}/{one}")
+        assert storage.get(location) == f"content {number}".encode()
+        assert storage.get(location, 3, 7) == b"tent"
+        assert storage.info(location).size == len(f"content {number}")
     assert [entry.name for entry in storage.list_from(root, "")] == sorted(names)
 
 
@@ -99,9 +99,9 @@ def test_listing_from_a_name(cloud: Cloud, name: str) -> None:
     root = parse_location(cloud.location(name))
     storage = Storage(root, CloudIssuer(cloud).issue_token(root).secret, StorageSettings(endpoint=cloud.endpoint))
     log = parse_location(f"{root}/_delta_log")
-    found = storage.list_from(log, f"{9:020d}.")
-    assert [entry.name for entry in found] == [f"{v:020d}.json" for v in (9, 10, 11)] + ["_last_checkpoint"]
-    assert all(entry.size == 2 and abs(entry.modified_ms / 1000 - time.time()) < 600 for entry in found)
+    entries = storage.list_from(log, f"{9:020d}.")
+    assert [entry.name for entry in entries] == [f"{v:020d}.json" for v in (9, 10, 11)] + ["_last_checkpoint"]
+    assert all(entry.size == 2 and abs(entry.modified_ms / 1000 - time.time()) < 600 for entry in entries)
     assert abs(storage.info(parse_location(f"{log}/_last_checkpoint")).modified_ms / 1000 - time.time()) < 600
 
 
@@ -138,32 +138,32 @@ def test_a_sibling_prefix_is_refused(cloud: Cloud, name: str) -> None:
 def test_a_job_outlives_its_credential(cloud: Cloud, table: DeltaTableBuilder, name: str) -> None:
     location = put_table(cloud, table.path, name)
     issuer = CloudIssuer(cloud, lifetime=3.0)
-    found = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
-    snapshot = found.snapshot()
-    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
+    snapshot = directory.snapshot()
+    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     asked = len(issuer.asked)
     time.sleep(3.5)
     issuer.lifetime = 3600
-    assert _found([row for batch in read_split(split) for row in batch.to_pylist()]) == _expected(table)
+    assert _ids_and_values([row for batch in read_split(split) for row in batch.to_pylist()]) == _expected(table)
     assert len(issuer.asked) == asked + 1
 
 
 def test_a_credential_that_ends_before_it_was_announced_to(cloud: Cloud, table: DeltaTableBuilder, name: str) -> None:
     location = put_table(cloud, table.path, name)
     issuer = CloudIssuer(cloud)
-    found = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
-    snapshot = found.snapshot()
-    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer)
+    snapshot = directory.snapshot()
+    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     cloud.expire_all()
-    assert _found([row for batch in read_split(split) for row in batch.to_pylist()]) == _expected(table)
+    assert _ids_and_values([row for batch in read_split(split) for row in batch.to_pylist()]) == _expected(table)
 
 
 def test_without_a_way_to_renew_expiry_is_an_error(cloud: Cloud, table: DeltaTableBuilder, name: str) -> None:
     location = put_table(cloud, table.path, name)
     issuer = CloudIssuer(cloud, lifetime=3.0)
-    found = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer, carry_profile=False)
-    snapshot = found.snapshot()
-    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    directory = opened(head_of(table, location), endpoint=cloud.endpoint, issuer=issuer, carry_profile=False)
+    snapshot = directory.snapshot()
+    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     time.sleep(3.5)
     with pytest.raises(CredentialError, match="carryProfile=false"):
         list(read_split(split))
@@ -193,8 +193,8 @@ def test_a_vacuumed_file(cloud: Cloud, tmp_path: Path, name: str) -> None:
     location = put_table(cloud, built.path, name)
     for listing in (True, False):
         issuer = CloudIssuer(cloud, listing=listing)
-        found = opened(head_of(built, location), endpoint=cloud.endpoint, issuer=issuer)
-        snapshot = found.snapshot()
-        split = split_of(found, snapshot, list(found.tasks(snapshot)))
+        directory = opened(head_of(built, location), endpoint=cloud.endpoint, issuer=issuer)
+        snapshot = directory.snapshot()
+        split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
         with pytest.raises(FileGoneError, match="reload"):
             list(read_split(split))

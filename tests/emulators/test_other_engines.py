@@ -55,8 +55,8 @@ def test_deltalake_and_polars(token: StorageToken, settings: StorageSettings) ->
                 storage_options(token, settings, engine=engine)
         return
     options = storage_options(token, settings, engine="deltalake")
-    found = deltalake.DeltaTable(options.location, storage_options=options).to_pyarrow_table()
-    assert sorted(found["id"].to_pylist()) == IDS
+    rows_read = deltalake.DeltaTable(options.location, storage_options=options).to_pyarrow_table()
+    assert sorted(rows_read["id"].to_pylist()) == IDS
     options = storage_options(token, settings, engine="polars")
     frame = polars.scan_delta(options.location, storage_options=options)
     assert sorted(frame.filter(polars.col("part") == "p1").collect()["id"].to_list()) == IDS[1::3]
@@ -67,8 +67,8 @@ def test_pandas_by_fsspec(table: DeltaTableBuilder, token: StorageToken, setting
     if token.kind == "gcp":
         pytest.skip("the gcsfs that fsspec knows as gs asks Google by gRPC first, which the emulator does not speak")
     options = storage_options(token, settings)
-    found = [pandas.read_parquet(file, storage_options=options) for file in _files(table, options.location)]
-    assert sorted(i for frame in found for i in frame["id"]) == IDS
+    rows_read = [pandas.read_parquet(file, storage_options=options) for file in _files(table, options.location)]
+    assert sorted(i for frame in rows_read for i in frame["id"]) == IDS
 
 
 def _file_system(token: StorageToken, options: dict[str, Any]) -> Any:

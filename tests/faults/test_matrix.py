@@ -80,8 +80,10 @@ def share(server: BucketServer, path: Path) -> None:
 def planned(server: SharingServer, mode: str, **options: str) -> Split:
     """One split over all files, as it arrives on an executor."""
     endpoint = {"storageEndpoint": f"http://{server.address}"}
-    given = {**SMALL, "retryTimeout": "20s", **endpoint, **options}
-    (split,) = SharingClient(server.profile(), **given).table(f"s.d.{mode}").scan(columns=["id", "text"]).plan().splits
+    load_options = {**SMALL, "retryTimeout": "20s", **endpoint, **options}
+    (split,) = (
+        SharingClient(server.profile(), **load_options).table(f"s.d.{mode}").scan(columns=["id", "text"]).plan().splits
+    )
     assert len(split.slices) == 3
     arrived: Split = pickle.loads(pickle.dumps(split))
     return replace(arrived, access=_impatient(arrived.access))
@@ -124,15 +126,15 @@ def place(split: Split, moment: str) -> tuple[str | None, int]:
 def test_faults(
     fault: str, mode: str, moment: str, server: BucketServer, expected: pa.Table, cell: Callable[..., None]
 ) -> None:
-    what, wanted = FAULTS[fault]
+    what, expected_outcome = FAULTS[fault]
     if mode != "url":
-        wanted = IN_DIRECTORIES.get(fault, wanted)
+        expected_outcome = IN_DIRECTORIES.get(fault, expected_outcome)
     split = planned(server, mode, **HASTE.get(fault, {}))
     path, skip = place(split, moment)
     rule = server.faults.add("data", path, skip=skip, **what)
     came = outcome(split, expected)
     cell(fault, mode, moment, came)
-    assert came == wanted
+    assert came == expected_outcome
     assert rule.hits, "the fault was never met"
 
 
@@ -187,8 +189,8 @@ def test_file_changes(
     share(server, copy)
     split = planned(server, mode)
     number = MOMENTS.index(moment)
-    at = urlsplit(split.slices[number].task.location)
-    _, local = server.kind_of(at.path if mode == "url" else f"/{at.netloc}{at.path}")
+    url = urlsplit(split.slices[number].task.location)
+    _, local = server.kind_of(url.path if mode == "url" else f"/{url.netloc}{url.path}")
     victim = Path(local)
 
     def overwrite() -> None:

@@ -36,8 +36,8 @@ def server(table: DeltaTableBuilder) -> Iterator[BucketServer]:
 
 
 def scan_of(running: BucketServer, mode: str, **options: str) -> Any:
-    given = {**SMALL, "retryTimeout": "20s", "storageEndpoint": f"http://{running.address}", **options}
-    return SharingClient(running.profile(), **given).table(f"s.d.{mode}").scan(columns=COLUMNS)
+    load_options = {**SMALL, "retryTimeout": "20s", "storageEndpoint": f"http://{running.address}", **options}
+    return SharingClient(running.profile(), **load_options).table(f"s.d.{mode}").scan(columns=COLUMNS)
 
 
 def outcome(plan: NativePlan, address: str, expected: pa.Table) -> str:
@@ -69,19 +69,19 @@ def test_faults(
     cell: Callable[..., None],
 ) -> None:
     """At a file's footer, and at its rows."""
-    what, wanted = FAULTS[fault]
+    what, expected_outcome = FAULTS[fault]
     if mode != "url":
-        wanted = IN_DIRECTORIES.get(fault, wanted)
+        expected_outcome = IN_DIRECTORIES.get(fault, expected_outcome)
     with served(scan_of(server, mode, **HASTE.get(fault, {}))) as (_, plan, address):
         rule = server.faults.add("data", name_of(plan, 1), skip=2 if moment == "during" else 0, **what)
         came = outcome(plan, address, expected)
         assert rule.hits, "the fault was never met"
-    cell(fault, f"{mode} native", moment, "rows" if came == "rows" else wanted)
+    cell(fault, f"{mode} native", moment, "rows" if came == "rows" else expected_outcome)
     if fault == "corrupt byte":
         # The page's checksum is the reader's to compare: Spark's does, see tests/spark/test_native.py.
         assert came != "rows"
     else:
-        assert came.startswith(wanted)
+        assert came.startswith(expected_outcome)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -111,8 +111,8 @@ def test_file_changes(
     share(server, copy)
     with served(scan_of(server, mode)) as (_, plan, address):
         assert outcome(plan, address, expected) == "rows"
-        at = urlsplit(plan.files[1].task.location)
-        _, local = server.kind_of(at.path if mode == "url" else f"/{at.netloc}{at.path}")
+        url = urlsplit(plan.files[1].task.location)
+        _, local = server.kind_of(url.path if mode == "url" else f"/{url.netloc}{url.path}")
         victim = Path(local)
         data = victim.read_bytes()
         if change == "gone":

@@ -42,8 +42,8 @@ def own(tmp_path: Any, server: SharingServer) -> DeltaTableBuilder:
 
 
 def scan(server: SharingServer, **options: Any) -> Scan:
-    given = {"retryTimeout": "3s", "maxSplitBytes": "1k"}
-    return SharingClient(server.profile(), **given).table("s.d.own").scan(**options)
+    load_options = {"retryTimeout": "3s", "maxSplitBytes": "1k"}
+    return SharingClient(server.profile(), **load_options).table("s.d.own").scan(**options)
 
 
 def splits_of(read: Scan) -> list[Split]:
@@ -267,10 +267,10 @@ def test_carry_profile_token(server: SharingServer, own: DeltaTableBuilder, mode
     server.add_table("s.d.own", own.path, access_modes=("url", "dir"))
     server.identity.client_id, server.identity.client_secret = "a-client", "secret-of-the-client"
     expected = sorted(own.expected().column("id").to_pylist())
-    given = {"retryTimeout": "3s", "maxSplitBytes": "1k", "accessMode": mode}
+    load_options = {"retryTimeout": "3s", "maxSplitBytes": "1k", "accessMode": mode}
 
     def planned(carry: str) -> list[Split]:
-        shared = SharingClient(server.profile("oauth_client_credentials"), **given).table("s.d.own")
+        shared = SharingClient(server.profile("oauth_client_credentials"), **load_options).table("s.d.own")
         return splits_of(shared.scan(carryProfile=carry))
 
     server.settings.credential_ttl = 0.5
@@ -291,7 +291,7 @@ def test_carry_profile_token(server: SharingServer, own: DeltaTableBuilder, mode
     ):
         ids(splits)
     server.identity.username, server.identity.password = "u", "p"
-    by_password = SharingClient(server.profile("basic"), **given).table("s.d.own")
+    by_password = SharingClient(server.profile("basic"), **load_options).table("s.d.own")
     with pytest.raises(ConfigError, match="signs in with a password"):
         by_password.scan(carryProfile="token").plan()
 
@@ -322,9 +322,9 @@ def test_cost_of_compact_answers(note: Callable[[str], None]) -> None:
         page.append(FileRecord("add", f"{number:064x}", url, number, {}))
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    found = page.find(f"{777:064x}")
-    assert found is not None
-    assert found.size == 777
+    fresh = page.find(f"{777:064x}")
+    assert fresh is not None
+    assert fresh.size == 777
     assert page.find("absent") is None
     note(f"renewal: {held / 20_000:.0f} bytes kept of each URL of {len(url)} bytes")
     assert held / 20_000 < 400

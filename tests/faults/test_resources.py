@@ -44,18 +44,18 @@ def ours() -> set[threading.Thread]:
 
 def sockets() -> int:
     """Sockets of this process that are open."""
-    found = 0
+    sockets = 0
     for number in os.listdir("/proc/self/fd"):
         try:
-            found += os.readlink(f"/proc/self/fd/{number}").startswith("socket:")
+            sockets += os.readlink(f"/proc/self/fd/{number}").startswith("socket:")
         except OSError:
             continue
-    return found
+    return sockets
 
 
 def planned(server: BucketServer, name: str = "s.d.t", **options: str) -> Split:
-    given = {"storageEndpoint": server.storage_endpoint, **options}
-    (split,) = SharingClient(server.profile(), **given).table(name).scan(columns=["id", "text"]).plan().splits
+    load_options = {"storageEndpoint": server.storage_endpoint, **options}
+    (split,) = SharingClient(server.profile(), **load_options).table(name).scan(columns=["id", "text"]).plan().splits
     return split
 
 
@@ -85,12 +85,12 @@ def until(happened: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("name", ["s.d.t", "s.d.dir"])
 @pytest.mark.parametrize("slow", SLOW)
-@pytest.mark.parametrize("at", ["footer", "rows"])
-def test_closed_early(server: BucketServer, at: str, slow: str, name: str) -> None:
+@pytest.mark.parametrize("end_of_read", ["footer", "rows"])
+def test_closed_early(server: BucketServer, end_of_read: str, slow: str, name: str) -> None:
     """With batches at hand, while the last file is fetched ahead."""
     split = planned(server, name, memoryBudget="1m", readTimeout="60s", retryTimeout="60s")
     path = urlsplit(split.slices[-1].task.location).path
-    fault = server.faults.add("data", path, skip=1 if at == "rows" else 0, **SLOW[slow])
+    fault = server.faults.add("data", path, skip=1 if end_of_read == "rows" else 0, **SLOW[slow])
     batches = read_split(split)
     for _ in batches:
         time.sleep(0.05)  # the last file's rows are asked for when some of the others' were taken
@@ -156,11 +156,11 @@ def test_abandoned_and_collected_within_the_lock_of_its_own_pool(
     submitting, abandoned = threading.Event(), threading.Event()
 
     class CollectingPool(ThreadPoolExecutor):
-        def submit(self, *given: Any, **named: Any) -> Future[Any]:
+        def submit(self, *load_options: Any, **named: Any) -> Future[Any]:
             if threading.current_thread().name == "delta-sharing-split-1":
                 submitting.set()
                 assert abandoned.wait(60)
-            return super().submit(*given, **named)
+            return super().submit(*load_options, **named)
 
         def _adjust_thread_count(self) -> None:  # called by submit, which holds the pool's lock
             if abandoned.is_set():

@@ -35,9 +35,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingServer]:
     vectors = DeltaTableBuilder(root / "vectors", SCHEMA, properties=properties)
     vectors.append([{"id": i, "city": "x", "n": i} for i in range(10)], files=2)
     vectors.delete(pc.field("id") == 1, deletion_vectors=True)
-    with SharingServer({"s": {"default": {"plain": plain.path, "vectors": vectors.path}}}) as found:
-        yield found
-        assert list(found.failures) == []
+    with SharingServer({"s": {"default": {"plain": plain.path, "vectors": vectors.path}}}) as running:
+        yield running
+        assert list(running.failures) == []
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,8 @@ def profile(server: SharingServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def rows(frame: Any) -> list[tuple[Any, ...]]:
     """Rows of a pandas frame, with its missing values as None, in one order."""
-    found = pa.Table.from_pandas(frame, preserve_index=False).to_pylist()
-    return sorted((tuple(row[name] for name in sorted(row)) for row in found), key=repr)
+    rows_read = pa.Table.from_pandas(frame, preserve_index=False).to_pylist()
+    return sorted((tuple(row[name] for name in sorted(row)) for row in rows_read), key=repr)
 
 
 def ours(table: pa.Table) -> list[tuple[Any, ...]]:
@@ -66,18 +66,18 @@ def test_browsing(server: SharingServer, profile: str) -> None:
 def test_a_snapshot(server: SharingServer, profile: str, table: str, version: int | None) -> None:
     formats = {"use_delta_format": True} if table == "vectors" else {}
     frame = delta_sharing.load_as_pandas(f"{profile}#s.default.{table}", version=version, **formats)
-    found = SharingClient(profile).table(f"s.default.{table}").scan(version=version).to_arrow()
-    assert found.num_rows > 0
-    assert rows(frame) == ours(found)
+    rows_read = SharingClient(profile).table(f"s.default.{table}").scan(version=version).to_arrow()
+    assert rows_read.num_rows > 0
+    assert rows(frame) == ours(rows_read)
 
 
 def test_changes(server: SharingServer, profile: str) -> None:
     frame = delta_sharing.load_table_changes_as_pandas(f"{profile}#s.default.plain", starting_version=1)
-    found = SharingClient(profile).table("s.default.plain").changes(starting_version=1).to_arrow()
-    times = pc.cast(pc.cast(found["_commit_timestamp"], pa.timestamp("ms", "UTC")), pa.int64())
-    found = found.set_column(found.schema.get_field_index("_commit_timestamp"), "_commit_timestamp", times)
-    assert found.num_rows > 10
-    assert rows(frame) == ours(found)
+    rows_read = SharingClient(profile).table("s.default.plain").changes(starting_version=1).to_arrow()
+    times = pc.cast(pc.cast(rows_read["_commit_timestamp"], pa.timestamp("ms", "UTC")), pa.int64())
+    rows_read = rows_read.set_column(rows_read.schema.get_field_index("_commit_timestamp"), "_commit_timestamp", times)
+    assert rows_read.num_rows > 10
+    assert rows(frame) == ours(rows_read)
 
 
 def test_metadata(server: SharingServer, profile: str) -> None:

@@ -80,9 +80,9 @@ def test_every_type_comes_back_as_it_was_written(tmp_path: Path, share: Any, loa
     frame = load(share(table))
     assert [f.nullable for f in frame.schema if f.name == "long"] == [False]
     first, second = sorted(frame.collect(), key=lambda r: r["long"])
-    found = first.asDict(recursive=True)
-    found["timestamp"] = row["timestamp"]  # compared below: a driver shows it in its own zone
-    assert found == {**row, "binary": bytearray(row["binary"])}
+    record = first.asDict(recursive=True)
+    record["timestamp"] = row["timestamp"]  # compared below: a driver shows it in its own zone
+    assert record == {**row, "binary": bytearray(row["binary"])}
     assert second.asDict() == nothing
     assert frame.where("timestamp = timestamp'2024-02-29 23:59:59.999999Z'").count() == 1
 
@@ -120,8 +120,8 @@ def test_a_nested_field_is_a_column_to_choose(tmp_path: Path, share: Any, load: 
     address = share(table)
     rows = load(address, columns="s.y,id").orderBy("id").collect()
     assert [r.asDict(recursive=True) for r in rows] == [{"s": {"y": "z"}, "id": 1}, {"s": None, "id": 2}]
-    given = spark.read.format("deltaSharing").schema("s struct<x: bigint>").load(address)
-    assert sorted(repr(r.s) for r in given.collect()) == ["None", "Row(x=2)"]
+    user_frame = spark.read.format("deltaSharing").schema("s struct<x: bigint>").load(address)
+    assert sorted(repr(r.s) for r in user_frame.collect()) == ["None", "Row(x=2)"]
 
 
 @pytest.mark.parametrize("limit", [0, 1, 15, 40, 99])

@@ -84,7 +84,7 @@ def test_the_spark_of_the_page_runs(
         "trips": client.table("demo.city.trips"),
         "address": f"{profile}#share.schema.table",
     }
-    before = {found.name for found in spark.catalog.listTables()}
+    before = {view.name for view in spark.catalog.listTables()}
     try:
         for line, source, executed in blocks(page):
             if executed and _uses_spark(source):
@@ -93,9 +93,9 @@ def test_the_spark_of_the_page_runs(
     finally:
         for query in spark.streams.active:
             query.stop()
-        for found in spark.catalog.listTables():
-            if found.name not in before:
-                spark.sql(f"DROP {'VIEW' if found.isTemporary else 'TABLE'} `{found.name}`")
+        for view in spark.catalog.listTables():
+            if view.name not in before:
+                spark.sql(f"DROP {'VIEW' if view.isTemporary else 'TABLE'} `{view.name}`")
 
 
 def test_pages_show_spark() -> None:

@@ -116,11 +116,11 @@ def test_drawn_queries_answer_as_over_whole_tables(
             text = drawn.text.replace("~", "shared_").replace("#", "odd.drawn_other").replace("@", "odd.drawn")
             for engine in ("python", "native"):
                 try:
-                    found = answer(client.sql(spark, text, drawn.args or None, engine=engine))
+                    answered = answer(client.sql(spark, text, drawn.args or None, engine=engine))
                 except Exception as error:
-                    found = f"{type(error).__name__}: {str(error)[:300]}"
+                    answered = f"{type(error).__name__}: {str(error)[:300]}"
                 # A query that fails for some of the whole table's rows may succeed on those that it needs, never the reverse.
-                if whole != found and not (isinstance(whole, str) and not isinstance(found, str)):
-                    wrong.append((engine, drawn, whole, found))
-    detail = "\n\n".join(f"{engine}: {drawn}\n  {whole}\n  {found}" for engine, drawn, whole, found in wrong[:20])
+                if whole != answered and not (isinstance(whole, str) and not isinstance(answered, str)):
+                    wrong.append((engine, drawn, whole, answered))
+    detail = "\n\n".join(f"{engine}: {drawn}\n  {whole}\n  {answered}" for engine, drawn, whole, answered in wrong[:20])
     assert not wrong, f"{len(wrong)} of {compared} (seed {drawn_seed}, {refused} were no queries):\n{detail}"

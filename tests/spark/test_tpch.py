@@ -37,8 +37,8 @@ def client(
 def test_query(client: SharingClient, spark: Any, number: int) -> None:
     expected = spark.sql(QUERIES[number].replace("tpch.sf.", "spark_catalog.tpch.")).toArrow()
     for engine in ("python", "native"):
-        found = client.sql(spark, QUERIES[number], engine=engine).toArrow()
-        assert found.to_pylist() == expected.to_pylist()
-        assert found.schema.names == expected.schema.names
+        answered = client.sql(spark, QUERIES[number], engine=engine).toArrow()
+        assert answered.to_pylist() == expected.to_pylist()
+        assert answered.schema.names == expected.schema.names
     assert expected.num_rows > 0
     assert any(value is not None for value in expected.to_pylist()[0].values())

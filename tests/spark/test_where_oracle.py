@@ -24,7 +24,7 @@ PER_JOB = 40
 
 def draw(strategy, count):
     """``count`` examples at once (``given`` shrinks; here the Spark job is the cost, so examples are collected)."""
-    found = []
+    mismatches = []
 
     @seed(20261121)
     @settings(
@@ -35,10 +35,10 @@ def draw(strategy, count):
     )
     @given(strategy)
     def collect(example):
-        found.append(example)
+        mismatches.append(example)
 
     collect()
-    return found
+    return mismatches
 
 
 def differences(spark, rows, texts):

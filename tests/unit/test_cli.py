@@ -273,8 +273,8 @@ def test_the_demonstration_says_which_java_it_needs(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     code, out, err = run("demo")
     assert (code, out) == (2, "")
-    found = {None: "none was found", "1.8.0_401": f"{java} is Java 8", "11.0.2": f"{java} is Java 11"}[version]
-    assert f"Spark needs Java 17 or newer and {found}. Run: " in err
+    reason = {None: "none was found", "1.8.0_401": f"{java} is Java 8", "11.0.2": f"{java} is Java 11"}[version]
+    assert f"Spark needs Java 17 or newer and {reason}. Run: " in err
 
 
 @pytest.mark.parametrize("arguments", [[], ["lst"], ["head", "-n", "0", "p#a.b.c"]])

@@ -228,8 +228,8 @@ def test_secrets_are_declared_sensitive() -> None:
 
 
 def test_options_are_shown_without_secrets() -> None:
-    given = {"LIMIT": "3", "bearertoken": "s3cret", "bearerTokn": "s3cret", "path": "https://h/p?sig=s3cret#a.b.c"}
-    shown = redacted_options(given)
+    written = {"LIMIT": "3", "bearertoken": "s3cret", "bearerTokn": "s3cret", "path": "https://h/p?sig=s3cret#a.b.c"}
+    shown = redacted_options(written)
     assert shown["LIMIT"] == "3"
     assert "s3cret" not in str(shown)
 

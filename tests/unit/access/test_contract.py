@@ -76,8 +76,8 @@ class MemoryTable(OpenTable, FileAccess):
 
     def versions(self, scan: ResolvedScan, first: int, last: int, identity: Any = None) -> VersionListing:
         feed = "insert" if scan.options.read_change_feed else None
-        found = [VersionFiles(v, [replace(self._file(v), change_type=feed)]) for v in range(first, last + 1)]
-        return VersionListing(found, self, StreamIdentity("m", self.mode, "", None))
+        listed = [VersionFiles(v, [replace(self._file(v), change_type=feed)]) for v in range(first, last + 1)]
+        return VersionListing(listed, self, StreamIdentity("m", self.mode, "", None))
 
     def all_files(self, scan: ResolvedScan, version: int, identity: Any = None) -> VersionListing:
         files = [self._file(v) for v in range(version + 1)]

@@ -115,7 +115,7 @@ def test_equality_is_by_uuid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "expected"),
+    ("text", "expected"),
     [
         ("s3://b/t/f.parquet", "s3://b/t"),
         ("s3a://b/t/aux/f.parquet", "s3://b/t/aux"),
@@ -127,14 +127,14 @@ def test_equality_is_by_uuid() -> None:
         ("file:///b/t/f", None),
     ],
 )
-def test_binding_by_the_longest_prefix(at: str, expected: str | None) -> None:
+def test_binding_by_the_longest_prefix(text: str, expected: str | None) -> None:
     tokens = [_token(location) for location in ("s3://b/t", "s3://b/t/aux", "gs://b/t")]
     if expected is None:
         with pytest.raises(CredentialError, match=r"outside.*s\.d\.t|s\.d\.t lies outside"):
-            token_covering(tokens, parse_location(at), table="s.d.t")
+            token_covering(tokens, parse_location(text), table="s.d.t")
     else:
-        assert str(token_covering(tokens, parse_location(at), table="s.d.t").location) == expected
-        assert str(token_covering(tokens[::-1], parse_location(at), table="s.d.t").location) == expected
+        assert str(token_covering(tokens, parse_location(text), table="s.d.t").location) == expected
+        assert str(token_covering(tokens[::-1], parse_location(text), table="s.d.t").location) == expected
 
 
 def _token(text: str, secret: Secret | None = None, lifetime: float = 3600.0) -> StorageToken:

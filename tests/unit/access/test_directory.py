@@ -65,8 +65,8 @@ def issuer(server: ObjectServer) -> CountingIssuer:
     return CountingIssuer(accepted=server.accepted)
 
 
-def _ids(found: list[dict[str, object]]) -> list[object]:
-    return sorted(row["id"] for row in found)  # type: ignore[type-var]
+def _ids(directory: list[dict[str, object]]) -> list[object]:
+    return sorted(row["id"] for row in directory)  # type: ignore[type-var]
 
 
 EXPECTED = [i for i in range(15) if i not in (3, 12)]
@@ -83,8 +83,8 @@ def test_the_same_rows_with_and_without_listing(
         server.files.update(upload(table.path, "bucket/table"))
     server.listing = listing
     head = head_of(table, LOCATION.replace("s3:", f"{scheme}:"))
-    found = rows(opened(head, endpoint=server.url, issuer=issuer))
-    assert _ids(found) == EXPECTED + ([15] if checkpoint else [])
+    directory = rows(opened(head, endpoint=server.url, issuer=issuer))
+    assert _ids(directory) == EXPECTED + ([15] if checkpoint else [])
     assert len(issuer.asked) == 1, "one credential for the one location"
 
 
@@ -100,17 +100,17 @@ def test_local_files_are_read_only_for_a_server_on_this_machine(table: DeltaTabl
 
 
 def test_time_travel(table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
-    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    assert _ids(rows(found, version=1)) == list(range(10))
-    assert _ids(rows(found, version=2)) == list(range(15))
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    assert _ids(rows(directory, version=1)) == list(range(10))
+    assert _ids(rows(directory, version=2)) == list(range(15))
 
 
 def test_a_small_file_costs_at_most_two_requests(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
-    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = found.snapshot(version=2)
-    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    snapshot = directory.snapshot(version=2)
+    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     server.seen.clear()
     assert sum(batch.num_rows for batch in read_split(split)) == 15
     assert len(server.seen) <= 2 * len(split.slices)
@@ -119,10 +119,10 @@ def test_a_small_file_costs_at_most_two_requests(
 def test_an_expired_token_is_renewed_on_the_executor_once_for_many_tasks(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
-    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = found.snapshot()
-    tasks = list(found.tasks(snapshot))
-    splits = [split_of(found, snapshot, [task]) for task in tasks]
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    snapshot = directory.snapshot()
+    tasks = list(directory.tasks(snapshot))
+    splits = [split_of(directory, snapshot, [task]) for task in tasks]
     server.accepted -= set(issuer.keys)  # announced as valid for an hour, and late already
     asked_before, got = len(issuer.asked), []
 
@@ -142,9 +142,9 @@ def test_a_token_is_renewed_before_it_expires(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     issuer.lifetime = 2.0
-    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = found.snapshot()
-    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    snapshot = directory.snapshot()
+    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     time.sleep(2.0)
     server.accepted -= set(issuer.keys)
     server.seen.clear()
@@ -155,9 +155,9 @@ def test_a_token_is_renewed_before_it_expires(
 def test_a_renewal_that_does_not_help_is_a_clear_error(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
-    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = found.snapshot()
-    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    snapshot = directory.snapshot()
+    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     issuer.accepted = None
     server.accepted -= set(issuer.keys)
     with pytest.raises(CredentialError, match="also with a new credential") as caught:
@@ -171,9 +171,9 @@ def test_without_the_profile_expiry_is_an_error_that_says_so(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     issuer.lifetime = 1.0
-    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carry_profile=False)
-    snapshot = found.snapshot()
-    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carry_profile=False)
+    snapshot = directory.snapshot()
+    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     assert split.access.issuer is None
     assert b"sharing-token-text" not in pickle.dumps(split)
     time.sleep(1.1)
@@ -184,9 +184,9 @@ def test_without_the_profile_expiry_is_an_error_that_says_so(
 def test_without_the_profile_a_refusal_is_an_error_that_says_so(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
-    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carry_profile=False)
-    snapshot = found.snapshot()
-    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, carry_profile=False)
+    snapshot = directory.snapshot()
+    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     server.accepted -= set(issuer.keys)
     with pytest.raises(CredentialError, match=r"refused.*carryProfile=false"):
         list(read_split(split))
@@ -197,9 +197,9 @@ def test_a_vacuumed_file_says_to_reload(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer, listing: bool
 ) -> None:
     server.listing = listing
-    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = found.snapshot()
-    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    snapshot = directory.snapshot()
+    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     for name in [n for n in server.files if n.endswith(".parquet")]:
         del server.files[name]
     with pytest.raises(FileGoneError, match="reload"):
@@ -210,8 +210,8 @@ def test_passing_faults_of_the_storage_are_repeated(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     server.failures = [503, 500, 503, 500]
-    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, retry_seconds=60)
-    assert _ids(rows(found)) == EXPECTED
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer, retry_seconds=60)
+    assert _ids(rows(directory)) == EXPECTED
 
 
 @pytest.mark.parametrize("has_fallback", [False, True])
@@ -234,10 +234,10 @@ def test_a_storage_that_is_busy_for_long(
 def test_expired_while_planning_is_renewed_on_the_driver(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
-    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
     server.accepted -= set(issuer.keys)
     server.listing = False
-    assert found.snapshot().version == table.version
+    assert directory.snapshot().version == table.version
     assert len(issuer.asked) == 2
 
 
@@ -280,9 +280,9 @@ def test_a_hole_in_the_log_is_not_fewer_rows(
     table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     del server.files[f"bucket/table/_delta_log/{1:020d}.json"]
-    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
     with pytest.raises(LogError):
-        found.snapshot()
+        directory.snapshot()
 
 
 def test_an_unknown_feature_is_named(tmp_path: Path, issuer: CountingIssuer, server: ObjectServer) -> None:
@@ -314,29 +314,29 @@ def spread(table: DeltaTableBuilder, server: ObjectServer) -> DeltaTableBuilder:
 def test_a_credential_for_each_location(
     spread: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
-    found = opened(head_of(spread, LOCATION, auxiliary=("s3://other/aux/",)), endpoint=server.url, issuer=issuer)
-    assert _ids(rows(found)) == EXPECTED
+    directory = opened(head_of(spread, LOCATION, auxiliary=("s3://other/aux/",)), endpoint=server.url, issuer=issuer)
+    assert _ids(rows(directory)) == EXPECTED
     assert sorted(map(str, issuer.asked)) == ["s3://bucket/table", "s3://other/aux"]
-    snapshot = found.snapshot()
-    tasks = list(found.tasks(snapshot))
+    snapshot = directory.snapshot()
+    tasks = list(directory.tasks(snapshot))
     here = [task for task in tasks if task.location.startswith(LOCATION) and task.deletion_vector is None]
-    carried = split_of(found, snapshot, here).access.tokens
+    carried = split_of(directory, snapshot, here).access.tokens
     assert [str(token.location) for token in carried] == [LOCATION], "a split carries what its files need"
 
 
 def test_a_file_outside_every_location(spread: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
-    found = opened(head_of(spread, LOCATION), endpoint=server.url, issuer=issuer)
+    directory = opened(head_of(spread, LOCATION), endpoint=server.url, issuer=issuer)
     with pytest.raises(CredentialError, match=r"s3://other/aux/.* lies outside"):
-        list(found.tasks(found.snapshot()))
+        list(directory.tasks(directory.snapshot()))
 
 
 def test_a_refused_auxiliary_location_shows_on_the_driver(
     spread: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer
 ) -> None:
     server.refused_prefixes = ("other/",)
-    found = opened(head_of(spread, LOCATION, auxiliary=("s3://other/aux",)), endpoint=server.url, issuer=issuer)
+    directory = opened(head_of(spread, LOCATION, auxiliary=("s3://other/aux",)), endpoint=server.url, issuer=issuer)
     with pytest.raises(CredentialError, match="also with a new credential"):
-        list(found.tasks(found.snapshot()))
+        list(directory.tasks(directory.snapshot()))
 
 
 def test_a_refused_root_is_a_credential_error(
@@ -439,10 +439,12 @@ def test_a_server_that_does_not_answer_is_given_up(table: DeltaTableBuilder) -> 
 
 
 def test_the_access_shows_no_secret(table: DeltaTableBuilder, server: ObjectServer, issuer: CountingIssuer) -> None:
-    found = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
-    snapshot = found.snapshot()
-    split = split_of(found, snapshot, list(found.tasks(snapshot)))
-    text = repr((found, found.access, split, split.access.tokens, split.access.lease(split.access.tokens[0].location)))
+    directory = opened(head_of(table, LOCATION), endpoint=server.url, issuer=issuer)
+    snapshot = directory.snapshot()
+    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
+    text = repr(
+        (directory, directory.access, split, split.access.tokens, split.access.lease(split.access.tokens[0].location))
+    )
     assert "session-token-text" not in text
     assert "sharing-token-text" not in text
     assert all(isinstance(token, StorageToken) for token in split.access.tokens)

@@ -79,19 +79,19 @@ CONNECTION = "BlobEndpoint=https://acct.blob.core.windows.net;SharedAccessSignat
         ),
         *[
             (
-                at,
+                address,
                 SAS,
                 REGION,
                 engine,
                 {"azure_storage_account_name": "acct", "azure_storage_sas_token": "sv=1&sig=SIG%3D"},
             )
-            for at in (ABFSS, WASBS)
+            for address in (ABFSS, WASBS)
             for engine in ("deltalake", "polars")
         ],
         (WASBS, SAS, REGION, "fsspec", {"account_name": "acct", "connection_string": CONNECTION}),
         *[
             (
-                at,
+                address,
                 SAS,
                 REGION,
                 "duckdb",
@@ -101,7 +101,7 @@ CONNECTION = "BlobEndpoint=https://acct.blob.core.windows.net;SharedAccessSignat
                     "SCOPE": ABFSS,
                 },
             )
-            for at in (ABFSS, WASBS)
+            for address in (ABFSS, WASBS)
         ],
         ("file:///tmp/t", NoSecret(), REGION, "deltalake", {}),
     ],
@@ -223,8 +223,8 @@ def test_deltalake_reads_with_them(served: ObjectServer) -> None:
     deltalake = pytest.importorskip("deltalake")
     settings = StorageSettings(endpoint=served.url)
     options = storage_options(_token(S3A, AWS), settings, engine="deltalake")
-    found = deltalake.DeltaTable(options.location, storage_options=options).to_pyarrow_table()
-    assert sorted(found["id"].to_pylist()) == [1, 2, 3]
+    rows_read = deltalake.DeltaTable(options.location, storage_options=options).to_pyarrow_table()
+    assert sorted(rows_read["id"].to_pylist()) == [1, 2, 3]
     assert {seen.headers.get("x-amz-security-token") for seen in served.seen} == {"SESSION"}
 
 
@@ -248,13 +248,13 @@ def test_polars_takes_a_gcs_token_by_the_way_that_its_refusal_names() -> None:
     options = storage_options(_token("gs://bucket/t", BEARER))
     bearer = {"bearer_token": options["token"].token}
     with answering(absent) as url:
-        found = polars.scan_parquet(
+        rows_read = polars.scan_parquet(
             "gs://bucket/t/x.parquet",
             credential_provider=lambda: (bearer, int(options.expires)),
             storage_options={"google_base_url": url, "allow_http": "true"},
         )
         with pytest.raises(FileNotFoundError):
-            found.collect()
+            rows_read.collect()
     assert set(seen) == {"Bearer ya29.TOKEN"}
 
 

@@ -39,18 +39,18 @@ MATRIX = {
 }
 
 
-@pytest.mark.parametrize(("wanted", "offer"), list(itertools.product(MATRIX, OFFERS)))
-def test_the_matrix(wanted: str, offer: str) -> None:
-    expected = MATRIX[wanted][offer]
+@pytest.mark.parametrize(("requested", "offer"), list(itertools.product(MATRIX, OFFERS)))
+def test_the_matrix(requested: str, offer: str) -> None:
+    expected = MATRIX[requested][offer]
     if expected is None:
         with pytest.raises(AccessModeError) as caught:
-            negotiate(OFFERS[offer], wanted, table="s.d.t", location=LOCATION)
+            negotiate(OFFERS[offer], requested, table="s.d.t", location=LOCATION)
         message = str(caught.value)
         assert "s.d.t" in message
-        assert f"accessMode={wanted}" in message
+        assert f"accessMode={requested}" in message
         assert "set accessMode" in message
         return
-    decision = negotiate(OFFERS[offer], wanted, table="s.d.t", location=LOCATION)
+    decision = negotiate(OFFERS[offer], requested, table="s.d.t", location=LOCATION)
     assert decision.mode == expected
     assert decision.reason
     assert decision.fallback is None
@@ -71,10 +71,10 @@ def test_a_free_choice(num_files: int | None, refusal: str | None, expected: str
     assert (decision.mode, decision.fallback) == (expected, fallback)
 
 
-@pytest.mark.parametrize("wanted", ["auto", "url", "dir"])
-def test_only_unknown_modes_are_named(wanted: str) -> None:
+@pytest.mark.parametrize("requested", ["auto", "url", "dir"])
+def test_only_unknown_modes_are_named(requested: str) -> None:
     with pytest.raises(AccessModeError, match="'flight'"):
-        negotiate(["flight"], wanted, table="t", location=LOCATION)
+        negotiate(["flight"], requested, table="t", location=LOCATION)
 
 
 def test_an_unknown_mode_beside_a_known_one_is_passed_over() -> None:
@@ -94,13 +94,13 @@ def test_url_refused_and_no_dir_to_go_to() -> None:
         negotiate(["url"], table="t", url_refusal="deletionVectors is not in readerfeatures")
 
 
-def _opener(error: DeltaSharingError, wanted: str = "auto") -> TableOpener:
+def _opener(error: DeltaSharingError, requested: str = "auto") -> TableOpener:
     """An opener whose directory fails, of a table that is offered by both modes."""
 
     def fail(_: object) -> Any:
         raise error
 
-    decision = negotiate(["url", "dir"], wanted, table="s.d.t", num_files=5000, location=LOCATION)
+    decision = negotiate(["url", "dir"], requested, table="s.d.t", num_files=5000, location=LOCATION)
     negotiated: Any = replace(falling_back(lambda: None).negotiated, decision=decision)
     modes: Any = {"dir": fail, "url": lambda _: "by url"}
     return TableOpener(negotiated, modes)

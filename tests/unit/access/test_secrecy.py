@@ -25,14 +25,16 @@ SECRETS = ("secret-access-key", "session-token-text", "c2lnbmF0dXJl", "ya29.bear
 def test_nothing_shows_a_secret(
     location: str, failure: int | None, listing: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    at = parse_location(location + "/f")
+    location_of_file = parse_location(location + "/f")
     with caplog.at_level(logging.DEBUG), serving(ObjectServer({"bucket/t/f": b"data"}, listing=listing)) as server:
-        endpoint = server.url + ("/acct" if at.kind == "azure" else "")
-        storage = Storage(parse_location(location), secret_for(at), StorageSettings(endpoint=endpoint, retry_seconds=0))
+        endpoint = server.url + ("/acct" if location_of_file.kind == "azure" else "")
+        storage = Storage(
+            parse_location(location), secret_for(location_of_file), StorageSettings(endpoint=endpoint, retry_seconds=0)
+        )
         for action in (
-            lambda: storage.get(at),
-            lambda: storage.get(at, 0, 2),
-            lambda: storage.info(at),
+            lambda: storage.get(location_of_file),
+            lambda: storage.get(location_of_file, 0, 2),
+            lambda: storage.info(location_of_file),
             lambda: storage.list_from(parse_location(location), ""),
         ):
             server.failures = [failure] * 2 if failure else []

@@ -66,8 +66,8 @@ def test_where_equals_the_row_oracle(
             way = data.draw(st.sampled_from(WAYS[1:]))  # the rows have timestampNtz, which only the delta format has
             server.settings.predicate_hints = data.draw(st.sampled_from(BEHAVIOURS))  # type: ignore[assignment]
             scan = client.table(name).scan(columns=["row_number"], where=text, **way)
-            found = scan.to_arrow()["row_number"].to_pylist()
-            assert sorted(found) == expected, (text, way, server.settings.predicate_hints)
+            numbers = scan.to_arrow()["row_number"].to_pylist()
+            assert sorted(numbers) == expected, (text, way, server.settings.predicate_hints)
             assert scan.count() == len(expected)
 
 

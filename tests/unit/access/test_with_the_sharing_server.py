@@ -77,9 +77,9 @@ def _open(server: SharingServer, **options: Any) -> TableDirectory:
     return open_directory(profile, transport, NAME, head, **options)
 
 
-def _read(found: TableDirectory) -> list[int]:
-    snapshot = found.snapshot()
-    split = split_of(found, snapshot, list(found.tasks(snapshot)))
+def _read(directory: TableDirectory) -> list[int]:
+    snapshot = directory.snapshot()
+    split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
     return sorted(row["id"] for batch in read_split(split) for row in batch.to_pylist())
 
 
@@ -96,9 +96,9 @@ def test_s3_and_its_renewal_by_the_sharing_server(
     server.vendors["s3"] = vendor
     server.add_table(str(NAME), table.path, access_modes=BOTH, location="s3://bucket/t/")
     with caplog.at_level(logging.DEBUG, logger="delta_sharing_spark"):
-        found = _open(server, settings=StorageSettings(endpoint=objects.url, retry_seconds=1))
-        snapshot = found.snapshot()
-        split = pickle.loads(pickle.dumps(split_of(found, snapshot, list(found.tasks(snapshot)))))
+        directory = _open(server, settings=StorageSettings(endpoint=objects.url, retry_seconds=1))
+        snapshot = directory.snapshot()
+        split = pickle.loads(pickle.dumps(split_of(directory, snapshot, list(directory.tasks(snapshot)))))
         assert objects.accepted is not None
         objects.accepted.clear()
         rows = [row["id"] for batch in read_split(split) for row in batch.to_pylist()]

@@ -65,8 +65,8 @@ def test_feeds(server: SharingServer, share: Callable[[str], DeltaTableBuilder],
         expected = built.expected_changes(start, None if end is None else min(end, newest))
         for way in ways(built):
             scan = shared(server, case, way).changes(start, end)
-            found = scan.to_arrow()
-            assert (texts(found), struct_of(found.schema)) == (texts(expected), struct_of(expected.schema)), (
+            feed_rows = scan.to_arrow()
+            assert (texts(feed_rows), struct_of(feed_rows.schema)) == (texts(expected), struct_of(expected.schema)), (
                 way,
                 start,
             )
@@ -119,13 +119,13 @@ def test_columns_and_where(
 ) -> None:
     built = share(case)
     names = [name.partition(".")[0] for name in columns or [*built.schema.names, *CHANGE_COLUMNS]]
-    wanted = [{n: r[n] for n in names} for r in built.expected_changes().to_pylist() if keeps(r)]
+    expected_rows = [{n: r[n] for n in names} for r in built.expected_changes().to_pylist() if keeps(r)]
     if columns and "s.x" in columns:
-        wanted = [r | {"s": r["s"] and {"x": r["s"]["x"]}} for r in wanted]
+        expected_rows = [r | {"s": r["s"] and {"x": r["s"]["x"]}} for r in expected_rows]
     for way in ways(built):
-        found = shared(server, case, way).changes(0, columns=columns, where=where).to_arrow()
-        assert found.column_names == names
-        assert texts(found) == sorted(map(repr, wanted)), way
+        feed_rows = shared(server, case, way).changes(0, columns=columns, where=where).to_arrow()
+        assert feed_rows.column_names == names
+        assert texts(feed_rows) == sorted(map(repr, expected_rows)), way
 
 
 @pytest.mark.parametrize("case", ["vectors", "change files"])
@@ -137,9 +137,9 @@ def test_limit(server: SharingServer, share: Callable[[str], DeltaTableBuilder],
         every = changes(0, where=where).to_arrow()
         for limit in (1, every.num_rows - 1, every.num_rows + 5):
             scan = changes(0, where=where, limit=limit)
-            found = scan.to_arrow()
-            assert scan.count() == found.num_rows == min(limit, every.num_rows)
-            assert set(texts(found)) <= set(texts(every))
+            feed_rows = scan.to_arrow()
+            assert scan.count() == feed_rows.num_rows == min(limit, every.num_rows)
+            assert set(texts(feed_rows)) <= set(texts(every))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -148,9 +148,9 @@ def test_commit_times_as_milliseconds(
 ) -> None:
     built = share("change files")
     feed = shared(server, "change files", way, commitTimestampType="long")
-    found = feed.changes(0, where=f"_commit_timestamp >= {T0 + 2000}").to_arrow()
-    assert found.schema.field("_commit_timestamp").type == pa.int64()
-    versions = {row["_commit_version"]: row["_commit_timestamp"] for row in found.to_pylist()}
+    feed_rows = feed.changes(0, where=f"_commit_timestamp >= {T0 + 2000}").to_arrow()
+    assert feed_rows.schema.field("_commit_timestamp").type == pa.int64()
+    versions = {row["_commit_version"]: row["_commit_timestamp"] for row in feed_rows.to_pylist()}
     assert versions == {v: T0 + 1000 * v for v in range(2, built.version + 1)}
 
 
@@ -174,14 +174,14 @@ def test_an_empty_range_has_the_schema(
     assert built.version == 4
     for way in WAYS:
         scan = shared(server, "change files", way).changes(**between, columns=columns)
-        found = scan.to_arrow()
-        assert found.num_rows == 0
+        feed_rows = scan.to_arrow()
+        assert feed_rows.num_rows == 0
         expected = built.expected_changes().schema
         if columns is None:
-            assert struct_of(found.schema) == struct_of(expected)
+            assert struct_of(feed_rows.schema) == struct_of(expected)
         else:
-            assert struct_of(found.schema) == [("_commit_version", "int64"), ("s", "struct<t: string>")]
-        assert found.schema == arrow_schema(scan.schema)
+            assert struct_of(feed_rows.schema) == [("_commit_version", "int64"), ("s", "struct<t: string>")]
+        assert feed_rows.schema == arrow_schema(scan.schema)
 
 
 def test_a_feed_is_of_the_versions_that_were_there_when_it_was_loaded(server: SharingServer, tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_pages_and_heads(
 
 
 STEPS: dict[str, Callable[[DeltaTableBuilder, tuple[int, ...], int], Any]] = {
-    "append": lambda t, _, at: t.append([{"id": at + i, "part": "ab"[i % 2]} for i in range(3)]),
+    "append": lambda t, _, version: t.append([{"id": version + i, "part": "ab"[i % 2]} for i in range(3)]),
     "delete": lambda t, chosen, _: t.delete(ids(*chosen)),
     "delete, inferred": lambda t, chosen, _: t.delete(ids(*chosen), change_files=False),
     "delete by vectors": lambda t, chosen, _: t.delete(ids(*chosen), deletion_vectors=True),
@@ -322,10 +322,10 @@ STEPS: dict[str, Callable[[DeltaTableBuilder, tuple[int, ...], int], Any]] = {
     ),
     "undelete": lambda t, _, __: t.undelete(),
     "optimize": lambda t, _, __: t.optimize(),
-    "rename": lambda t, _, at: t.rename_column(t.schema.names[2], f"c{at}"),
-    "rename partition": lambda t, _, at: t.rename_column(t.schema.names[1], "part") if at else t,
-    "drop and add": lambda t, _, at: t.drop_column("s") if "s" in t.schema.names else t,
-    "overwrite": lambda t, _, at: t.overwrite([{"id": at, "part": "b"}]),
+    "rename": lambda t, _, version: t.rename_column(t.schema.names[2], f"c{version}"),
+    "rename partition": lambda t, _, version: t.rename_column(t.schema.names[1], "part") if version else t,
+    "drop and add": lambda t, _, version: t.drop_column("s") if "s" in t.schema.names else t,
+    "overwrite": lambda t, _, version: t.overwrite([{"id": version, "part": "b"}]),
     "checkpoint": lambda t, _, __: t.checkpoint(),
 }
 STEP = st.tuples(st.sampled_from(sorted(STEPS)), st.lists(st.integers(0, 40), max_size=6).map(tuple))
@@ -359,8 +359,8 @@ def test_drawn_histories(
     where = None if least is None else f"id >= {least}"
     kept = [row for row in expected.to_pylist() if least is None or row["id"] >= least]
     for way in ("url-delta", "dir"):
-        found = (
+        feed_rows = (
             SharingClient(server.profile(), **WAYS[way]).table("s.d.drawn").changes(start, end, where=where).to_arrow()
         )
-        assert struct_of(found.schema) == struct_of(expected.schema)
-        assert texts(found) == sorted(map(repr, kept))
+        assert struct_of(feed_rows.schema) == struct_of(expected.schema)
+        assert texts(feed_rows) == sorted(map(repr, kept))

@@ -36,10 +36,10 @@ def by_kernel(path: Path, start: int, end: int) -> pa.Table:
     return scan.execute(interface).read_all()
 
 
-def texts(found: pa.Table) -> list[str]:
+def texts(rows: pa.Table) -> list[str]:
     # Times are those of unpacking, equal for several versions: Delta Lake and we let them grow, the kernel does not.
-    columns = sorted(set(found.column_names) - {"_commit_timestamp"})
-    return sorted(repr([row[name] for name in columns]) for row in found.to_pylist())
+    columns = sorted(set(rows.column_names) - {"_commit_timestamp"})
+    return sorted(repr([row[name] for name in columns]) for row in rows.to_pylist())
 
 
 @pytest.mark.parametrize("name", TABLES)

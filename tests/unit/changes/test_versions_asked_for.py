@@ -28,19 +28,19 @@ BOTH = ("url", "dir")
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DeltaTableBuilder]:
     """``t`` has versions 0 to 3; the others are told by their names."""
-    at = tmp_path_factory.mktemp("asked")
+    root = tmp_path_factory.mktemp("asked")
     feed = {"delta.enableChangeDataFeed": "true"}
     return {
-        "t": table(at / "t", FEED).delete(ids(3)).append(rows(10, 3)),
-        "mapped": table(at / "mapped", NAME).rename_column("n", "m").append([{"id": 50, "m": 1}]),
-        "grown": table(at / "grown", FEED).add_column(text("more")).append([{"id": 50, "more": "x"}]),
-        "never": table(at / "never", {}),
-        "switched_on": table(at / "on", {}).set_properties(**feed).append(rows(20, 2)),
-        "switched_off": table(at / "off", FEED).set_properties(**{"delta.enableChangeDataFeed": "false"}),
-        "stamped": table(at / "stamped", FEED)
+        "t": table(root / "t", FEED).delete(ids(3)).append(rows(10, 3)),
+        "mapped": table(root / "mapped", NAME).rename_column("n", "m").append([{"id": 50, "m": 1}]),
+        "grown": table(root / "grown", FEED).add_column(text("more")).append([{"id": 50, "more": "x"}]),
+        "never": table(root / "never", {}),
+        "switched_on": table(root / "on", {}).set_properties(**feed).append(rows(20, 2)),
+        "switched_off": table(root / "off", FEED).set_properties(**{"delta.enableChangeDataFeed": "false"}),
+        "stamped": table(root / "stamped", FEED)
         .set_properties(**{"delta.enableInCommitTimestamps": "true"})
         .append(rows(20, 1)),
-        "cleaned": table(at / "cleaned", FEED).append(rows(20, 2)).checkpoint().expire_log(2).append(rows(30, 1)),
+        "cleaned": table(root / "cleaned", FEED).append(rows(20, 2)).checkpoint().expire_log(2).append(rows(30, 1)),
     }
 
 
@@ -103,10 +103,10 @@ def test_ranges(
     """Also of a server that refuses an end after its newest version."""
     monkeypatch.setattr(server.settings, "end_after_newest", not strict)
     expected = built["t"].expected_changes()
-    wanted = texts(expected.filter(pc.is_in(expected["_commit_version"], value_set=pc.cast(versions, "int64"))))
+    expected_texts = texts(expected.filter(pc.is_in(expected["_commit_version"], value_set=pc.cast(versions, "int64"))))
     for way in ["url-delta"] if strict else WAYS:
-        found = scan(server, "t", way, feed(**between)).to_arrow()
-        assert (texts(found), struct_of(found.schema)) == (wanted, struct_of(expected.schema)), way
+        feed_rows = scan(server, "t", way, feed(**between)).to_arrow()
+        assert (texts(feed_rows), struct_of(feed_rows.schema)) == (expected_texts, struct_of(expected.schema)), way
 
 
 SECONDS = st.integers(-8, 28).map(lambda quarters: moment(quarters / 4))
@@ -124,8 +124,8 @@ ENDS = (
 @given(
     name=st.sampled_from(["t", "mapped", "cleaned", "stamped"]),
     options=st.tuples(STARTS, ENDS).map(lambda between: feed(**between[0], **between[1]))
-    | SECONDS.map(lambda at: {"timestampAsOf": at})
-    | st.integers(0, 6).map(lambda at: {"versionAsOf": at}),
+    | SECONDS.map(lambda root: {"timestampAsOf": root})
+    | st.integers(0, 6).map(lambda root: {"versionAsOf": root}),
     strict=st.booleans(),
     old=st.booleans(),
 )
@@ -134,10 +134,10 @@ def test_both_modes_read_the_same_or_refuse_alike(
 ) -> None:
     def outcome(way: str) -> Any:
         try:
-            found = scan(server, name, way, options).to_arrow()
+            feed_rows = scan(server, name, way, options).to_arrow()
         except DeltaSharingError as error:
             return type(error)
-        return texts(found), struct_of(found.schema)
+        return texts(feed_rows), struct_of(feed_rows.schema)
 
     server.settings.end_after_newest, server.settings.metadata_at_version = not strict, not old
     try:
@@ -147,8 +147,8 @@ def test_both_modes_read_the_same_or_refuse_alike(
 
 
 def test_the_old_name_of_the_option(server: SharingServer) -> None:
-    found = scan(server, "t", "dir", {"readChangeData": "true", "startingVersion": 3}).to_arrow()
-    assert found["_commit_version"].to_pylist() == [3, 3, 3]
+    feed_rows = scan(server, "t", "dir", {"readChangeData": "true", "startingVersion": 3}).to_arrow()
+    assert feed_rows["_commit_version"].to_pylist() == [3, 3, 3]
 
 
 #: What is asked of which table, the kind of error, and words of it in url and in dir mode (one text where both say the same).
@@ -365,8 +365,11 @@ def test_time_travel(
             expected = one.expected(version)
             asked = ({"versionAsOf": version}, {"timestampAsOf": moment(version)})
             for options in asked if version == one.version else (*asked, {"timestampAsOf": moment(version + 0.999)}):
-                found = scan(server, name, way, options).to_arrow()
-                assert (texts(found), struct_of(found.schema)) == (texts(expected), struct_of(expected.schema)), options
+                feed_rows = scan(server, name, way, options).to_arrow()
+                assert (texts(feed_rows), struct_of(feed_rows.schema)) == (
+                    texts(expected),
+                    struct_of(expected.schema),
+                ), options
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["", "old server"])

@@ -104,8 +104,8 @@ def test_what_a_scan_narrows_to(
     table: SharedTable, columns: list[str] | None, where: str | None, limit: int | None, names: list[str], rows: int
 ) -> None:
     scan = table.scan(columns, where, limit)
-    found = scan.to_arrow()
-    assert (found.column_names, found.num_rows) == (names, rows)
+    table_read = scan.to_arrow()
+    assert (table_read.column_names, table_read.num_rows) == (names, rows)
     assert scan.count() == rows
 
 

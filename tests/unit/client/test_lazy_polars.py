@@ -47,8 +47,8 @@ def test_columns_conditions_and_limits_are_pushed_down(trips: SharedTable, monke
     monkeypatch.setattr("delta_sharing_spark.table_scan.Scan.to_record_batch_reader", note)
     lazy = trips.lazy()
     start = dt.datetime(2025, 3, 1, tzinfo=UTC)
-    found = lazy.filter((pl.col("city") == "Lisbon") & (pl.col("started") < start)).select("trip").collect()
-    assert found.width == 1
+    values_read = lazy.filter((pl.col("city") == "Lisbon") & (pl.col("started") < start)).select("trip").collect()
+    assert values_read.width == 1
     assert read[-1]["columns"].split(",") == ["`trip`", "`city`", "`started`"]
     assert read[-1]["where"] == "(`city` = 'Lisbon') AND (`started` < TIMESTAMP '2025-03-01 00:00:00Z')"
     assert trips.scan(where=read[-1]["where"]).plan().report.files == 1
@@ -66,7 +66,9 @@ def test_columns_conditions_and_limits_are_pushed_down(trips: SharedTable, monke
 def _comparisons(column: str, values: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
     operators = st.sampled_from(["__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "eq_missing"])
     compared = st.builds(lambda op, value: getattr(pl.col(column), op)(value), operators, values)
-    among = st.lists(st.one_of(values, st.none()), max_size=4).map(lambda found: pl.col(column).is_in(found))
+    among = st.lists(st.one_of(values, st.none()), max_size=4).map(
+        lambda values_read: pl.col(column).is_in(values_read)
+    )
     between = st.builds(
         lambda low, high, closed: pl.col(column).is_between(low, high, closed=closed),
         values, values, st.sampled_from(["both", "left", "right", "none"]),

@@ -19,8 +19,8 @@ def references(text: str, *, double_quoted_names: bool = False) -> list[TableRef
 def spliced(text: str) -> str:
     """The text with the n-th name as frame ``{n}``."""
     tokens = tokens_of(text)
-    found = [r for r in table_references(text, tokens) if r.name[0] == "s"]
-    return with_frames(text, tokens, found, [str(n) for n in range(len(found))])
+    references = [r for r in table_references(text, tokens) if r.name[0] == "s"]
+    return with_frames(text, tokens, references, [str(n) for n in range(len(references))])
 
 
 NAMES: dict[str, list[str]] = {
@@ -92,8 +92,8 @@ def test_time_travel() -> None:
 def test_no_text_breaks_it(text: str) -> None:
     tokens = tokens_of(text)
     assert tokens[-1].kind == "end"
-    found = table_references(text, tokens)
-    frames = {str(n): f"<{n}>" for n in range(len(found))}
-    result = with_frames(text, tokens, found, list(frames))
-    if not found:
+    references = table_references(text, tokens)
+    frames = {str(n): f"<{n}>" for n in range(len(references))}
+    result = with_frames(text, tokens, references, list(frames))
+    if not references:
         assert result.replace("{{", "{").replace("}}", "}") == text

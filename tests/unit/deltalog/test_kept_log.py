@@ -81,10 +81,10 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_threads() -> None:
     store = _store()
     kept = CachedLogStore(store)
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(load_snapshot(kept).version)) for _ in range(16)]
+    versions: list[int] = []
+    threads = [threading.Thread(target=lambda: versions.append(load_snapshot(kept).version)) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [3] * 16
+    assert versions == [3] * 16

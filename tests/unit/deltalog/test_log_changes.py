@@ -50,7 +50,7 @@ def test_inserts_deletes_and_change_files():
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "wanted"),
+    ("before", "after", "expected"),
     [
         (None, 1, [("delete", "a", 1, True, None)]),
         (1, None, [("insert", "a", 1, True, None)]),
@@ -59,11 +59,11 @@ def test_inserts_deletes_and_change_files():
         (None, None, [("delete-insert", None, None, None, None)]),
     ],
 )
-def test_a_file_whose_vector_changed_gives_the_difference(before, after, wanted):
+def test_a_file_whose_vector_changed_gives_the_difference(before, after, expected):
     more = {"size": 10, "partitionValues": {"p": "x"}}
     commits = feed([add("a", dv=before)], [remove("a", dv=before, **more), add("a", dv=after)])
-    found = [short(t) for t in commits[1].tasks]
-    assert found == ([] if wanted and wanted[0][0] == "delete-insert" else wanted)
+    tasks = [short(t) for t in commits[1].tasks]
+    assert tasks == ([] if expected and expected[0][0] == "delete-insert" else expected)
 
 
 def test_a_deleted_file_keeps_its_own_vector():

@@ -46,9 +46,9 @@ def oracle(table):
     actions = []
     for part in checkpoints:
         if int(part.name[:20]) == base:
-            found = rows(part)
-            actions += found
-            for row in found:
+            rows_read = rows(part)
+            actions += rows_read
+            for row in rows_read:
                 if row.get("sidecar"):
                     actions += rows(log / "_sidecars" / row["sidecar"]["path"])
     actions = [a for a in actions if not a.get("remove")]
@@ -77,11 +77,11 @@ def oracle(table):
 def test_golden_log_replays_as_the_oracle_says(name):
     table = (GOLDEN / name).resolve()
     snapshot = load_snapshot(LocalLogStore(table))
-    found = {
+    rows_read = {
         (t.id, t.deletion_vector.unique_id if t.deletion_vector else ""): (t.size, dict(t.partition_values), t.stats)
         for t in snapshot.tasks(keep_stats=True)
     }
-    assert found == oracle(table)
+    assert rows_read == oracle(table)
     assert snapshot.schema.fields is not None
     assert snapshot.timestamp_ms > 0
 
@@ -144,9 +144,9 @@ def test_golden_change_feeds_are_the_kernels(name):
     scan = kernel.TableChangesScanBuilder(kernel.Table(f"file://{table}/"), interface, 0).build()
     theirs = pa.table(scan.execute(interface).read_all()).to_pylist()
     names = {"_commit_version", "_change_type", "_commit_timestamp", "part"}
-    wanted = [
+    expected_rows = [
         (r["_commit_version"], r["_change_type"], json.dumps({k: v for k, v in r.items() if k not in names}))
         for r in theirs
     ]
-    assert sorted(changed_rows(table)) == sorted(wanted)
-    assert wanted
+    assert sorted(changed_rows(table)) == sorted(expected_rows)
+    assert expected_rows

@@ -43,9 +43,9 @@ N = "0" * 19
     ],
 )
 def test_file_names(name, kind):
-    found = paths.parse_name(name)
-    assert (found and found.kind) == kind
-    assert found is None or found.version == 1
+    parsed = paths.parse_name(name)
+    assert (parsed and parsed.kind) == kind
+    assert parsed is None or parsed.version == 1
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ MAPS = st.lists(
 @given(MAPS, st.integers(0, 5), st.sampled_from("abcd"))
 def test_map_values(rows, cut, key):
     array = pa.array([None if r is None else list(r.items()) for r in rows], pa.map_(pa.string(), pa.string()))
-    wanted = [None if r is None else r.get(key) for r in rows][cut:]
-    assert columns.map_values(array.slice(cut), key).to_pylist() == wanted
+    expected = [None if r is None else r.get(key) for r in rows][cut:]
+    assert columns.map_values(array.slice(cut), key).to_pylist() == expected
 
 
 @given(st.binary(max_size=200), st.integers(1, 50))

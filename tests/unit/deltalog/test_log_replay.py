@@ -179,20 +179,20 @@ def test_a_log_that_cannot_be_listed_is_found_by_names_or_not_at_all(data, count
         tree = {"version": hint, "parts": 2 if kinds.get(hint) == "multipart" else None}
         store.files["_delta_log/_last_checkpoint"] = json.dumps(tree).encode()
     store.known_version = known = data.draw(st.none() | st.integers(first, count - 1))
-    wanted = data.draw(st.none() | versions)
+    asked_version = data.draw(st.none() | versions)
 
-    target = count - 1 if wanted is None else wanted
+    target = count - 1 if asked_version is None else asked_version
     hinted = kinds.keys() & {hint} if hint is not None and hint <= target else set()
     guessed = {v for v, kind in kinds.items() if kind == "classic" and v <= target} | hinted
     readable = first == 0 or any(first <= v + 1 or v == target for v in guessed)
-    found = wanted is not None or hinted or {known, hint, 0} & set(range(first, count))
-    if readable and found:
-        snapshot = load_snapshot(store, version=wanted)
+    is_readable = asked_version is not None or hinted or {known, hint, 0} & set(range(first, count))
+    if readable and is_readable:
+        snapshot = load_snapshot(store, version=asked_version)
         assert snapshot.version == target
         assert sorted(t.id for t in snapshot.tasks()) == sorted(f"f{i}" for i in range(target + 1))
     else:
         with pytest.raises((LogError, VersionError, CredentialError)):
-            load_snapshot(store, version=wanted)
+            load_snapshot(store, version=asked_version)
 
 
 def test_what_is_asked_for_in_vain_is_bounded_by_the_commits_to_read():
@@ -211,10 +211,10 @@ def test_a_checkpoint_whose_name_cannot_be_guessed_is_an_error_that_says_so():
     write_checkpoint(store, 30, [protocol(), metadata(), add("a")], "v2json")
     for version in range(30):
         del store.files[in_log(commit_name(version))]
-    for hint, said in ((None, "missing or corrupt"), (20, "names version 20, which is not there")):
+    for hint, message in ((None, "missing or corrupt"), (20, "names version 20, which is not there")):
         if hint is not None:
             store.files["_delta_log/_last_checkpoint"] = json.dumps({"version": hint}).encode()
-        with pytest.raises(LogError, match=f"begin with version 30.*{said}.*list _delta_log") as raised:
+        with pytest.raises(LogError, match=f"begin with version 30.*{message}.*list _delta_log") as raised:
             load_snapshot(store)
         assert raised.value.file == in_log(commit_name(29))
     store.files["_delta_log/_last_checkpoint"] = json.dumps({"version": 38}).encode()
@@ -351,13 +351,13 @@ def test_partition_values_by_physical_name_with_reader_version_2():
     values = [{"col-p": "1", "col-q": "2"}, {"col-q": "4", "col-p": "3"}, {"col-p": ""}]
     adds = [add(f"f{i}", partitionValues=v) for i, v in enumerate(values)]
     head = [protocol(2), metadata(("p", "q"), schema, delta__columnMapping__mode="name")]
-    wanted = [{"col-p": "1", "col-q": "2"}, {"col-p": "3", "col-q": "4"}, {"col-p": "", "col-q": None}]
+    asked_version = [{"col-p": "1", "col-q": "2"}, {"col-p": "3", "col-q": "4"}, {"col-p": "", "col-q": None}]
     for store in (log([*head, *adds]), log([*head])):
         if not any(b"f0" in data for data in store.files.values()):
             write_checkpoint(store, 0, [*head, *adds], "classic")
         snapshot = load_snapshot(store)
         assert snapshot.mapping == "name"
-        assert [t.partition_values for t in snapshot.tasks()] == wanted
+        assert [t.partition_values for t in snapshot.tasks()] == asked_version
     plain = load_snapshot(log([protocol(1), metadata(("p",), schema, delta__columnMapping__mode="name")]))
     assert plain.mapping == "none"
 

@@ -132,12 +132,12 @@ def changed(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str
 
 
 def leaves(tree: dict[str, Any], above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    found = []
+    paths = []
     for name, value in tree.items():
-        found.append((*above, name))
+        paths.append((*above, name))
         if isinstance(value, dict):
-            found += leaves(value, (*above, name))
-    return found
+            paths += leaves(value, (*above, name))
+    return paths
 
 
 FULL_ADD = add("z", dv=1, stats='{"numRecords":3}')
@@ -203,7 +203,7 @@ def test_a_deep_line_is_an_error(depth: int) -> None:
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-def at(kind: str, actions: list[dict[str, Any]] | None = None) -> MemoryLogStore:
+def log_at(kind: str, actions: list[dict[str, Any]] | None = None) -> MemoryLogStore:
     head = [*HEAD, *(FILES if actions is None else actions)]
     store = log(head, [])
     write_checkpoint(store, 1, head, kind)
@@ -215,19 +215,19 @@ KINDS = ["classic", "multipart", "v2json", "v2parquet", "v2json-inline", "v2parq
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_is_named_twice_is_an_error(kind: str) -> None:
-    assert snapshot(at(kind)) == ["a", "b", "c"]
+    assert snapshot(log_at(kind)) == ["a", "b", "c"]
     with pytest.raises(LogError, match="names the file b twice"):
-        snapshot(at(kind, [*FILES, add("b", size=11)]))
-    assert len(snapshot(at(kind, [add("a"), add("b", dv=0), add("b", dv=1)]))) == 3  # other logical files
+        snapshot(log_at(kind, [*FILES, add("b", size=11)]))
+    assert len(snapshot(log_at(kind, [add("a"), add("b", dv=0), add("b", dv=1)]))) == 3  # other logical files
 
 
 @pytest.mark.parametrize("kind", ["v2json", "v2parquet"])
 def test_sidecars_are_what_the_checkpoint_says(kind: str) -> None:
-    store = at(kind)
+    store = log_at(kind)
     store.files[SIDECAR] += b"PAR1"
     with pytest.raises(LogError, match=r"1-0\.parquet.*bytes, the checkpoint says"):
         snapshot(store)
-    store = at("v2json")
+    store = log_at("v2json")
     lines = store.files[V2_JSON].splitlines()
     sidecar = next(line for line in lines if b"sidecar" in line)
     for more, match in [
@@ -236,7 +236,7 @@ def test_sidecars_are_what_the_checkpoint_says(kind: str) -> None:
         (b'{"sidecar":{}}', "no path"),
         (b'{"sidecar":{"path":"x","sizeInBytes":"1"}}', "no number"),
     ]:
-        changed_store = at("v2json")
+        changed_store = log_at("v2json")
         changed_store.files[V2_JSON] = b"\n".join([*lines, more])
         with pytest.raises(LogError, match=match):
             snapshot(changed_store)
@@ -251,7 +251,7 @@ def test_sidecars_are_what_the_checkpoint_says(kind: str) -> None:
     ],
 )
 def test_a_part_without_adds_is_not_an_empty_one(kind: str, name: str) -> None:
-    store = at(kind)
+    store = log_at(kind)
     table = pq.read_table(pa.BufferReader(store.files[name]))
     for lesser in (
         table.drop_columns(["add"]),
@@ -271,7 +271,7 @@ def _write(store: MemoryLogStore, name: str, table: pa.Table) -> None:
 @pytest.mark.parametrize("column", ["add", "protocol", "metaData", "sidecar"])
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.list_(pa.int64())])
 def test_a_column_of_another_type_is_an_error(column: str, kind: pa.DataType) -> None:
-    store = at("classic")
+    store = log_at("classic")
     table = pq.read_table(pa.BufferReader(store.files[CLASSIC]))
     index = table.column_names.index(column)
     _write(store, CLASSIC, table.set_column(index, column, pa.nulls(table.num_rows, kind)))
@@ -284,7 +284,7 @@ def test_a_column_of_another_type_is_an_error(column: str, kind: pa.DataType) ->
     "value", [b"\xff\xfe", 1.5, [1], {"a": 1}, None, pa.array([{"storageType": "u"}]), pa.array([["x"]])], ids=repr
 )
 def test_fields_of_other_types_in_a_checkpoint_are_read_or_refused(field: str, value: Any) -> None:
-    store = at("classic", [add("a", dv=1, stats="{}")])
+    store = log_at("classic", [add("a", dv=1, stats="{}")])
     rows = pq.read_table(pa.BufferReader(store.files[CLASSIC])).to_pylist()
     adds = [row["add"] for row in rows]
     length = len(rows)
@@ -314,7 +314,7 @@ def test_fields_of_other_types_in_a_checkpoint_are_read_or_refused(field: str, v
 
 
 def test_text_of_a_checkpoint_that_is_no_text_is_an_error() -> None:
-    store = at("classic", [add("abcdefg")])
+    store = log_at("classic", [add("abcdefg")])
     assert store.files[CLASSIC].count(b"abcdefg") >= 1
     store.files[CLASSIC] = store.files[CLASSIC].replace(b"abcdefg", b"abc\xff\xfefg")
     with pytest.raises(LogError, match="UTF"):
@@ -325,7 +325,7 @@ def test_paths_and_rows_that_a_checkpoint_lacks() -> None:
     nothing = add("a")
     nothing["add"]["path"] = None
     nullable = pa.struct([pa.field(f.name, f.type) for f in ADD])
-    store = at("classic")
+    store = log_at("classic")
     store.files[CLASSIC] = parquet([*HEAD, nothing], add_type=nullable)
     with pytest.raises(LogError, match="without a path"):
         snapshot(store)

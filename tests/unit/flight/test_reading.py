@@ -191,9 +191,9 @@ def test_another_try_may_have_other_columns(behind: SharingClient) -> None:
     with _Sender(lambda: streams.pop(0)) as server:
         split = behind.table("sh.sc.t").scan().plan().splits[0]
         split = replace(split, access=FlightAccess(GatewayAddress(f"grpc+tcp://127.0.0.1:{server.port}")))
-        found = pa.Table.from_batches(read_split(split))
-    assert found["note"].to_pylist() == ["x", "y", "z", None]
-    assert found["id"].to_pylist() == [0, 1, 0, 1]
+        rows = pa.Table.from_batches(read_split(split))
+    assert rows["note"].to_pylist() == ["x", "y", "z", None]
+    assert rows["id"].to_pylist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("location", ["grpc+tcp://127.0.0.1:1", "grpc+tls://127.0.0.1:1"])

@@ -174,7 +174,7 @@ def test_a_run_of_columns_costs_one_request_once_it_is_known(path: Path, monkeyp
             reader = next(iter(running._plans.values()))[0]
             first = [chunk.range for chunk in reader.shown(0).layout.chunks if chunk.row_group == 0]
             length = first[3].end - first[0].start
-            doubts, wanted = [], []
+            doubts, expected = [], []
             for number in (0, 1):
                 reader.shown(number)
                 server.reset_metrics()
@@ -184,9 +184,9 @@ def test_a_run_of_columns_costs_one_request_once_it_is_known(path: Path, monkeyp
                     if sum(len(p) for p in came if isinstance(p, memoryview)) >= length:
                         break
                 doubts.append(sum(isinstance(piece, fetching.Doubt) for piece in came))
-                wanted.append(server.count("data"))
+                expected.append(server.count("data"))
             assert doubts[1] == 0 < doubts[0]
-            assert wanted[1] <= 2, "the run, and ahead the next row group's"
+            assert expected[1] <= 2, "the run, and ahead the next row group's"
         finally:
             running.close()
 

@@ -188,7 +188,7 @@ def test_many_files_in_columns() -> None:
         TABLE,
         PARTITIONS,
     )
-    reasons = skipping.reasons(count, {"day": days}, lambda at: [texts[i] for i in at])
+    reasons = skipping.reasons(count, {"day": days}, lambda places: [texts[i] for i in places])
     assert np.count_nonzero(reasons == SkipReason.KEEP) == 2
     assert np.count_nonzero(reasons == SkipReason.PARTITION_VALUES) == sum(d.as_py() < "2020-02-01" for d in days)
 
@@ -290,7 +290,7 @@ def test_a_column_that_a_file_lacks_is_null() -> None:
 def test_statistics_in_columns_skip_what_they_skip_one_by_one(text: str, texts: list[str | None]) -> None:
     skipping = FileSkipping(parse_where(text, TABLE), TABLE, ())
     one_by_one = [skipping.reason({}, t) for t in texts]
-    assert skipping.reasons(len(texts), {}, lambda at: [texts[i] for i in at]).tolist() == one_by_one
+    assert skipping.reasons(len(texts), {}, lambda places: [texts[i] for i in places]).tolist() == one_by_one
 
 
 @pytest.mark.parametrize(

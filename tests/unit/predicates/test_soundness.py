@@ -76,8 +76,8 @@ def test_statistics_never_skip_a_row_that_passes(
     expression = parsed(text)
     skipping = FileSkipping(expression, SCHEMA, ())
     for extra in ([], deleted):  # with deleted rows the bounds are wide
-        found = statistics(rows + extra, SCHEMA, nan=nan, prefix=prefix, short=nan)
-        stats = {k: v for k, v in found.items() if k not in dropped}
+        file_statistics = statistics(rows + extra, SCHEMA, nan=nan, prefix=prefix, short=nan)
+        stats = {k: v for k, v in file_statistics.items() if k not in dropped}
         text = to_json({**stats, "tightBounds": not extra})
         in_columns = skipping.reasons(
             1, {}, lambda places, text=text: [text] * len(places), parsed_stats([text], SCHEMA)

@@ -95,8 +95,8 @@ CASES: dict[str, Any] = {
 
 @pytest.mark.parametrize(("text", "hint"), CASES.items(), ids=[t[:40] for t in CASES])
 def test_json_hints(text: str, hint: Any) -> None:
-    said = json_hints(parse_where(text, TABLE), TABLE, PARTITIONS)
-    assert (None if said is None else json.loads(said)) == hint
+    json_hint = json_hints(parse_where(text, TABLE), TABLE, PARTITIONS)
+    assert (None if json_hint is None else json.loads(json_hint)) == hint
 
 
 def test_deep_and_long_trees_stay_within_the_limits_of_servers() -> None:

@@ -181,12 +181,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), REFUSED.items(), ids=[t[:30] for t in REFUSED])
-def test_what_is_outside_the_language_is_named_with_its_position(text: str, said: tuple[str, int]) -> None:
+@pytest.mark.parametrize(("text", "refusal"), REFUSED.items(), ids=[t[:30] for t in REFUSED])
+def test_what_is_outside_the_language_is_named_with_its_position(text: str, refusal: tuple[str, int]) -> None:
     with pytest.raises(PredicateError) as caught:
         parse_where(text, TABLE)
-    assert said[0] in str(caught.value)
-    assert f"position {said[1]}" in str(caught.value)
+    assert refusal[0] in str(caught.value)
+    assert f"position {refusal[1]}" in str(caught.value)
 
 
 def test_long_chains_do_not_nest() -> None:

@@ -69,13 +69,13 @@ def test_statistics_are_those_that_pyarrow_reads(writer: str, tmp_path: Path, mo
     metadata = footer.metadata
     for group in range(metadata.num_row_groups):
         for leaf in range(metadata.num_columns):
-            expected, found = metadata.row_group(group).column(leaf).statistics, footer.statistics(group, leaf)
-            if expected is None or found is None:
-                assert expected is found is None
+            expected, ours = metadata.row_group(group).column(leaf).statistics, footer.statistics(group, leaf)
+            if expected is None or ours is None:
+                assert expected is ours is None
                 continue
-            assert found.has_null_count == expected.has_null_count
-            assert not found.has_null_count or found.null_count == expected.null_count
-            assert not expected.has_min_max or (found.min_raw, found.max_raw) == (expected.min_raw, expected.max_raw)
+            assert ours.has_null_count == expected.has_null_count
+            assert not ours.has_null_count or ours.null_count == expected.null_count
+            assert not expected.has_min_max or (ours.min_raw, ours.max_raw) == (expected.min_raw, expected.max_raw)
 
 
 _EVERY_BYTE = """

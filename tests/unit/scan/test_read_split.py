@@ -87,12 +87,12 @@ def test_a_split_reads_its_files_in_order_however_the_bytes_arrive() -> None:
 
 def spans(data: bytes, leaf: int, groups: list[int] | None = None) -> list[Range]:
     metadata = pq.read_metadata(pa.BufferReader(data))
-    found = []
+    batches_read = []
     for g in range(metadata.num_row_groups) if groups is None else groups:
         chunk = metadata.row_group(g).column(leaf)
         first = chunk.dictionary_page_offset or chunk.data_page_offset
-        found.append(Range(first, first + chunk.total_compressed_size))
-    return found
+        batches_read.append(Range(first, first + chunk.total_compressed_size))
+    return batches_read
 
 
 def test_projection_fetches_the_columns_wanted_and_no_more() -> None:
@@ -102,8 +102,8 @@ def test_projection_fetches_the_columns_wanted_and_no_more() -> None:
     got = read(spec_of(Struct((Field("c", LONG),)), is_projected=True), access)
     assert got.column("c").combine_chunks().equals(table.column("c").combine_chunks())
     fetched = coalesce([Range(*r) for r in access.reads["f"]], 0)
-    wanted = sum(r.length for r in spans(data, 2))
-    assert sum(r.length for r in fetched) <= wanted + (64 << 10), "the columns and the footer"
+    needed = sum(r.length for r in spans(data, 2))
+    assert sum(r.length for r in fetched) <= needed + (64 << 10), "the columns and the footer"
     assert sum(e - s for s, e in access.reads["f"]) == sum(r.length for r in fetched), "no byte twice"
 
 
@@ -181,9 +181,9 @@ def test_any_read_of_fetched_ranges_gives_the_file(data: st.DataObject) -> None:
 def test_coalesced_and_cut_ranges_cover_the_same_bytes(ranges: list[tuple[int, int]], gap: int, limit: int) -> None:
     asked = [Range(s, s + n) for s, n in ranges]
     joined = coalesce(asked, gap)
-    wanted = {b for r in asked for b in range(r.start, r.end)}
+    needed = {b for r in asked for b in range(r.start, r.end)}
     got = [b for r in joined for b in range(r.start, r.end)]
-    assert wanted <= set(got)
+    assert needed <= set(got)
     assert len(got) == len(set(got))
     assert all(b.start - a.end > gap for a, b in itertools.pairwise(joined))
     pieces = [p for r in joined for p in cut(r, limit)]
@@ -226,8 +226,8 @@ def test_deletion_vectors_under_splits_and_projection(data: st.DataObject) -> No
     invert = data.draw(st.booleans())
     with_deleted, with_excluded = data.draw(st.booleans()), data.draw(st.booleans())
     vectors, named = {}, {}
-    for name, wanted, marked in (("d", with_deleted, deleted), ("e", with_excluded, excluded)):
-        if wanted:
+    for name, needed, marked in (("d", with_deleted, deleted), ("e", with_excluded, excluded)):
+        if needed:
             named[name], vectors[name] = vector_of(name, marked)
     raw = parquet(numbers(rows), row_group_size=data.draw(st.integers(1, 80)))
     task = FileTask(
@@ -304,10 +304,10 @@ def test_a_row_count_that_does_not_fit_is_an_error(field: str) -> None:
     size = int.from_bytes(good[-8:-4], "little")
     footer = bytearray(good[-8 - size : -8])
     number = bytes([(2 * rows & 0x7F) | 0x80, (2 * rows >> 7 & 0x7F) | 0x80, 2 * rows >> 14])
-    places = [at for at in range(len(footer)) if footer[at : at + 3] == number]
+    places = [offset for offset in range(len(footer)) if footer[offset : offset + 3] == number]
     # Of the file (field 3 of FileMetaData), of the column's values, of the row group (field 3 of RowGroup).
-    at = places[0] if field == "file" else places[-1]
-    footer[at] ^= 2
+    offset = places[0] if field == "file" else places[-1]
+    footer[offset] ^= 2
     with pytest.raises(CorruptFileError, match="rows"):
         read_one(good[: -8 - size] + bytes(footer) + good[-8:], NARROW)
 
@@ -351,8 +351,8 @@ def test_a_damaged_footer_never_ends_in_a_stray_exception() -> None:
 
 def test_a_replaced_file_of_the_planned_size_is_an_error_or_its_own_rows() -> None:
     good = parquet(numbers(3000), compression="none")
-    for at in range(0, len(good), 12_000):
-        bad = good[:at] + b"\0" * min(4000, len(good) - at) + good[at + 4000 :]
+    for offset in range(0, len(good), 12_000):
+        bad = good[:offset] + b"\0" * min(4000, len(good) - offset) + good[offset + 4000 :]
         try:
             got = read_one(bad, SCHEMA)
         except DeltaSharingError:
@@ -389,8 +389,8 @@ def test_the_logs_partition_value_wins_over_the_files_column() -> None:
         {"P": "right", "i": 1}
     ]
     for left_out in ({}, {"Q": "x"}):
-        found = read(spec, LocalAccess({"f": data}), [FileTask("f", "f", 0, left_out)])
-        assert found.to_pylist() == [{"P": None, "i": 1}], "Delta Lake leaves NULLs out"
+        batches_read = read(spec, LocalAccess({"f": data}), [FileTask("f", "f", 0, left_out)])
+        assert batches_read.to_pylist() == [{"P": None, "i": 1}], "Delta Lake leaves NULLs out"
     with pytest.raises(CorruptFileError, match="no value for the partition column 'P'"):
         read(spec, LocalAccess({"f": data}), [FileTask("f", "f", 0, {"col-1": "right"})])
 

@@ -26,7 +26,7 @@ UTC = datetime.timezone.utc
 MICROS = 1_000_000
 
 
-def at(*fields: int) -> datetime.datetime:
+def instant(*fields: int) -> datetime.datetime:
     return datetime.datetime(*fields)  # type: ignore[arg-type]
 
 
@@ -34,8 +34,8 @@ def zoned(*fields: int) -> datetime.datetime:
     return datetime.datetime(*fields, tzinfo=UTC)  # type: ignore[misc, arg-type]
 
 
-def one(array: pa.Array, wanted: DataType, **how: Any) -> list[Any]:
-    got = read_one(parquet(pa.table({"c": array}), **how), Struct((Field("c", wanted),)))
+def one(array: pa.Array, declared: DataType, **how: Any) -> list[Any]:
+    got = read_one(parquet(pa.table({"c": array}), **how), Struct((Field("c", declared),)))
     return got.column("c").to_pylist()
 
 
@@ -54,8 +54,8 @@ for _name, (_arrow, _bits) in INTS.items():
         WIDENINGS.append((_arrow, [_low, None, _high], _decimal, [D(_low), None, D(_high)]))
 WIDENINGS += [
     (pa.float32(), [1.1, None, float("inf")], P("double"), [float(np.float32(1.1)), None, float("inf")]),
-    (pa.date32(), [datetime.date(1, 1, 1), None], P("timestamp_ntz"), [at(1, 1, 1), None]),
-    (pa.date32(), [datetime.date(9999, 12, 31)], P("timestamp_ntz"), [at(9999, 12, 31)]),
+    (pa.date32(), [datetime.date(1, 1, 1), None], P("timestamp_ntz"), [instant(1, 1, 1), None]),
+    (pa.date32(), [datetime.date(9999, 12, 31)], P("timestamp_ntz"), [instant(9999, 12, 31)]),
     (pa.decimal128(5, 2), [D("-999.99"), None], Decimal(10, 2), [D("-999.99"), None]),
     (pa.decimal128(5, 2), [D("999.99"), None], Decimal(12, 6), [D("999.990000"), None]),
     (pa.decimal128(18, 0), [D(10**18 - 1)], Decimal(38, 20), [D(10**18 - 1)]),
@@ -172,17 +172,17 @@ def int96(values: list[datetime.datetime]) -> bytes:
     data = parquet(table, use_deprecated_int96_timestamps=True, compression="none", use_dictionary=False)
     for i, value in enumerate(values):
         old = (i * 1000).to_bytes(8, "little") + (2_440_588).to_bytes(4, "little")
-        delta = value - at(1970, 1, 1)
+        delta = value - instant(1970, 1, 1)
         nanos = (delta.seconds * MICROS + delta.microseconds) * 1000
         assert data.count(old) >= 1
         data = data.replace(old, nanos.to_bytes(8, "little") + (delta.days + 2_440_588).to_bytes(4, "little"))
     return data
 
 
-@pytest.mark.parametrize(("target", "make"), [("timestamp", zoned), ("timestamp_ntz", at)])
+@pytest.mark.parametrize(("target", "make"), [("timestamp", zoned), ("timestamp_ntz", instant)])
 def test_int96_in_all_years(target: str, make: Any) -> None:
     moments = [(9999, 12, 31, 23, 59, 59, 999999), (1, 1, 1), (1677, 1, 1, 1), (2262, 5, 1), (1969, 12, 31, 23, 59)]
-    data = int96([at(*m) for m in moments])
+    data = int96([instant(*m) for m in moments])
     got = read_one(data, Struct((Field("c", P(target)),))).column("c").to_pylist()
     assert got == [make(*m) for m in moments]
 
@@ -211,7 +211,7 @@ BYTES = [b"", b"\x00\xff", None]
 
 
 @pytest.mark.parametrize(
-    ("array", "wanted", "expected"),
+    ("array", "declared", "expected"),
     [
         (pa.array(TEXT, pa.large_string()), P("string"), TEXT),
         (pa.array(TEXT, pa.string_view()), P("string"), TEXT),
@@ -237,16 +237,16 @@ BYTES = [b"", b"\x00\xff", None]
     ],
     ids=str,
 )
-def test_physical_encodings(array: pa.Array, wanted: DataType, expected: list[Any]) -> None:
-    assert one(array, wanted) == expected
+def test_physical_encodings(array: pa.Array, declared: DataType, expected: list[Any]) -> None:
+    assert one(array, declared) == expected
 
 
 @pytest.mark.parametrize("make", [pa.list_, pa.large_list, lambda t: pa.list_(t, 2)])
 @pytest.mark.parametrize("required", [False, True])
 def test_lists_of_every_kind(make: Any, required: bool) -> None:
     rows = [[1, 2], None, [3, 4]]
-    wanted = Array(P("long"), contains_null=not required)
-    assert one(pa.array(rows, make(pa.int32())), wanted) == rows
+    declared = Array(P("long"), contains_null=not required)
+    assert one(pa.array(rows, make(pa.int32())), declared) == rows
 
 
 def test_binary_that_is_no_text_is_an_error_in_a_string_column() -> None:
@@ -340,7 +340,7 @@ def test_column_mapping_at_every_level(mode: str) -> None:
     fields = Struct(
         (mapped("bee", "p-b", 6, P("string")), mapped("gone", "p-g", 9, P("long")), mapped("a", "p-a", 5, P("integer")))
     )
-    wanted = Struct(
+    declared = Struct(
         (
             mapped("S", "p-s", 3, fields),
             mapped("M", "p-m", 2, Map(P("string"), fields)),
@@ -348,7 +348,7 @@ def test_column_mapping_at_every_level(mode: str) -> None:
         )
     )
     value = {"bee": "x", "gone": None, "a": 1}
-    got = read_one(parquet(table), wanted, mapping=mode)
+    got = read_one(parquet(table), declared, mapping=mode)
     assert got.to_pylist() == [{"S": value, "M": [("k", value)], "L": [value]}]
 
 
@@ -362,10 +362,10 @@ def test_a_mapped_column_is_never_found_by_its_logical_name() -> None:
 def test_a_file_without_ids_is_refused_where_columns_are_found_by_id() -> None:
     """Every column of it would be NULL, with no word."""
     data = parquet(pa.table({"p-a": [1]}))
-    wanted = Struct((mapped("a", "p-a", 1, P("long")),))
+    declared = Struct((mapped("a", "p-a", 1, P("long")),))
     with pytest.raises(CorruptFileError, match=r"f\.parquet of s\.d\.t has no field ids"):
-        read_one(data, wanted, mapping="id")
-    assert read_one(data, wanted, mapping="name").to_pylist() == [{"a": 1}]
+        read_one(data, declared, mapping="id")
+    assert read_one(data, declared, mapping="name").to_pylist() == [{"a": 1}]
     assert read_one(data, Struct(()), mapping="id").num_columns == 0
 
 
@@ -393,7 +393,7 @@ REQUIRED = Struct((Field("x", P("long"), nullable=False),))
 
 
 @pytest.mark.parametrize(
-    ("rows", "kind", "wanted", "nullable", "path"),
+    ("rows", "kind", "declared", "nullable", "path"),
     [
         ([1, None], pa.int64(), P("long"), False, "c"),
         ([{"x": None}], pa.struct([("x", pa.int64())]), REQUIRED, True, "c.x"),
@@ -404,11 +404,11 @@ REQUIRED = Struct((Field("x", P("long"), nullable=False),))
     ],
 )  # fmt: skip
 def test_null_in_not_null_names_file_and_column(
-    rows: list[Any], kind: pa.DataType, wanted: DataType, nullable: bool, path: str
+    rows: list[Any], kind: pa.DataType, declared: DataType, nullable: bool, path: str
 ) -> None:
     data = parquet(pa.table({"c": pa.array(rows, kind)}))
     with pytest.raises(NullInRequiredError, match=rf"f\.parquet.*NULL in column '{path}'") as caught:
-        read_one(data, Struct((Field("c", wanted, nullable),)))
+        read_one(data, Struct((Field("c", declared, nullable),)))
     assert (caught.value.file, caught.value.column) == ("f.parquet", path)
 
 
@@ -443,13 +443,13 @@ def typed_rows(draw: Any, depth: int = 3) -> tuple[DataType, pa.DataType, st.Sea
         values, arrow = SCALARS[name]
         return P(name), arrow, st.none() | values
     if kind == "list":
-        wanted, arrow, values = draw(typed_rows(depth - 1))
+        declared, arrow, values = draw(typed_rows(depth - 1))
         make = draw(st.sampled_from([pa.list_, pa.large_list]))
-        return Array(wanted), make(arrow), st.none() | st.lists(values, max_size=3)
+        return Array(declared), make(arrow), st.none() | st.lists(values, max_size=3)
     if kind == "map":
-        wanted, arrow, values = draw(typed_rows(depth - 1))
+        declared, arrow, values = draw(typed_rows(depth - 1))
         entries = st.lists(st.tuples(st.text(max_size=2), values), max_size=3)
-        return Map(P("string"), wanted), pa.map_(pa.string(), arrow), st.none() | entries
+        return Map(P("string"), declared), pa.map_(pa.string(), arrow), st.none() | entries
     parts = [draw(typed_rows(depth - 1)) for _ in range(draw(st.integers(1, 3)))]
     names = [f"f{i}" for i in range(len(parts))]
     return (
@@ -462,17 +462,17 @@ def typed_rows(draw: Any, depth: int = 3) -> tuple[DataType, pa.DataType, st.Sea
 @settings(max_examples=150)
 @given(st.data())
 def test_conform_keeps_values_of_any_slice(data: st.DataObject) -> None:
-    wanted, arrow, values = data.draw(typed_rows())
+    declared, arrow, values = data.draw(typed_rows())
     rows = data.draw(st.lists(values, max_size=6))
     start, length = data.draw(st.integers(0, len(rows))), data.draw(st.integers(0, 6))
     array = pa.array(rows, arrow)
-    schema = Struct((Field("c", wanted), Field("new", P("long"))))
+    schema = Struct((Field("c", declared), Field("new", P("long"))))
     context = Context("t", "f", "none")
     batch = pa.RecordBatch.from_arrays([array], ["c"]).slice(start, length)
     got = conform(batch, plan_columns(batch.schema, schema, {}, context), schema, arrow_schema(schema), context)
     got.validate(full=True)
     assert got.schema.equals(arrow_schema(schema), check_metadata=True)
-    assert got.column(0).type.equals(arrow_type(wanted))
+    assert got.column(0).type.equals(arrow_type(declared))
     assert got.column(0).to_pylist() == rows[start : start + length]
     assert got.column(1).to_pylist() == [None] * got.num_rows
 
@@ -480,20 +480,20 @@ def test_conform_keeps_values_of_any_slice(data: st.DataObject) -> None:
 @settings(max_examples=60)
 @given(st.data())
 def test_rows_of_any_type_come_back_from_parquet(data: st.DataObject) -> None:
-    wanted, arrow, values = data.draw(typed_rows(2))
+    declared, arrow, values = data.draw(typed_rows(2))
     rows = data.draw(st.lists(values, min_size=1, max_size=6))
     file = parquet(pa.table({"c": pa.array(rows, arrow)}), row_group_size=2, store_schema=data.draw(st.booleans()))
-    assert read_one(file, Struct((Field("c", wanted),))).column("c").to_pylist() == rows
+    assert read_one(file, Struct((Field("c", declared),))).column("c").to_pylist() == rows
 
 
 def test_a_thousand_columns_are_matched_once_not_squared() -> None:
     names = [f"column_{i}" for i in range(3000)]
     source = pa.schema([(n, pa.int32()) for n in names])
-    wanted = Struct(tuple(Field(n.upper(), P("long")) for n in names))
+    declared = Struct(tuple(Field(n.upper(), P("long")) for n in names))
     context = Context("t", "f", "none")
-    assert leaves_of(source, wanted, context) == list(range(3000))
+    assert leaves_of(source, declared, context) == list(range(3000))
     sources = SourceFields(source)
-    looked_up = [find_source(f, sources, context) for f in wanted.fields]
+    looked_up = [find_source(f, sources, context) for f in declared.fields]
     assert looked_up == list(range(3000))
     assert sources.by_folded_name("COLUMN_7") == [7]
 

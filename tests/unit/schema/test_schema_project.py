@@ -67,15 +67,15 @@ def test_metadata_and_nullability_stay() -> None:
 
 
 def test_a_users_schema_keeps_its_spelling_order_and_nullability_and_finds_the_files_columns() -> None:
-    wanted = Struct(
+    user_schema = Struct(
         (
             Field("PLACE", Struct((Field("Y", LONG),))),
             Field("ID", LONG, True),
             Field("LIST", Array(Struct((Field("X", LONG),)))),
         )
     )
-    got = requested(TABLE, wanted, "t")
-    assert got == wanted
+    got = requested(TABLE, user_schema, "t")
+    assert got == user_schema
     assert [f.physical_name for f in got.fields] == ["Place", "p-id", "list"]
     place, listed = got.fields[0].type, got.fields[2].type
     assert isinstance(place, Struct)
@@ -86,7 +86,7 @@ def test_a_users_schema_keeps_its_spelling_order_and_nullability_and_finds_the_f
 
 
 @pytest.mark.parametrize(
-    ("wanted", "message"),
+    ("user_schema", "message"),
     [
         (Struct((Field("nope", LONG),)), "no column 'nope'"),
         (Struct((Field("id", STRING),)), "'id' of t is a long, the given schema says string"),
@@ -95,9 +95,9 @@ def test_a_users_schema_keeps_its_spelling_order_and_nullability_and_finds_the_f
         (Struct((Field("list", Array(LONG)),)), r"'list\.element'"),
     ],
 )
-def test_a_users_schema_that_does_not_fit(wanted: Struct, message: str) -> None:
+def test_a_users_schema_that_does_not_fit(user_schema: Struct, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
-        requested(TABLE, wanted, "t")
+        requested(TABLE, user_schema, "t")
 
 
 def test_a_users_schema_that_names_a_column_twice() -> None:

@@ -31,9 +31,9 @@ NAMES = st.text(
     ],
 )
 def test_the_last_mark_splits(text: str, profile: str | None, table: str) -> None:
-    found = parse_address(text)
-    assert found == Address(profile, parse_table_name(table))
-    assert str(found.table) == table
+    address = parse_address(text)
+    assert address == Address(profile, parse_table_name(table))
+    assert str(address.table) == table
 
 
 def test_the_last_two_periods_separate() -> None:

@@ -325,9 +325,9 @@ def _spoilt(tree: Any, path: tuple[str, ...], value: Any) -> Any:
 @given(st.data())
 def test_any_spoilt_line_is_read_or_an_error_of_ours(data: st.DataObject) -> None:
     lines = data.draw(st.lists(st.sampled_from(WHOLE), min_size=1, max_size=5))
-    at = data.draw(st.integers(0, len(lines) - 1))
-    path = data.draw(st.sampled_from(_paths(lines[at])))
-    lines[at] = _spoilt(lines[at], path, data.draw(JSON))
+    index = data.draw(st.integers(0, len(lines) - 1))
+    path = data.draw(st.sampled_from(_paths(lines[index])))
+    lines[index] = _spoilt(lines[index], path, data.draw(JSON))
     _harmless(ndjson(lines), data.draw(st.booleans()))
 
 

@@ -186,10 +186,10 @@ def test_a_token_to_carry_has_half_its_life_left(
     rest = rest_of(server, **oauth_of(server))
 
     def carried() -> tuple[str | None, int]:
-        found = auth.carried_profile(profile, settings, "token")
-        assert found is not None
-        assert found.expires is not None
-        return found.bearer_token, round((found.expires - datetime.now(timezone.utc)).total_seconds(), -2)
+        carried_one = auth.carried_profile(profile, settings, "token")
+        assert carried_one is not None
+        assert carried_one.expires is not None
+        return carried_one.bearer_token, round((carried_one.expires - datetime.now(timezone.utc)).total_seconds(), -2)
 
     assert carried() == ("t1-s3cret", 3600)
     clock.time += 1750

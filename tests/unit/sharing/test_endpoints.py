@@ -247,10 +247,14 @@ def test_an_unexpected_delta_answer_is_an_error_and_parquet_is_not(server: Scrip
     assert rest.metadata(NAME, formats=("delta",)).response_format == "parquet"
 
 
-@pytest.mark.parametrize("said", ["includeendstreamaction=true", "responseFormat=delta; IncludeEndStreamAction=TRUE"])
-def test_the_promise_of_a_last_line_is_kept(server: ScriptedServer, rest: SharingRest, said: str, clock: Clock) -> None:
+@pytest.mark.parametrize(
+    "capabilities", ["includeendstreamaction=true", "responseFormat=delta; IncludeEndStreamAction=TRUE"]
+)
+def test_the_promise_of_a_last_line_is_kept(
+    server: ScriptedServer, rest: SharingRest, capabilities: str, clock: Clock
+) -> None:
     """T55, with the header's keys in any case; a page that lacks the line is asked for again."""
-    promise = {"Delta-Sharing-Capabilities": said}
+    promise = {"Delta-Sharing-Capabilities": capabilities}
     whole = [*HEAD, file_line("a"), end_line()]
     server.on("/query", Reply(whole[:-1], headers=promise), Reply(whole[:2], headers=promise), Reply(whole))
     assert [r.id for r in rest.query(NAME, Query()).records()] == ["a"]
@@ -374,16 +378,22 @@ def test_pages_that_do_not_fit_together(server: ScriptedServer, rest: SharingRes
 def test_history_over_pages(server: ScriptedServer, rest: SharingRest) -> None:
     """A later page that does not repeat the head begins with history; one that repeats it does not add to it."""
 
-    def at(version: int) -> dict[str, Any]:
+    def at_version(version: int) -> dict[str, Any]:
         return {"metaData": METADATA["metaData"] | {"version": version}}
 
     server.on(
         "/query",
-        Reply([PROTOCOL, at(1), at(2), end_line(nextPageToken="2")], headers={"Delta-Table-Version": "1"}),
         Reply(
-            [at(3), OTHER_SCHEMA | {"metaData": OTHER_SCHEMA["metaData"] | {"version": 4}}, end_line(nextPageToken="3")]
+            [PROTOCOL, at_version(1), at_version(2), end_line(nextPageToken="2")], headers={"Delta-Table-Version": "1"}
         ),
-        Reply([PROTOCOL, at(1), file_line("a")]),
+        Reply(
+            [
+                at_version(3),
+                OTHER_SCHEMA | {"metaData": OTHER_SCHEMA["metaData"] | {"version": 4}},
+                end_line(nextPageToken="3"),
+            ]
+        ),
+        Reply([PROTOCOL, at_version(1), file_line("a")]),
     )
     response = rest.query(NAME, Query(starting_version=1, include_historical_metadata=True))
     assert [r.id for r in response.records()] == ["a"]
@@ -484,12 +494,12 @@ def test_credentials(server: ScriptedServer, rest: SharingRest) -> None:
     kinds = {"awsTempCredentials": aws, "azureUserDelegationSas": None, "gcpOauthToken": {"oauthToken": "s3cret"}}
     body = {"credentials": {"location": "s3://b/t", "expirationTime": "1700000000000", **kinds}}
     server.on("/temporary-table-credentials", Reply(body))
-    found = rest.credentials(NAME)
+    answered = rest.credentials(NAME)
     rest.credentials(NAME, "s3://b/aux")
-    assert (found.location, found.expiration_time) == ("s3://b/t", 1700000000000)
-    assert (found.aws, found.azure, found.gcp) == (aws, None, {"oauthToken": "s3cret"})
+    assert (answered.location, answered.expiration_time) == ("s3://b/t", 1700000000000)
+    assert (answered.aws, answered.azure, answered.gcp) == (aws, None, {"oauthToken": "s3cret"})
     assert [(a.method, a.json) for a in server.asked] == [("POST", {}), ("POST", {"location": "s3://b/aux"})]
-    assert "s3cret" not in repr(found)
+    assert "s3cret" not in repr(answered)
     server.on("/temporary-table-credentials", Reply({"credentials": "none"}))
     with pytest.raises(ResponseError, match=r"credentials of sh.sch.t"):
         rest.credentials(NAME)
@@ -542,5 +552,5 @@ def test_concurrent_queries_do_not_mix(server: ScriptedServer, rest: SharingRest
     server.on("/metadata", answer)
     with ThreadPoolExecutor(8) as pool:
         asked = [("delta",), ("parquet",)] * 20
-        found = list(pool.map(lambda formats: rest.metadata(NAME, formats=formats).response_format, asked))
-    assert found == ["delta", "parquet"] * 20
+        answered = list(pool.map(lambda formats: rest.metadata(NAME, formats=formats).response_format, asked))
+    assert answered == ["delta", "parquet"] * 20

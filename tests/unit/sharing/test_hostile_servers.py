@@ -113,7 +113,7 @@ def test_answers_without_end(asked: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("delta_sharing_spark.network.settings.NetworkSettings", lambda **_: HASTY)
     with ThreadPoolExecutor(len(WITHOUT_END)) as pool:
         ended = {kind: pool.submit(_ends, speak, asked) for kind, speak in WITHOUT_END.items()}
-        assert {kind: found.result() for kind, found in ended.items()} == dict.fromkeys(WITHOUT_END, True)
+        assert {kind: future.result() for kind, future in ended.items()} == dict.fromkeys(WITHOUT_END, True)
 
 
 def _ends(speak: Speak, asked: str) -> bool:

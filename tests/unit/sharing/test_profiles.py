@@ -258,8 +258,8 @@ def test_any_json_text_is_a_profile_or_a_profile_error(text: str) -> None:
     ],
 )
 def test_instants(text: str, expected: str | None) -> None:
-    found = parse_instant(text)
-    assert (None if found is None else found.isoformat()) == expected
+    instant = parse_instant(text)
+    assert (None if instant is None else instant.isoformat()) == expected
 
 
 @given(st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1)), st.integers(-14 * 60, 14 * 60))

@@ -45,9 +45,9 @@ from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 
 
 def unused_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as running:
+        running.bind(("127.0.0.1", 0))
+        return int(running.getsockname()[1])
 
 
 # What is tried again
@@ -361,11 +361,11 @@ def test_the_user_agent(server: ScriptedServer, rest_of: Rest, settings: Network
 
 @pytest.fixture
 def proxy() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as found:
-        found.on("/version", Reply(headers={"Delta-Table-Version": "99"}))
-        found.on("/oauth", Reply({"access_token": "t", "expires_in": 3600}))
-        found.on("/data", Reply(b"by proxy"))
-        yield found
+    with ScriptedServer() as running:
+        running.on("/version", Reply(headers={"Delta-Table-Version": "99"}))
+        running.on("/oauth", Reply({"access_token": "t", "expires_in": 3600}))
+        running.on("/data", Reply(b"by proxy"))
+        yield running
 
 
 def _all_requests(rest_of: Rest, server: ScriptedServer, settings: NetworkSettings) -> tuple[int, bytes]:
@@ -427,13 +427,13 @@ def test_a_proxy_that_refuses_is_named(settings: NetworkSettings, how: str) -> N
         threading.Thread(target=refusing.serve_forever, daemon=True).start()
         port = refusing.server_port if how == "answers" else unused_port()
         settings = replace(settings, proxy=f"http://user:s3cret@127.0.0.1:{port}", retry_seconds=0.5)
-        said = "407 Proxy Authentication Required" if how == "answers" else "nothing listens at its address"
+        reason = "407 Proxy Authentication Required" if how == "answers" else "nothing listens at its address"
         rest = SharingRest(Profile("https://sharing.invalid", bearer_token="t0ken"), settings)
-        with pytest.raises(NetworkError, match=rf"the proxy on the way to .* sharing\.invalid .*{said}") as refused:
+        with pytest.raises(NetworkError, match=rf"the proxy on the way to .* sharing\.invalid .*{reason}") as refused:
             rest.table_version(NAME)
         assert "s3cret" not in str(refused.value)
         source = HttpSource(data_session(settings), _Fixed(), name="f", size=1, policy=HttpPolicy(retry_seconds=0.5))
-        with pytest.raises(NetworkError, match=f"the proxy on the way to data.invalid did not connect: {said}"):
+        with pytest.raises(NetworkError, match=f"the proxy on the way to data.invalid did not connect: {reason}"):
             source.read(0, 1)
         refusing.shutdown()
 
@@ -454,9 +454,9 @@ class _Fixed:
 def secure(certificate: Path) -> Iterator[ScriptedServer]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    with ScriptedServer(context) as found:
-        found.on("", OK)
-        yield found
+    with ScriptedServer(context) as running:
+        running.on("", OK)
+        yield running
 
 
 def test_tls_is_verified_on_loopback_too(secure: ScriptedServer, rest_of: Rest, clock: Clock) -> None:

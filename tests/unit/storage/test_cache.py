@@ -166,7 +166,7 @@ def test_a_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int)
 
 def test_the_same_ids_on_another_server_or_for_another_recipient_are_other_tables(tmp_path: Path) -> None:
     """Two servers share different bytes under equal table ids, file names and sizes."""
-    found = {}
+    blocks = {}
     builder = [DeltaTableBuilder(tmp_path / name, pa.schema([("n", pa.int64())])) for name in "ab"]
     for number, table in enumerate(builder):
         table.append([{"n": number}])
@@ -185,8 +185,8 @@ def test_the_same_ids_on_another_server_or_for_another_recipient_are_other_table
                 server.add_table("sh.sc.t", table.path, access_modes=("url", "dir"))
                 for _ in range(2):
                     rows = SharingClient(server.profile(), **options).table("sh.sc.t").scan().to_arrow()
-                    found[mode, number] = rows["n"].to_pylist()
-    assert found == {(mode, number): [number] for mode in ("url", "dir") for number in (0, 1)}
+                    blocks[mode, number] = rows["n"].to_pylist()
+    assert blocks == {(mode, number): [number] for mode in ("url", "dir") for number in (0, 1)}
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ class Waits(Cancellation):
 def test_retry_after(server: BucketServer, tmp_path: Path, scheme: str) -> None:
     storage, waits = opened(server, tmp_path / "t", scheme), Waits("f")
     server.faults.add("data", times=1, status=503, retry_after="7")
-    at = parse_location(f"{storage.location}/f.bin")
-    assert storage.get(at, 10, 1000, cancellation=waits) == DATA[10:1000]
+    location = parse_location(f"{storage.location}/f.bin")
+    assert storage.get(location, 10, 1000, cancellation=waits) == DATA[10:1000]
     assert len(waits.seconds) == 1
     assert 7 <= waits.seconds[0] <= 7.7
 
@@ -76,8 +76,8 @@ def test_retry_after(server: BucketServer, tmp_path: Path, scheme: str) -> None:
 def test_a_break_goes_on_where_it_was(server: BucketServer, tmp_path: Path, scheme: str, reset: bool) -> None:
     storage = opened(server, tmp_path / "t", scheme)
     server.faults.add("data", times=1, truncate=100_000, reset=reset)
-    at = parse_location(f"{storage.location}/f.bin")
-    assert storage.get(at, 10, 250_010, cancellation=Waits("f")) == DATA[10:250_010]
+    location = parse_location(f"{storage.location}/f.bin")
+    assert storage.get(location, 10, 250_010, cancellation=Waits("f")) == DATA[10:250_010]
     first, second = (request.headers.get("range") or request.headers["x-ms-range"] for request in server.requests)
     assert first == "bytes=10-250009"
     if not reset:
@@ -138,15 +138,15 @@ def connections(server: BucketServer) -> int:
     adlfs keeps connections to the end of the process: those of an earlier server on the same port do not count.
     """
     ports = {request.connection for request in server.requests}
-    found = 0
+    waits = 0
     for number in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(number))) as connection:
-                    found += (
+                    waits += (
                         connection.getpeername() == (server.host, server.port) and connection.getsockname()[1] in ports
                     )
-    return found
+    return waits
 
 
 def hung_up(server: BucketServer, left: int = 0) -> None:
@@ -165,14 +165,14 @@ def test_cancelled_in_a_body_hangs_up(server: BucketServer, tmp_path: Path, sche
     began = threading.Event()
 
     class Noticed(FileVersion):
-        def accept(self, wanted: Range, status: int, headers: Mapping[str, str]) -> int:
+        def accept(self, requested: Range, status: int, headers: Mapping[str, str]) -> int:
             began.set()
-            return super().accept(wanted, status, headers)
+            return super().accept(requested, status, headers)
 
     def read() -> None:
-        at = parse_location(f"{storage.location}/f.bin")
+        location = parse_location(f"{storage.location}/f.bin")
         with suppress(ReadCancelled):
-            storage.get(at, 0, 1000, version=Noticed("f", None), cancellation=cancellation)
+            storage.get(location, 0, 1000, version=Noticed("f", None), cancellation=cancellation)
 
     thread = threading.Thread(target=read)
     thread.start()
@@ -201,12 +201,12 @@ def test_another_try_of_a_body_is_looked_at_as_well(
 @pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
 def test_a_connection_serves_one_read_after_another(server: BucketServer, tmp_path: Path, scheme: str) -> None:
     storage = opened(server, tmp_path / "t", scheme)
-    at = parse_location(f"{storage.location}/f.bin")
-    assert [storage.get(at, start, start + 1000) for start in range(0, 5000, 1000)] == [
+    location = parse_location(f"{storage.location}/f.bin")
+    assert [storage.get(location, start, start + 1000) for start in range(0, 5000, 1000)] == [
         DATA[start : start + 1000] for start in range(0, 5000, 1000)
     ]
-    assert storage.get(at) == DATA
-    assert storage.get(at, 299_999, 300_000) == DATA[-1:]
+    assert storage.get(location) == DATA
+    assert storage.get(location, 299_999, 300_000) == DATA[-1:]
     assert len({request.connection for request in server.requests}) == 1
 
 

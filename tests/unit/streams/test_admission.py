@@ -61,11 +61,11 @@ class FakeTable(OpenTable):
 
     def versions(self, scan: Any, first: int, last: int, identity: StreamIdentity | None = None) -> VersionListing:
         self.asked.append((first, last))
-        found = [
+        listed = [
             VersionFiles(v, self.files_of(v), self.removes.get(v, 0), self.shapes.get(v))
             for v in range(first, last + 1)
         ]
-        return VersionListing([f for f in found if f.tasks or f.removes or f.shape], _ACCESS, self.identity)
+        return VersionListing([f for f in listed if f.tasks or f.removes or f.shape], _ACCESS, self.identity)
 
 
 _ACCESS: Any = SimpleNamespace(outlasts_planning=lambda task: True)
@@ -110,26 +110,26 @@ def test_every_file_is_read_exactly_once(
     if begin is not None:
         options["startingVersion"] = str(min(begin, len(counts)))
     planner = _planner(source, **options)
-    at = planner.first()
+    position = planner.first()
     seen: list[str] = []
     for restart in restarts:
-        end = planner.advance(at, limits)
-        assert end >= at
-        planned = _ids(planner, at, end)
+        end = planner.advance(position, limits)
+        assert end >= position
+        planned = _ids(planner, position, end)
         if restart:
             planner = _planner(source, **options)
-        assert _ids(planner, at, end) == planned
+        assert _ids(planner, position, end) == planned
         planner.forget(end)
-        if feed and not at.snapshot:
+        if feed and not position.snapshot:
             assert end.index == 0
         seen += planned
-        if end == at:
+        if end == position:
             break
-        at = end
+        position = end
     else:
-        while (end := planner.advance(at, limits)) != at:
-            seen += _ids(planner, at, end)
-            at = end
+        while (end := planner.advance(position, limits)) != position:
+            seen += _ids(planner, position, end)
+            position = end
     first = 0 if begin is None else min(begin, len(counts))
     assert seen == [task.id for v in range(first, len(counts)) for task in source.files_of(v)]
 
@@ -137,9 +137,9 @@ def test_every_file_is_read_exactly_once(
 def test_a_block_is_asked_for_once_however_small_the_batches() -> None:
     source = FakeTable([2] * 50)
     planner = _planner(source, startingVersion="0")
-    at = planner.first()
-    while (end := planner.advance(at, Limits(1))) != at:
-        at = end
+    position = planner.first()
+    while (end := planner.advance(position, Limits(1))) != position:
+        position = end
     assert source.asked == [(0, 49)]
 
 
@@ -159,23 +159,23 @@ def test_a_frozen_stream_begins_no_later_than_it_was_frozen() -> None:
     planner = _planner(source)
     planner.pin_newest()
     source.counts.append(1)
-    at = planner.first()
-    assert at == Position(1, 0, True)
-    end = planner.advance(at, Limits())
+    position = planner.first()
+    assert position == Position(1, 0, True)
+    end = planner.advance(position, Limits())
     assert planner.advance(end, Limits()) == end
 
 
 def test_idle_polls_do_not_ask_the_server() -> None:
     source, now = FakeTable([1]), [0.0]
     planner = _planner(source, clock=lambda: now[0], startingVersion="0")
-    at = planner.advance(planner.first(), Limits())
+    position = planner.advance(planner.first(), Limits())
     polls = source.polls
     for _ in range(1000):
-        assert planner.advance(at, Limits()) == at
+        assert planner.advance(position, Limits()) == position
     assert source.polls == polls
     source.counts.append(1)
     now[0] = 10.0
-    assert planner.advance(at, Limits()) == Position(2)
+    assert planner.advance(position, Limits()) == Position(2)
 
 
 @pytest.mark.parametrize("position", [Position(5), Position(3, 1), Position(3, 0, True)])

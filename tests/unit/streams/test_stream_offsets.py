@@ -125,8 +125,8 @@ def numbered(ids: Iterable[int]) -> Rows:
 
 @pytest.fixture
 def table(tmp_path: Path) -> DeltaTableBuilder:
-    found = DeltaTableBuilder(tmp_path / "t", SCHEMA)
-    return found.append(numbered(range(8)), files=4).append(numbered(range(8, 10)), files=2)
+    table_built = DeltaTableBuilder(tmp_path / "t", SCHEMA)
+    return table_built.append(numbered(range(8)), files=4).append(numbered(range(8, 10)), files=2)
 
 
 BY_URL, BY_DIR = {"accessMode": "url"}, {"accessMode": "dir"}

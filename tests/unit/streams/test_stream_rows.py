@@ -40,20 +40,24 @@ def committed_at(table: DeltaTableBuilder, version: int) -> datetime:
 def expected(table: DeltaTableBuilder, checkpoint: Checkpoint, *, feed: bool) -> Rows:
     """What a stream that began where the checkpoint says has read by the table's newest version."""
     first = checkpoint.last["first"]
-    at, found = first["version"], []
+    version, rows = first["version"], []
     if first["snapshot"]:
-        found = table.expected(at).to_pylist()
+        rows = table.expected(version).to_pylist()
         if feed:
-            constants = (CHANGE_TYPE, "insert"), (COMMIT_VERSION, at), (COMMIT_TIMESTAMP, committed_at(table, at))
-            found = [{**row, **dict(constants)} for row in found]
-        at += 1
-    changes = table.expected_changes(at) if at <= table.version else None
+            constants = (
+                (CHANGE_TYPE, "insert"),
+                (COMMIT_VERSION, version),
+                (COMMIT_TIMESTAMP, committed_at(table, version)),
+            )
+            rows = [{**row, **dict(constants)} for row in rows]
+        version += 1
+    changes = table.expected_changes(version) if version <= table.version else None
     if changes is not None:
         if not feed:
             assert set(changes[CHANGE_TYPE].to_pylist()) <= {"insert"}
             changes = changes.drop_columns(CHANGE_COLUMNS)
-        found += changes.to_pylist()
-    return ordered(found)
+        rows += changes.to_pylist()
+    return ordered(rows)
 
 
 _IDS = itertools.count()

@@ -227,8 +227,8 @@ def _of_its_history(options: dict[str, str], case: Case) -> None:
             run.drain()
         return
     run.drain()
-    found = [row for batch in checkpoint.sink.values() for row in batch]
-    assert [{**row, **wanted} for row, wanted in zip(found, (case.old, case.old, case.new), strict=True)] == found
+    rows = [row for batch in checkpoint.sink.values() for row in batch]
+    assert [{**row, **values} for row, values in zip(rows, (case.old, case.old, case.new), strict=True)] == rows
 
 
 @pytest.mark.parametrize("mode", ["url", "dir"])

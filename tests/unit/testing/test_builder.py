@@ -127,8 +127,8 @@ def test_earlier_versions(tmp_path: Path) -> None:
     builder = DeltaTableBuilder(tmp_path, ROWS.schema).append(ROWS).append(ROWS).delete(pc.field("id") > 2)
     for version in range(4):
         reader = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(tmp_path), version=version))
-        found = pa.table(reader.execute("select * from t").read_all())
-        assert rows_of(found) == rows_of(builder.expected(version))
+        read_back = pa.table(reader.execute("select * from t").read_all())
+        assert rows_of(read_back) == rows_of(builder.expected(version))
 
 
 def test_widened_types(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_widened_types(tmp_path: Path) -> None:
 def test_change_files(tmp_path: Path) -> None:
     builder = DeltaTableBuilder(tmp_path, ROWS.schema, properties={"delta.enableChangeDataFeed": "true"})
     builder.append(ROWS).update(pc.field("id") == 5, plus_hundred).delete(pc.field("id") == 6)
-    found = [[t.change_type for t in commit.tasks] for commit in load_changes(LocalLogStore(tmp_path), 0)]
-    assert found == [[], ["insert"], [None], [None]]
+    read_back = [[t.change_type for t in commit.tasks] for commit in load_changes(LocalLogStore(tmp_path), 0)]
+    assert read_back == [[], ["insert"], [None], [None]]
     table = deltalake.DeltaTable(str(tmp_path))
     feed = pa.table(table.load_cdf(starting_version=0, ending_version=3).read_all())
     expected = builder.expected_changes()

@@ -105,6 +105,6 @@ def test_change_feed(tmp_path: Path, case: str, partitioned: bool) -> None:
     table = DeltaTableBuilder(tmp_path / "t", SCHEMA, ["part"] if partitioned else [], properties)
     table.append(ten(), files=2)
     change(table)
-    found = kernel_changes(table.path, 0, table.version)
-    assert texts(found) == texts(table.expected_changes())
+    changes = kernel_changes(table.path, 0, table.version)
+    assert texts(changes) == texts(table.expected_changes())
     assert texts(kernel_rows(table.path)) == texts(table.expected())

@@ -17,7 +17,7 @@ def test_a_few_damaged_inputs_are_read_or_refused(name: str) -> None:
     surface = SURFACES[name]()
     surface.expected()
     try:
-        found = [outcome_of(surface, number, seed=1) for number in range(8)]
+        outcomes = [outcome_of(surface, number, seed=1) for number in range(8)]
     finally:
         surface.close()
-    assert set(found) <= {"same", "refused", "other"}
+    assert set(outcomes) <= {"same", "refused", "other"}

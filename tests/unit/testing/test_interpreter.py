@@ -13,13 +13,16 @@ def test_a_path_with_blanks_is_wrapped_and_starts_the_same_interpreter(tmp_path:
     odd = tmp_path / "a 'frésh' clone" / "python"
     odd.parent.mkdir()
     odd.symlink_to(sys.executable)
-    found = worker_python(str(odd))
-    assert " " not in found
-    said = subprocess.run(
-        ["sh", "-c", f"command -v {found} && {found} -c 'print(40 + 2)'"], capture_output=True, text=True, check=True
+    command = worker_python(str(odd))
+    assert " " not in command
+    completed = subprocess.run(
+        ["sh", "-c", f"command -v {command} && {command} -c 'print(40 + 2)'"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert said.stdout.split() == [found, "42"]
-    assert worker_python(str(odd)) == found
+    assert completed.stdout.split() == [command, "42"]
+    assert worker_python(str(odd)) == command
 
 
 def test_a_plain_path_is_left_as_it_is(tmp_path: Path) -> None:

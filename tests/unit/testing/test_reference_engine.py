@@ -132,10 +132,10 @@ def test_first_version_at_or_after_a_moment(client: SharingClient, offset: int) 
 @pytest.mark.parametrize("offset", [-5000, -1, 0, 1, 1000, 2000, 2001, 4999, 5000])
 def test_feed_from_a_moment(client: SharingClient, offset: int) -> None:
     moment = START + offset * TICK
-    found = client.table("sh.sc.feed").changes(starting_timestamp=moment).to_arrow()
+    feed = client.table("sh.sc.feed").changes(starting_timestamp=moment).to_arrow()
     expected = expected_version(moment)
     assert expected is not None
-    assert sorted(set(found["_commit_version"].to_pylist())) == list(range(max(1, expected), len(TIMES)))
+    assert sorted(set(feed["_commit_version"].to_pylist())) == list(range(max(1, expected), len(TIMES)))
 
 
 def test_feed_after_the_newest_commit_is_an_error(client: SharingClient) -> None:

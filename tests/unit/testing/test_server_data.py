@@ -65,9 +65,9 @@ def test_one_connection_for_many_requests(server: SharingServer, url: str) -> No
     with requests.Session() as session:
         ports = set()
         for start in range(0, 5000, 100):
-            with session.get(url, headers={"Range": f"bytes={start}-{start + 99}"}, stream=True, timeout=10) as found:
-                ports.add(found.raw.connection.sock.getsockname()[1])
-                assert found.content == CONTENT[start : start + 100]
+            with session.get(url, headers={"Range": f"bytes={start}-{start + 99}"}, stream=True, timeout=10) as served:
+                ports.add(served.raw.connection.sock.getsockname()[1])
+                assert served.content == CONTENT[start : start + 100]
     assert len(ports) == 1
     assert server.bytes_sent() == 5000
 
@@ -183,9 +183,9 @@ def test_silence_and_calls(server: SharingServer, url: str) -> None:
 
 
 def test_truncated_rest_answer_and_dropped_file(server: SharingServer, ask: Asker) -> None:
-    found = files(ask.query())
-    server.faults.drop_file(found[0]["id"])
-    assert [b["id"] for b in files(ask.query())] == [b["id"] for b in found[1:]]
+    served = files(ask.query())
+    server.faults.drop_file(served[0]["id"])
+    assert [b["id"] for b in files(ask.query())] == [b["id"] for b in served[1:]]
     server.faults.add("query", truncate=-5)
     with pytest.raises((requests.ConnectionError, requests.exceptions.ChunkedEncodingError)):
         ask.query()

@@ -77,9 +77,9 @@ def test_oauth(server: SharingServer) -> None:
         return requests.post(server.token_endpoint, timeout=10, **kwargs)
 
     assert token(data=form, auth=("client", "wrong")).status_code == 401
-    found = token(data=form, auth=("client", "secret")).json()
-    assert found["expires_in"] == 3600
-    headers = {"Authorization": f"Bearer {found['access_token']}"}
+    answered = token(data=form, auth=("client", "secret")).json()
+    assert answered["expires_in"] == 3600
+    headers = {"Authorization": f"Bearer {answered['access_token']}"}
     assert requests.get(f"{server.endpoint}/shares", headers=headers, timeout=10).status_code == 200
     server.identity.revoke()
     refused(requests.get(f"{server.endpoint}/shares", headers=headers, timeout=10), 401)
@@ -103,8 +103,8 @@ def test_versions(server: SharingServer, ask: Asker, plain: DeltaTableBuilder) -
         ("2023-11-14T22:13:20.001Z", 1),
         ("2023-11-14T23:13:22+01:00", 2),
     ):
-        found = ask.get("version?startingTimestamp=" + text.replace("+", "%2B"))
-        assert found.headers["delta-table-version"] == str(version)
+        answered = ask.get("version?startingTimestamp=" + text.replace("+", "%2B"))
+        assert answered.headers["delta-table-version"] == str(version)
     assert "after the newest version" in refused(ask.get("version?startingTimestamp=2030-01-01T00:00:00Z"), 400)
     assert "offset" in refused(ask.get("version?startingTimestamp=2030-01-01T00:00:00"), 400)
     server.settings.version_by_get = False
@@ -117,9 +117,9 @@ def test_metadata(server: SharingServer, ask: Asker) -> None:
     assert metadata["metaData"]["numFiles"] == 3
     assert metadata["metaData"]["partitionColumns"] == ["city"]
     for query, version in (("version=1", 1), ("timestamp=2023-11-14T22:13:22.5Z", 2)):
-        found = ask.get(f"metadata?{query}")
-        assert found.headers["delta-table-version"] == str(version)
-        assert lines(found)[1]["metaData"]["version"] == version
+        answered = ask.get(f"metadata?{query}")
+        assert answered.headers["delta-table-version"] == str(version)
+        assert lines(answered)[1]["metaData"]["version"] == version
     server.settings.announce_size = False
     assert "size" not in lines(ask.get("metadata"))[1]["metaData"]
     delta = ask.get("metadata", "responseFormat=DELTA;includeEndStreamAction=true")
@@ -133,13 +133,13 @@ def test_credentials(server: SharingServer, plain: DeltaTableBuilder) -> None:
     assert "not supported" in refused(ask.query(path="temporary-table-credentials"), 400)
     server.add_table("s.default.plain", plain.path, access_modes=["dir"], auxiliary_locations=["s3://aux/x"])
     assert "accessModes" in refused(ask.query(), 400)
-    found = ask.query(path="temporary-table-credentials").json()["credentials"]
-    assert found["location"] == plain.uri
-    assert set(found) == {"location", "expirationTime"}
+    answered = ask.query(path="temporary-table-credentials").json()["credentials"]
+    assert answered["location"] == plain.uri
+    assert set(answered) == {"location", "expirationTime"}
     for location in ("s3://aux/xy", "file:///etc"):
         refused(ask.query({"location": location}, path="temporary-table-credentials"), 400)
     assert "scheme s3" in refused(ask.query({"location": "s3://aux/x"}, path="temporary-table-credentials"), 400)
     secret = {"awsTempCredentials": {"accessKeyId": "a"}, "expirationTime": 1}
     server.vendors["s3"] = lambda location, table: dict(secret, seen=f"{table} {location}")
-    found = ask.query({"location": "s3://aux/x"}, path="temporary-table-credentials").json()["credentials"]
-    assert found == {"location": "s3://aux/x", "seen": "s.default.plain s3://aux/x", **secret}
+    answered = ask.query({"location": "s3://aux/x"}, path="temporary-table-credentials").json()["credentials"]
+    assert answered == {"location": "s3://aux/x", "seen": "s.default.plain s3://aux/x", **secret}

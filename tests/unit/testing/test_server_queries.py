@@ -40,10 +40,10 @@ def test_snapshot_in_parquet_format(ask: Asker, plain: DeltaTableBuilder) -> Non
     response = ask.query()
     assert response.headers["content-type"] == "application/x-ndjson; charset=utf-8"
     assert response.headers["delta-table-version"] == "4"
-    found = files(response)
-    assert ids(found) == expected_ids(plain)
+    listed = files(response)
+    assert ids(listed) == expected_ids(plain)
     by_path = {f.add["path"]: f.add for f in plain.files}
-    for body in found:
+    for body in listed:
         (path,) = (p for p in by_path if hashlib.md5(p.encode()).hexdigest() == body["id"])
         assert (body["size"], body["stats"]) == (by_path[path]["size"], by_path[path]["stats"])
         assert body["partitionValues"] == by_path[path]["partitionValues"]
@@ -115,8 +115,8 @@ def test_kernel_reads_delta_format(server: SharingServer, vectors: DeltaTableBui
     interface = kernel.PythonInterface(log.parent.as_uri() + "/")
     snapshot = kernel.Table(log.parent.as_uri() + "/").snapshot(interface)
     scan = kernel.ScanBuilder(snapshot).build()
-    found = pa.Table.from_batches(scan.execute(interface))
-    assert sorted(found["id"].to_pylist()) == expected_ids(vectors) == [0, 2, 3, 4, 5, 6, 7, 9]
+    listed = pa.Table.from_batches(scan.execute(interface))
+    assert sorted(listed["id"].to_pylist()) == expected_ids(vectors) == [0, 2, 3, 4, 5, 6, 7, 9]
 
 
 def test_ids(server: SharingServer, vectors: DeltaTableBuilder) -> None:
@@ -183,14 +183,14 @@ def test_refresh_token(server: SharingServer, ask: Asker, plain: DeltaTableBuild
 def test_stream(ask: Asker, plain: DeltaTableBuilder) -> None:
     plain.add_column(Field("extra", Primitive("string"))).append([{"id": 50}])
     response = ask.query({"startingVersion": 1})
-    found = lines(response)
-    assert found[1]["metaData"]["version"] == 1
-    kinds = [next(iter(line)) for line in found]
+    listed = lines(response)
+    assert listed[1]["metaData"]["version"] == 1
+    kinds = [next(iter(line)) for line in listed]
     assert kinds.count("metaData") == 2
-    later = next(line["metaData"] for line in found[2:] if "metaData" in line)
+    later = next(line["metaData"] for line in listed[2:] if "metaData" in line)
     assert later["version"] == 5
     assert "extra" in later["schemaString"]
-    versions = [next(iter(line.values()))["version"] for line in found[2:]]
+    versions = [next(iter(line.values()))["version"] for line in listed[2:]]
     assert versions == sorted(versions)
     assert {"add", "remove"} <= set(kinds)
     assert "cdf" not in kinds
@@ -205,7 +205,7 @@ def test_stream(ask: Asker, plain: DeltaTableBuilder) -> None:
         assert sum("protocol" in line for line in page) == 1
         pages += page[2:]
         token = pages.pop()["endStreamAction"]["nextPageToken"] if "endStreamAction" in pages[-1] else False
-    assert [strip(line) for line in pages] == [strip(line) for line in found[2:]]
+    assert [strip(line) for line in pages] == [strip(line) for line in listed[2:]]
 
 
 def strip(line: dict[str, Any]) -> Any:
@@ -290,12 +290,12 @@ def test_asynchronous(server: SharingServer, ask: Asker, plain: DeltaTableBuilde
     path = f"queries/{query_id}"
     for _ in range(2):
         assert lines(ask.query(path=path))[0]["queryStatus"]["status"] == "pending"
-    found, token = [], None
+    listed, token = [], None
     while token is not False:
         page = lines(ask.query({"maxFiles": 2} | ({"pageToken": token} if token else {}), path=path))
-        found += [line["file"] for line in page if "file" in line]
+        listed += [line["file"] for line in page if "file" in line]
         token = page[-1]["endStreamAction"]["nextPageToken"] if "endStreamAction" in page[-1] else False
-    assert ids(found) == expected_ids(plain)
+    assert ids(listed) == expected_ids(plain)
     server.settings.async_error = "out of luck"
     assert lines(ask.query(path=path))[0]["queryStatus"] == {
         "queryId": query_id,
@@ -316,8 +316,8 @@ def compare(op: str, name: str, kind: str, value: str) -> dict[str, Any]:
 
 def test_hints(server: SharingServer, ask: Asker, plain: DeltaTableBuilder) -> None:
     def cities(**hints: Any) -> list[str | None]:
-        found = files(ask.query({k: json.dumps(v) if isinstance(v, dict) else v for k, v in hints.items()}))
-        return sorted((b["partitionValues"]["city"] for b in found), key=str)
+        listed = files(ask.query({k: json.dumps(v) if isinstance(v, dict) else v for k, v in hints.items()}))
+        return sorted((b["partitionValues"]["city"] for b in listed), key=str)
 
     a = compare("equal", "city", "string", "a")
     assert cities(jsonPredicateHints=a) == ["a"]
@@ -371,8 +371,8 @@ def test_paths_and_absolute_vectors(tmp_path: Path) -> None:
     table.append([{"id": i, "p": p} for i, p in enumerate(["a/b", "%2F", "é ", "x=y?#", None, ""] * 3)])
     table.delete(pc.field("id") == 0, deletion_vectors=True, storage="p")
     with SharingServer({"s.d.t": table.path}) as server:
-        found = files(Asker(server, "s.d.t").query(capabilities=DELTA))
-        actions = [b["deltaSingleAction"]["add"] for b in found]
+        listed = files(Asker(server, "s.d.t").query(capabilities=DELTA))
+        actions = [b["deltaSingleAction"]["add"] for b in listed]
         assert sorted(i for a in actions for i in read(a["path"])["id"].to_pylist()) == list(range(18))
         (vector,) = (a["deletionVector"] for a in actions if "deletionVector" in a)
         content = requests.get(vector["pathOrInlineDv"], timeout=10).content

@@ -105,7 +105,7 @@ def where_of(predicate: pl.Expr, schema: Struct) -> str | None:
     """The part of a Polars expression that ``where`` can express: every row that the expression keeps fulfils it.
 
     Args:
-        predicate: The expression that Polars passes to a source, whose literals have the types of the columns they are compared with.
+        predicate: Polars's expression, whose literals have the types of the columns they are compared with.
         schema: The table's columns.
 
     Returns:

@@ -50,7 +50,7 @@ class SplitAccess(Access, Protocol):
         """The same access with only those URLs, tokens or tickets that these files need."""
 
     def outlasts_planning(self, task: FileTask) -> bool:
-        """Whether executors can still read a file that was listed a while ago: they can renew its access, or it is still valid."""
+        """Whether executors can still read a file that was listed earlier: its access is valid, or they can renew it."""
 
 
 class PlannedFiles(Protocol):

@@ -18,7 +18,7 @@ _BEFORE_RANGE = 100
 
 
 class CachedLogStore:
-    """See ``LogStore``. It shows one view of the log: all callers see the same listing, until ``refresh``.
+    """Another ``LogStore`` behind a cache, which shows one view of the log: the same listing until ``refresh``.
 
     Args:
         store: Where the log lies.

@@ -105,7 +105,7 @@ def load_commits(
 
 
 def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
-    """Whether a commit is a MERGE whose metrics count no changed row, so that the files it rewrote are no changes, as in Delta Lake."""
+    """Whether a commit is a MERGE whose metrics count no changed row: files it rewrote are no changes, as in Delta Lake."""
     metrics = commit_info.get("operationMetrics")
     return (
         commit_info.get("operation") == "MERGE"

@@ -230,12 +230,12 @@ def find_zone(zone_name: str, option: str = "timeZone") -> tzinfo:
 
 
 def timestamp(name: str, value: str, zone: tzinfo) -> datetime:
-    """See :func:`to_timestamp`."""
+    """An instant, as :func:`to_timestamp` parses it."""
     return to_timestamp(value, zone, name)
 
 
 def first_moment(name: str, value: str, zone: tzinfo) -> datetime:
-    """See :func:`to_timestamp`; rounded up to the milliseconds that versions are stamped with, where others round down."""
+    """An instant, rounded up to milliseconds, in which versions are stamped; other instants are rounded down."""
     moment = to_timestamp(value, zone, name)
     up = timedelta(microseconds=-moment.microsecond % 1000)
     return moment + up if moment.replace(tzinfo=None) <= datetime.max - up else moment

@@ -222,7 +222,7 @@ def _digits(value: Literal) -> tuple[int, int]:
 
 
 def _moved(op: str, left: Literal, right: Literal, zone: Zone) -> Literal | None:
-    """The sum or difference of a date or timestamp and an interval, a date and days, or two intervals; None for other operands."""
+    """Add or subtract an interval and a date or timestamp, days and a date, or two intervals; None for other operands."""
     if left.type in INTERVALS and right.type in INTERVALS:
         months = [v.type == INTERVAL_MONTH for v in (left, right)]
         if months[0] != months[1]:

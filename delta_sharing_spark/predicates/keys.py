@@ -22,7 +22,7 @@ from delta_sharing_spark.schema.types import DataType, Decimal
 
 
 def key(value: Value, kind: DataType) -> Any:
-    """The key of a value, which Python orders as Spark orders the type: an integer (``from_key``), or the bytes of strings and binary."""
+    """The key of a value, ordered as Spark orders the type: an integer (``from_key``), or bytes for strings and binary."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""Defines functions of a column whose value never falls as the column's rises: casts to wider types and to dates, years, truncation.
+"""Defines monotone functions of a column, such as casts to wider types and to dates, ``year`` and truncation.
 
 The values of the column for which such a function compares so with a literal are a range, whose ends are computed.
 """

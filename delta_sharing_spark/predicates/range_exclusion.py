@@ -1,4 +1,4 @@
-"""Leaves out most files of a large table by ranges of integers and dates, which costs a fraction of evaluating the whole predicate."""
+"""Leaves out most files of a large table by ranges of integers and dates, at a fraction of the whole predicate's cost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Exclusion:
         return type(value) is int and self.excludes(value, self.value)
 
     def among(self, stats: pa.StructArray) -> pa.BooleanArray | None:
-        """For many files' statistics in columns, whether they show that no row passes (null: unknown); None if they lack the column."""
+        """The same for many files' statistics in columns (null: unknown); None if they lack the column."""
         kind: Any = stats.type
         for name in (self.bound, self.column):
             if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:

@@ -83,7 +83,7 @@ def authorization(profile: Profile, settings: NetworkSettings, *, refused: str |
 
 
 def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | Literal["token"]) -> Profile | None:
-    """The profile that executors ask the sharing server with; an access token in it has at least half its life left, if it can be renewed.
+    """The profile for executors; an access token in it has at least half its life left, if it can be renewed.
 
     Args:
         profile: The recipient's profile.

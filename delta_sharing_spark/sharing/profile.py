@@ -1,4 +1,4 @@
-"""Reads profiles: the sharing server's address and the recipient's credentials (protocol, "Profile File Format"; version 2 by usage)."""
+"""Reads profiles: a server's address and the recipient's credentials (protocol, "Profile File Format"; version 2 by usage)."""
 
 from __future__ import annotations
 

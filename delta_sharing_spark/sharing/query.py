@@ -86,7 +86,7 @@ class QueryResponse:
     Attributes:
         head: Version, response format, protocol and metadata.
         file_id_hash: The hash that the server states it used for ids; None if it states none.
-        refresh_token, min_url_expiration: Those of the pages read so far; the earliest expiration in milliseconds since the epoch.
+        refresh_token, min_url_expiration: Those of the pages read so far (milliseconds since the epoch, the earliest).
         historical_metadata, historical_protocols: ``(version, value)`` of the pages read so far.
         received_at: When the first page had arrived, in seconds since the epoch.
         query: The query that was answered: another than the one asked for, if that was refused.

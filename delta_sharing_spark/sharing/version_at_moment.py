@@ -64,7 +64,7 @@ def _answer(rest: SharingRest, table: TableName, moment: str) -> int | None:
 
 
 def _is_at_or_before(rest: SharingRest, table: TableName, version: int, moment: str | None) -> bool:
-    """Whether a version was committed by ``moment``, found by time travel; False where the server does not tell, so that more is read."""
+    """Whether a version was committed by ``moment``, by time travel; False, so that more is read, if the server does not tell."""
     try:
         newest = rest.query(table, Query(timestamp=moment, limit_hint=1)).head.version
     except _REFUSALS:

@@ -90,7 +90,7 @@ def read_filters(filters: Sequence[Any], schema: Struct, time_zone: str, *, foll
         filters: The conjuncts.
         schema: The table's columns.
         time_zone: The zone in which the load reads ``where``.
-        follows_follows_clock: Whether some bounds follow the clock: then lower bounds in time are widened, and other conditions on times left out.
+        follows_clock: Whether bounds follow the clock: then lower bounds in time are widened, other conditions on times left out.
     """
     conditions: list[str] = []
     left: list[str] = []

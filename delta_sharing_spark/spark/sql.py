@@ -53,13 +53,13 @@ class QueryNeeds:
 def run(
     client: SharingClient, spark: SparkSession, text: str, args: Any = None, engine: str | None = None
 ) -> DataFrame:
-    """See ``SharingClient.sql``."""
+    """Run a SQL text over shared tables (``SharingClient.sql``)."""
     references, over = _of_text(client, spark, text, args)
     return _loaded(client, spark, references, over, engine)
 
 
 def query(client: SharingClient, spark: SparkSession, build: Build, engine: str | None = None) -> DataFrame:
-    """See ``SharingClient.query``."""
+    """Build a DataFrame over shared tables (``SharingClient.query``)."""
     references, over, whole = _of_build(client, spark, build)
     if whole is None:
         return _loaded(client, spark, references, over, engine)
@@ -93,7 +93,7 @@ def explain(
     args: Any = None,
     engine: str | None = None,
 ) -> str:
-    """See ``SharingClient.explain_sql``."""
+    """Explain a SQL text or a function (``SharingClient.explain_sql``)."""
     spark, whole = spark or active_session(), None
     if isinstance(asked, str):
         references, over = _of_text(client, spark, asked, args)

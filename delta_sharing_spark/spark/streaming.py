@@ -159,7 +159,7 @@ class _RememberingReader(_StreamReader):
         return self._advance(self._last_end, self._limits())
 
     def _limits(self) -> Limits:
-        """The bounds that the user set, without defaults: Trigger.AvailableNow is one batch here, which a default would cut short."""
+        """The bounds that the user set, without a default, which would cut short the one batch of Trigger.AvailableNow."""
         return self._stated_limits()
 
     def _remember(self, end: dict[str, Any]) -> None:

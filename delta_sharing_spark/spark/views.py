@@ -59,7 +59,7 @@ def register_views(
     engine: str | None = None,
     **options: object,
 ) -> Sequence[RegisteredView]:
-    """See ``SharingClient.register``."""
+    """Create temporary views of shared tables (``SharingClient.register``)."""
     engine = checked_engine(engine or client.engine)
     named = _named(client, tables)
     known = {view: _ViewSource(client, options, table, engine) for view, table in named.items()}
@@ -70,7 +70,7 @@ def register_views(
 def refresh_views(
     client: SharingClient, spark: SparkSession, views: Sequence[str] | None = None
 ) -> Sequence[RegisteredView]:
-    """See ``SharingClient.refresh``."""
+    """Plan registered views anew (``SharingClient.refresh``)."""
     with _views_lock:
         ours = {v: r for v, r in _views.get(spark, {}).items() if r.client is client}
     names = list(ours) if views is None else [views] if isinstance(views, str) else list(views)

@@ -1,4 +1,4 @@
-"""Reads byte ranges of one file over HTTP: resumes them where they broke off, checks them against the plan, renews refused URLs."""
+"""Reads byte ranges of one file over HTTP: resumes broken transfers, checks answers against the plan, renews refused URLs."""
 
 from __future__ import annotations
 

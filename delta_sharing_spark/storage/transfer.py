@@ -1,4 +1,4 @@
-"""Receives the bytes of one read from a storage, over several requests if need be, and checks that all are of one version of the file."""
+"""Receives the bytes of one read from a storage, and checks that all of its requests are answered from one version of the file."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ def clients() -> Iterator[dict[str, SharingClient]]:
         for server in (running, reference):
             for name, path in TABLES.items():
                 server.add_table(f"delta.spark.{name}", path, access_modes=("url", "dir"))
-        description = {way: SharingClient(running.profile()) for way in WAYS}
-        yield {**description, "url-reference": SharingClient(reference.profile())}
+        clients = {way: SharingClient(running.profile()) for way in WAYS}
+        yield {**clients, "url-reference": SharingClient(reference.profile())}
 
 
 def types(scan: Scan) -> list[list[str]]:

@@ -156,11 +156,11 @@ def test_abandoned_and_collected_within_the_lock_of_its_own_pool(
     submitting, abandoned = threading.Event(), threading.Event()
 
     class CollectingPool(ThreadPoolExecutor):
-        def submit(self, *load_options: Any, **named: Any) -> Future[Any]:
+        def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
             if threading.current_thread().name == "delta-sharing-split-1":
                 submitting.set()
                 assert abandoned.wait(60)
-            return super().submit(*load_options, **named)
+            return super().submit(*arguments, **named)
 
         def _adjust_thread_count(self) -> None:  # called by submit, which holds the pool's lock
             if abandoned.is_set():

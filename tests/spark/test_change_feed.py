@@ -26,7 +26,7 @@ def table(tmp_path: Path) -> DeltaTableBuilder:
     rows = [{"id": i, "part": "ab"[i % 2], "n": i * i} for i in range(20)]
     built = DeltaTableBuilder(tmp_path / "feed", SCHEMA, ["part"], PROPERTIES).append(rows, files=2)
     built.delete(pc.field("id") < 3, deletion_vectors=True)
-    built.update(pc.field("id") > 17, lambda rows_found: rows_found.set_column(2, "n", pc.negate(rows_found["n"])))
+    built.update(pc.field("id") > 17, lambda rows: rows.set_column(2, "n", pc.negate(rows["n"])))
     return built.rename_column("n", "square").append([{"id": 30, "part": "a", "square": 900}])
 
 

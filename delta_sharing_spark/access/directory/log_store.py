@@ -22,7 +22,7 @@ _BUFFER = 1 << 20
 
 
 class StorageLogStore:
-    """See ``deltalog.paths.LogStore``.
+    """A log in a storage (``deltalog.paths.LogStore``).
 
     A refusal has two meanings: the credential is late, or it may not list and the object does not exist. They are
     told apart by reading the canary, an object known to exist; only if that is refused as well is the credential renewed, once.

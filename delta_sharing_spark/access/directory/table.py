@@ -57,7 +57,7 @@ def _first_version(options: ReadOptions) -> int | None:
 
 
 class DirectoryTable(OpenTable):
-    """See ``OpenTable``. The log is the authority; it is listed once, and each of its files fetched once, per load."""
+    """A table in directory mode (``OpenTable``). The log is the authority; it is listed once, and each of its files fetched once, per load."""
 
     mode = "dir"
 

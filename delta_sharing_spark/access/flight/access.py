@@ -26,7 +26,7 @@ _MARGIN, _RENEWALS = 1.0, 3
 
 @dataclass(frozen=True, slots=True)
 class FlightAccess:
-    """See ``scan.plan.Access``. A task's location is its ticket; the gateway has filtered its rows and chosen its columns.
+    """The access of splits that a gateway reads (``scan.plan.Access``). A task's location is its ticket; the gateway has filtered its rows and chosen its columns.
 
     Attributes:
         gateway: The gateway that planned.

@@ -37,7 +37,7 @@ from delta_sharing_spark.schema.types import parse_schema
 
 
 class FlightTable(OpenTable):
-    """See ``OpenTable``. Columns, ``where`` and ``limit`` are applied by the gateway, whose rows are final.
+    """A table in access mode flight (``OpenTable``). Columns, ``where`` and ``limit`` are applied by the gateway, whose rows are final.
 
     Args:
         negotiated: The table, and what was asked for.

@@ -185,7 +185,7 @@ class StreamPlanner:
             position = Position(stop + 1)
 
     def continue_as(self, identity: StreamIdentity, position: Position) -> None:
-        """Keep the order of files that an offset in the middle of a version was written under; called before any file is listed."""
+        """Keep the order of files of an offset in the middle of a version; called before any file is listed."""
         if position.in_the_middle and not self._is_ordered and identity.mode == self.identity.mode:
             self._is_ordered = True
             self.identity = replace(identity, table_id=self.identity.table_id)

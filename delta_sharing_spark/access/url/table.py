@@ -53,7 +53,7 @@ ID_HASH = "delta"
 
 
 class UrlTable(OpenTable):
-    """See ``OpenTable``. Opening asks for nothing: the server has described the table when it was negotiated."""
+    """A table in url mode (``OpenTable``). Opening makes no request: the server described the table when it was negotiated."""
 
     mode = "url"
 

@@ -65,8 +65,8 @@ def issuer(server: ObjectServer) -> CountingIssuer:
     return CountingIssuer(accepted=server.accepted)
 
 
-def _ids(directory: list[dict[str, object]]) -> list[object]:
-    return sorted(row["id"] for row in directory)  # type: ignore[type-var]
+def _ids(rows_read: list[dict[str, object]]) -> list[object]:
+    return sorted(row["id"] for row in rows_read)  # type: ignore[type-var]
 
 
 EXPECTED = [i for i in range(15) if i not in (3, 12)]
@@ -83,8 +83,8 @@ def test_the_same_rows_with_and_without_listing(
         server.files.update(upload(table.path, "bucket/table"))
     server.listing = listing
     head = head_of(table, LOCATION.replace("s3:", f"{scheme}:"))
-    directory = rows(opened(head, endpoint=server.url, issuer=issuer))
-    assert _ids(directory) == EXPECTED + ([15] if checkpoint else [])
+    rows_read = rows(opened(head, endpoint=server.url, issuer=issuer))
+    assert _ids(rows_read) == EXPECTED + ([15] if checkpoint else [])
     assert len(issuer.asked) == 1, "one credential for the one location"
 
 

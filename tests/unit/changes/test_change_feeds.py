@@ -311,7 +311,7 @@ def test_pages_and_heads(
 
 
 STEPS: dict[str, Callable[[DeltaTableBuilder, tuple[int, ...], int], Any]] = {
-    "append": lambda t, _, version: t.append([{"id": version + i, "part": "ab"[i % 2]} for i in range(3)]),
+    "append": lambda t, _, step: t.append([{"id": step + i, "part": "ab"[i % 2]} for i in range(3)]),
     "delete": lambda t, chosen, _: t.delete(ids(*chosen)),
     "delete, inferred": lambda t, chosen, _: t.delete(ids(*chosen), change_files=False),
     "delete by vectors": lambda t, chosen, _: t.delete(ids(*chosen), deletion_vectors=True),
@@ -322,10 +322,10 @@ STEPS: dict[str, Callable[[DeltaTableBuilder, tuple[int, ...], int], Any]] = {
     ),
     "undelete": lambda t, _, __: t.undelete(),
     "optimize": lambda t, _, __: t.optimize(),
-    "rename": lambda t, _, version: t.rename_column(t.schema.names[2], f"c{version}"),
-    "rename partition": lambda t, _, version: t.rename_column(t.schema.names[1], "part") if version else t,
-    "drop and add": lambda t, _, version: t.drop_column("s") if "s" in t.schema.names else t,
-    "overwrite": lambda t, _, version: t.overwrite([{"id": version, "part": "b"}]),
+    "rename": lambda t, _, step: t.rename_column(t.schema.names[2], f"c{step}"),
+    "rename partition": lambda t, _, step: t.rename_column(t.schema.names[1], "part") if step else t,
+    "drop and add": lambda t, _, step: t.drop_column("s") if "s" in t.schema.names else t,
+    "overwrite": lambda t, _, step: t.overwrite([{"id": step, "part": "b"}]),
     "checkpoint": lambda t, _, __: t.checkpoint(),
 }
 STEP = st.tuples(st.sampled_from(sorted(STEPS)), st.lists(st.integers(0, 40), max_size=6).map(tuple))

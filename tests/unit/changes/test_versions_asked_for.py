@@ -124,8 +124,8 @@ ENDS = (
 @given(
     name=st.sampled_from(["t", "mapped", "cleaned", "stamped"]),
     options=st.tuples(STARTS, ENDS).map(lambda between: feed(**between[0], **between[1]))
-    | SECONDS.map(lambda root: {"timestampAsOf": root})
-    | st.integers(0, 6).map(lambda root: {"versionAsOf": root}),
+    | SECONDS.map(lambda moment: {"timestampAsOf": moment})
+    | st.integers(0, 6).map(lambda version: {"versionAsOf": version}),
     strict=st.booleans(),
     old=st.booleans(),
 )

@@ -351,13 +351,13 @@ def test_partition_values_by_physical_name_with_reader_version_2():
     values = [{"col-p": "1", "col-q": "2"}, {"col-q": "4", "col-p": "3"}, {"col-p": ""}]
     adds = [add(f"f{i}", partitionValues=v) for i, v in enumerate(values)]
     head = [protocol(2), metadata(("p", "q"), schema, delta__columnMapping__mode="name")]
-    asked_version = [{"col-p": "1", "col-q": "2"}, {"col-p": "3", "col-q": "4"}, {"col-p": "", "col-q": None}]
+    expected = [{"col-p": "1", "col-q": "2"}, {"col-p": "3", "col-q": "4"}, {"col-p": "", "col-q": None}]
     for store in (log([*head, *adds]), log([*head])):
         if not any(b"f0" in data for data in store.files.values()):
             write_checkpoint(store, 0, [*head, *adds], "classic")
         snapshot = load_snapshot(store)
         assert snapshot.mapping == "name"
-        assert [t.partition_values for t in snapshot.tasks()] == asked_version
+        assert [t.partition_values for t in snapshot.tasks()] == expected
     plain = load_snapshot(log([protocol(1), metadata(("p",), schema, delta__columnMapping__mode="name")]))
     assert plain.mapping == "none"
 

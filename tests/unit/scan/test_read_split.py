@@ -87,12 +87,12 @@ def test_a_split_reads_its_files_in_order_however_the_bytes_arrive() -> None:
 
 def spans(data: bytes, leaf: int, groups: list[int] | None = None) -> list[Range]:
     metadata = pq.read_metadata(pa.BufferReader(data))
-    batches_read = []
+    ranges = []
     for g in range(metadata.num_row_groups) if groups is None else groups:
         chunk = metadata.row_group(g).column(leaf)
         first = chunk.dictionary_page_offset or chunk.data_page_offset
-        batches_read.append(Range(first, first + chunk.total_compressed_size))
-    return batches_read
+        ranges.append(Range(first, first + chunk.total_compressed_size))
+    return ranges
 
 
 def test_projection_fetches_the_columns_wanted_and_no_more() -> None:
@@ -226,8 +226,8 @@ def test_deletion_vectors_under_splits_and_projection(data: st.DataObject) -> No
     invert = data.draw(st.booleans())
     with_deleted, with_excluded = data.draw(st.booleans()), data.draw(st.booleans())
     vectors, named = {}, {}
-    for name, needed, marked in (("d", with_deleted, deleted), ("e", with_excluded, excluded)):
-        if needed:
+    for name, is_needed, marked in (("d", with_deleted, deleted), ("e", with_excluded, excluded)):
+        if is_needed:
             named[name], vectors[name] = vector_of(name, marked)
     raw = parquet(numbers(rows), row_group_size=data.draw(st.integers(1, 80)))
     task = FileTask(

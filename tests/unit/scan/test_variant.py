@@ -334,9 +334,8 @@ def annotated(data: bytes, name: str) -> bytes:
     """The file with its group ``name`` annotated as VARIANT(1), which pyarrow does not write: the footer's thrift patched."""
     size = int.from_bytes(data[-8:-4], "little")
     footer = data[-8 - size : -8]
-    offset = (
-        footer.index(bytes([0x18, len(name)]) + name.encode() + b"\x15") + len(name) + 4
-    )  # after name and num_children
+    # After name and num_children.
+    offset = footer.index(bytes([0x18, len(name)]) + name.encode() + b"\x15") + len(name) + 4
     assert footer[offset] == 0, "the schema element ends here"
     # Field 10 (logicalType), a union whose field 16 is a struct whose field 1 (i8) is the specification's version.
     footer = footer[:offset] + b"\x5c\x0c\x20\x13\x01\x00\x00" + footer[offset:]

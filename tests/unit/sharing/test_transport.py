@@ -45,9 +45,9 @@ from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 
 
 def unused_port() -> int:
-    with socket.socket() as running:
-        running.bind(("127.0.0.1", 0))
-        return int(running.getsockname()[1])
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
 
 
 # What is tried again

@@ -207,12 +207,12 @@ def test_refusals(rest: SharingRest, query: Query | ChangesQuery, words: str) ->
 
 @pytest.mark.parametrize("hash_of", ["parquet", "delta"])
 def test_ids_under_one_hash_do_not_depend_on_the_format(rest: SharingRest, hash_of: str) -> None:
-    running = []
+    answers = []
     for formats in (("parquet",), ("delta",)):
         response = rest.query(PLAIN, Query(file_id_hash=hash_of), formats=formats)
         assert (response.head.response_format, response.file_id_hash) == (formats[0], hash_of)
-        running.append(sorted(r.id for r in response.records()))
-    assert running[0] == running[1]
+        answers.append(sorted(r.id for r in response.records()))
+    assert answers[0] == answers[1]
 
 
 def test_an_old_server(server: SharingServer, rest: SharingRest) -> None:

@@ -125,8 +125,8 @@ def numbered(ids: Iterable[int]) -> Rows:
 
 @pytest.fixture
 def table(tmp_path: Path) -> DeltaTableBuilder:
-    table_built = DeltaTableBuilder(tmp_path / "t", SCHEMA)
-    return table_built.append(numbered(range(8)), files=4).append(numbered(range(8, 10)), files=2)
+    built = DeltaTableBuilder(tmp_path / "t", SCHEMA)
+    return built.append(numbered(range(8)), files=4).append(numbered(range(8, 10)), files=2)
 
 
 BY_URL, BY_DIR = {"accessMode": "url"}, {"accessMode": "dir"}

@@ -96,7 +96,7 @@ def measure(kind: str, table: str) -> dict[str, float]:
         before, start = peak_mib(), time.perf_counter()
         snapshot = load_snapshot(LocalLogStore(table))
         if kind.startswith("columns"):
-            files = sum(batch.num_rows for batch in snapshot.adds(stats=kind == "columns"))
+            files = sum(batch.num_rows for batch in snapshot.adds(with_stats=kind == "columns"))
         elif kind == "tasks":
             files = sum(1 for _ in snapshot.tasks())
         else:

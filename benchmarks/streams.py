@@ -59,7 +59,7 @@ def catch_up(profile: str, mode: str, results: multiprocessing.Queue[Result]) ->
     from delta_sharing_spark.options import parse_options
 
     options = {"path": f"{profile}#{TABLE}", "startingVersion": "0", "accessMode": mode, "pollInterval": "100ms"}
-    opener = TableOpener(negotiated_table(parse_options(options, streaming=True)))
+    opener = TableOpener(negotiated_table(parse_options(options, is_stream=True)))
     scan = resolve_opened(opener)
     base = _peak()
     planner = open_stream(opener, scan)

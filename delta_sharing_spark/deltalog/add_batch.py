@@ -120,11 +120,11 @@ class AddBatch:
             return pc.cast(pc.struct_field(self.stats_parsed, "numRecords"), pa.int64())
         if self.stats is None:
             return pa.nulls(self.num_rows, pa.int64())
-        found = pc.cast(pc.struct_field(pc.extract_regex(self.stats, _NUM_RECORDS), "rows"), pa.int64())
-        odd = np.flatnonzero(columns.bools(pc.and_(found.is_null(), self.stats.is_valid())))
+        counts = pc.cast(pc.struct_field(pc.extract_regex(self.stats, _NUM_RECORDS), "rows"), pa.int64())
+        odd = np.flatnonzero(columns.bools(pc.and_(counts.is_null(), self.stats.is_valid())))
         if not len(odd):
-            return found
-        rows = found.to_pylist()
+            return counts
+        rows = counts.to_pylist()
         for index in odd.tolist():
             rows[index] = rows_in_stats(self.stats[index].as_py())
         return columns.int64s(rows)

@@ -124,17 +124,17 @@ class Checkpoint:
         self._sidecars[place] = _Sidecar(place, size)
 
     def adds(
-        self, partition_columns: Collection[str], *, stats: bool, stats_columns: Collection[str] | None = None
+        self, partition_columns: Collection[str], *, with_stats: bool, stats_columns: Collection[str] | None = None
     ) -> Iterator[AddBatch]:
         """The files of the checkpoint in batches.
 
         Args:
             partition_columns: Physical names.
-            stats: Whether to read statistics.
+            with_stats: Whether to read statistics.
             stats_columns: Physical names of the top-level columns whose ``stats_parsed`` are read; None for all.
         """
         hashes: list[npt.NDArray[np.int64]] = []
-        for batch in self._adds(partition_columns, stats, stats_columns):
+        for batch in self._adds(partition_columns, with_stats, stats_columns):
             hashes.append(np.fromiter(map(hash, snapshot_keys(batch)), np.int64, batch.num_rows))
             yield batch
         # A file that is named twice would be read twice. Hashes tell which may be.
@@ -154,7 +154,7 @@ class Checkpoint:
                     seen.add(key)
 
     def _adds(
-        self, partition_columns: Collection[str], stats: bool, stats_columns: Collection[str] | None
+        self, partition_columns: Collection[str], with_stats: bool, stats_columns: Collection[str] | None
     ) -> Iterator[AddBatch]:
         if self._json is not None:
             yield from self._json_adds(partition_columns)
@@ -166,7 +166,7 @@ class Checkpoint:
                     if part.footer.metadata.num_rows and not (number < len(own) and self._sidecars):
                         raise self._corrupt(sidecar.path, "it has no column 'add'")
                     continue
-                for batch in _batches(part, _columns(part, stats, stats_columns)):
+                for batch in _batches(part, _columns(part, with_stats, stats_columns)):
                     adds = _from_parquet(batch.column("add"), partition_columns, self._store.root)
                     if adds is not None:
                         yield adds
@@ -275,7 +275,7 @@ def _batches(part: _Part, columns: list[str]) -> Iterator[pa.RecordBatch]:
     release_unused()
 
 
-def _columns(part: _Part, stats: bool, stats_columns: Collection[str] | None) -> list[str]:
+def _columns(part: _Part, with_stats: bool, stats_columns: Collection[str] | None) -> list[str]:
     """The leaves of ``add`` to read, by dotted path.
 
     Raises:
@@ -289,7 +289,7 @@ def _columns(part: _Part, stats: bool, stats_columns: Collection[str] | None) ->
         raise ValueError(f"its partitionValues are {add.field('partitionValues').type}, not a map")
     columns = [f"add.{name}" for name in ("path", "partitionValues", "size", "modificationTime", "deletionVector")]
     columns = [name for name in columns if name.partition(".")[2] in names]
-    if not stats:
+    if not with_stats:
         return columns
     if "stats" in names and not ("stats_parsed" in names and _is_all_null(part.footer, "add.stats")):
         columns.append("add.stats")

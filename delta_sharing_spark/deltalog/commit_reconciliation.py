@@ -133,11 +133,11 @@ class CommitTail:
             start += count
         return out
 
-    def adds(self, partition_columns: Collection[str], *, stats: bool) -> Iterator[AddBatch]:
+    def adds(self, partition_columns: Collection[str], *, with_stats: bool) -> Iterator[AddBatch]:
         """The adds that are alive, in batches."""
         for part in self._parts:
             if len(part.adds):
-                texts = part.stats.unpack() if stats else None
+                texts = part.stats.unpack() if with_stats else None
                 batch = from_struct(_with_paths(part), self._root, partition_columns, stats=texts)
                 kept = batch if part.alive is None else batch.filter(part.alive)
                 if kept.num_rows:

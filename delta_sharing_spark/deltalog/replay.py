@@ -76,11 +76,11 @@ class Snapshot:
             self._timestamp = times.time(self.version)
         return self._timestamp
 
-    def adds(self, *, stats: bool = True, stats_columns: Collection[str] | None = None) -> Iterator[AddBatch]:
+    def adds(self, *, with_stats: bool = True, stats_columns: Collection[str] | None = None) -> Iterator[AddBatch]:
         """The live files in batches, read from the checkpoint as they are asked for; may be called again.
 
         Args:
-            stats: Whether to read statistics (``AddBatch.num_records`` needs them).
+            with_stats: Whether to read statistics (``AddBatch.num_records`` needs them).
             stats_columns: Physical names of the top-level columns whose statistics are read, where the log keeps
                 them in columns; None for all.
 
@@ -88,23 +88,16 @@ class Snapshot:
             LogError: A checkpoint part or a sidecar that is missing or corrupt.
         """
         names = tuple(self.metadata.physical_partition_columns(self.mapping, self.table).values())
-        yield from self._tail.adds(names, stats=stats)
+        yield from self._tail.adds(names, with_stats=with_stats)
         if self._checkpoint is not None:
-            for batch in self._checkpoint.adds(names, stats=stats, stats_columns=stats_columns):
+            for batch in self._checkpoint.adds(names, with_stats=with_stats, stats_columns=stats_columns):
                 kept = self._tail.without_superseded(batch)
                 if kept.num_rows:
                     yield kept
 
-    def tasks(
-        self, *, stats: bool = True, stats_columns: Collection[str] | None = None, keep_stats: bool = False
-    ) -> Iterator[FileTask]:
-        """A task for every live file.
-
-        Args:
-            stats, stats_columns: As in :meth:`adds`; without statistics ``FileTask.rows`` is None.
-            keep_stats: Whether tasks carry their statistics.
-        """
-        for batch in self.adds(stats=stats, stats_columns=stats_columns):
+    def tasks(self, *, keep_stats: bool = False) -> Iterator[FileTask]:
+        """A task for every live file; with ``keep_stats`` it carries its statistics."""
+        for batch in self.adds():
             yield from batch.tasks(keep_stats=keep_stats)
 
 

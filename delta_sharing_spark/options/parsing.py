@@ -35,13 +35,13 @@ _JVM_ONLY = {
 
 
 def parse_options(
-    written: Mapping[str, str], *, streaming: bool | None = False, loaded_at: int | None = None
+    written: Mapping[str, str], *, is_stream: bool | None = False, loaded_at: int | None = None
 ) -> ReadOptions:
     """The options of one load, from what the user wrote.
 
     Args:
         written: The text of each option by its name, in any case.
-        streaming: Whether they belong to ``readStream``; None where that is not known yet (Spark asks for the schema
+        is_stream: Whether they belong to ``readStream``; None where that is not known yet (Spark asks for the schema
             of both in the same way), which leaves the checks that depend on it to a later call.
         loaded_at: When the table was loaded, in microseconds since the epoch; None means now.
 
@@ -66,9 +66,9 @@ def parse_options(
     parsed = {o.attribute: o.parse(o.name, texts[o.attribute], zone) for o in OPTIONS if o.attribute in texts}
     _check_versions(parsed)
     _check_gateway(parsed)
-    if streaming is not None:
-        _check_scope(parsed, streaming)
-    moment = None if streaming else loaded_at or time.time_ns() // 1000
+    if is_stream is not None:
+        _check_scope(parsed, is_stream)
+    moment = None if is_stream else loaded_at or time.time_ns() // 1000
     return ReadOptions(**parsed, loaded_at=moment)
 
 
@@ -152,7 +152,7 @@ def _name(attribute: str) -> str:
 
 
 def check_batch(options: ReadOptions) -> None:
-    """Make the checks that ``parse_options`` leaves out with ``streaming=None``, for a load that turns out to be a batch.
+    """Make the checks that ``parse_options`` leaves out with ``is_stream=None``, for a load that turns out to be a batch.
 
     Raises:
         OptionError: As ``parse_options``.
@@ -161,8 +161,8 @@ def check_batch(options: ReadOptions) -> None:
     _check_scope({name: value for name, value in parsed.items() if value != _DEFAULTS[name]}, False)
 
 
-def _check_scope(parsed: Mapping[str, Any], streaming: bool) -> None:
-    if streaming:
+def _check_scope(parsed: Mapping[str, Any], is_stream: bool) -> None:
+    if is_stream:
         if {"version_as_of", "timestamp_as_of"} & parsed.keys():
             raise OptionError(
                 "Cannot time travel streams. Use startingVersion or startingTimestamp", option="versionAsOf"

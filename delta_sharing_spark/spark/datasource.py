@@ -45,7 +45,7 @@ class DeltaSharingDataSource(DataSource):
         from delta_sharing_spark.options import parse_options
         from delta_sharing_spark.schema.spark import spark_schema_json
 
-        self._scan = resolve(parse_options(self.options, streaming=None, loaded_at=self._loaded_at))
+        self._scan = resolve(parse_options(self.options, is_stream=None, loaded_at=self._loaded_at))
         return StructType.fromJson(spark_schema_json(self._scan.output))
 
     @entrance

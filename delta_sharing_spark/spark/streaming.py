@@ -108,7 +108,7 @@ class _StreamReader(DataSourceStreamReader):
             from delta_sharing_spark.options import parse_options
             from delta_sharing_spark.schema.types import Struct, parse_type
 
-            opener = TableOpener(negotiated_table(parse_options(self._options, streaming=True)))
+            opener = TableOpener(negotiated_table(parse_options(self._options, is_stream=True)))
             scan = resolve_opened(opener)
             schema = parse_type(self._schema.jsonValue(), str(scan.table), "")
             assert isinstance(schema, Struct)

@@ -52,7 +52,7 @@ COUNTED = {
 }
 
 
-def found() -> dict[str, Path]:
+def golden_tables() -> dict[str, Path]:
     """Every directory with a Delta log or one called ``delta``, by its name below the golden directory."""
     if not GOLDEN.is_dir():
         return {}
@@ -63,7 +63,7 @@ def found() -> dict[str, Path]:
     return {name.removesuffix("/delta"): path for name, path in sorted(tables.items())}
 
 
-TABLES = found()
+TABLES = golden_tables()
 ANSWERED = [name for name in TABLES if (GOLDEN / name / "expected").is_dir()]
 
 

@@ -25,7 +25,7 @@ def utc(*parts: int) -> datetime:
 
 
 def parsed(streaming: bool | None = False, **options: str) -> ReadOptions:
-    return parse_options({**PATH, **options}, streaming=streaming)
+    return parse_options({**PATH, **options}, is_stream=streaming)
 
 
 @pytest.mark.parametrize(
@@ -242,4 +242,4 @@ def test_options_pickle() -> None:
 @given(st.dictionaries(st.sampled_from([o.name for o in OPTIONS]), st.text(max_size=12), max_size=4), st.booleans())
 def test_any_text_is_parsed_or_refused_by_an_error_of_ours(options: dict[str, str], streaming: bool) -> None:
     with contextlib.suppress(DeltaSharingError):
-        parse_options({**PATH, **options}, streaming=streaming)
+        parse_options({**PATH, **options}, is_stream=streaming)

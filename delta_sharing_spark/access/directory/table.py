@@ -102,7 +102,7 @@ class DirectoryTable(OpenTable):
 
         snapshot = self._directory.snapshot(version=scan.version)
         batches, listed = [], 0
-        for batch in snapshot.adds(stats=True, stats_columns=pruner.stats_columns):
+        for batch in snapshot.adds(with_stats=True, stats_columns=pruner.stats_columns):
             listed += batch.num_rows
             kept = pruner.remaining_rows(batch)
             if kept.num_rows:

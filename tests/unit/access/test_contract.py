@@ -106,10 +106,10 @@ def _parquet(rows: list[int]) -> bytes:
     return data.getvalue()
 
 
-def _opener(table: OpenTable, *, streaming: bool = False, **options: str) -> TableOpener:
+def _opener(table: OpenTable, *, is_stream: bool = False, **options: str) -> TableOpener:
     negotiated = replace(
         falling_back(lambda: None).negotiated,
-        options=parse_options({"path": "share.schema.table", **options}, streaming=streaming),
+        options=parse_options({"path": "share.schema.table", **options}, is_stream=is_stream),
         decision=Decision(table.mode, "it is at hand"),
     )
     return TableOpener(negotiated, {table.mode: lambda _: table})
@@ -151,7 +151,7 @@ def test_a_change_feed(table: MemoryTable) -> None:
 
 
 def test_a_stream(table: MemoryTable) -> None:
-    opener = _opener(table, streaming=True, pollInterval="1s", where="id <> 2", maxFilesPerTrigger="2")
+    opener = _opener(table, is_stream=True, pollInterval="1s", where="id <> 2", maxFilesPerTrigger="2")
     planner = open_stream(opener, resolve_opened(opener))
     position = planner.first()
     batches = []

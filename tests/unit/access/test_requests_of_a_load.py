@@ -113,7 +113,7 @@ def test_a_stream_lists_anew_for_each_poll_and_fetches_no_commit_twice(
     client: SharingClient, storage: ObjectServer, feed: bool
 ) -> None:
     options: dict[str, Any] = {"startingVersion": "12", "readChangeFeed": str(feed).lower(), "pollInterval": "1ms"}
-    parsed = parse_options(client.load_options("s.d.t", options), streaming=True)  # type: ignore[arg-type]
+    parsed = parse_options(client.load_options("s.d.t", options), is_stream=True)  # type: ignore[arg-type]
     opener = TableOpener(negotiated_table(parsed, client.profile))
     planner = open_stream(opener, resolve_opened(opener))
     planner.pin_newest()

@@ -272,7 +272,7 @@ def test_the_reader_is_the_gate_where_the_server_is_none(
     read: Callable[[], Any] = client.table("s.d.told").changes(0).to_arrow
     if stream is not None:
         options = {"startingVersion": "0", "readChangeFeed": str(stream == "readChangeFeed"), **WAYS["url-delta"]}
-        parsed = parse_options({"path": "s.d.told", **options}, streaming=True)
+        parsed = parse_options({"path": "s.d.told", **options}, is_stream=True)
         opener = TableOpener(negotiated_table(parsed, client.profile))
         read = partial(opener.table().versions, resolve_opened(opener), 0, 4)
     with pytest.raises(UnsupportedFeatureError, match="shiny"):

@@ -302,7 +302,7 @@ def test_versions_that_are_not_shared(
 def test_a_stream_starts_at_a_moment_or_says_why_not(server: SharingServer, way: str) -> None:
     def start(name: str, seconds: float) -> int:
         options = {"path": f"s.d.{name}", "startingTimestamp": option_text(moment(seconds)), **WAYS[way]}
-        parsed = parse_options(options, streaming=True)
+        parsed = parse_options(options, is_stream=True)
         opener = TableOpener(negotiated_table(parsed, SharingClient(server.profile()).profile))
         assert parsed.starting_timestamp is not None
         return opener.table().version_at_or_after(parsed.starting_timestamp)

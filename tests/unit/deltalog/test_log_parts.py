@@ -176,7 +176,7 @@ def test_a_checkpoint_with_statistics_in_columns_only(json_too):
     assert (a.rows, json.loads(a.stats), b.rows, b.stats) == (4, tree, None, None)
     (batch,) = [x for x in snapshot.adds(stats_columns=["id"]) if x.paths[0].as_py() == "a"] or [None]
     assert json.loads(batch.stats_texts([0])[0]) == {"numRecords": 4, "minValues": {"id": 1}, "nullCount": {"id": 0}}
-    assert next(iter(snapshot.adds(stats=False))).num_records()[0].as_py() is None
+    assert next(iter(snapshot.adds(with_stats=False))).num_records()[0].as_py() is None
 
 
 @pytest.mark.parametrize(

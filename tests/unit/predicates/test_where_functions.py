@@ -60,10 +60,10 @@ def test_moments_and_days_are_those_of_the_session_zone() -> None:
 
 def test_moments_are_pinned_when_the_table_is_loaded_and_refused_in_streams() -> None:
     given = {"path": "p#a.b.c", "where": "d = current_date()"}
-    first = parse_options(given, streaming=None, loaded_at=NOW)
+    first = parse_options(given, is_stream=None, loaded_at=NOW)
     assert pickle.loads(pickle.dumps(first)).loaded_at == NOW
     assert parse_options(given).loaded_at is not None
-    assert parse_options(given, streaming=True, loaded_at=NOW).loaded_at is None
+    assert parse_options(given, is_stream=True, loaded_at=NOW).loaded_at is None
     for text in ("d = current_date", "ts > now()", "ntz < localtimestamp()", "d > curdate() - 1"):
         with pytest.raises(PredicateError, match="stream"):
             parse_where(text, TABLE)

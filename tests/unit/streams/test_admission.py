@@ -72,7 +72,7 @@ _ACCESS: Any = SimpleNamespace(outlasts_planning=lambda task: True)
 
 
 def _planner(source: FakeTable, clock: Any = None, **options: str) -> StreamPlanner:
-    parsed = parse_options({"path": "p#s.d.t", "pollInterval": "10s", **options}, streaming=True)
+    parsed = parse_options({"path": "p#s.d.t", "pollInterval": "10s", **options}, is_stream=True)
     scan: Any = SimpleNamespace(
         options=parsed, table="s.d.t", profile=SimpleNamespace(endpoint="http://127.0.0.1"), prune=None, shape=_shape()
     )

@@ -36,8 +36,8 @@ def numbered(first: int, count: int = 1) -> Rows:
 @pytest.fixture
 def table(tmp_path: Path) -> DeltaTableBuilder:
     """Versions 1 and 2 add ids 0 to 5 in two files each."""
-    found = DeltaTableBuilder(tmp_path / "t", SCHEMA, properties=FEED)
-    return found.append(numbered(0, 2), files=2).append(numbered(2, 2), files=2)
+    value = DeltaTableBuilder(tmp_path / "t", SCHEMA, properties=FEED)
+    return value.append(numbered(0, 2), files=2).append(numbered(2, 2), files=2)
 
 
 @pytest.fixture(params=[True, False], ids=["4.2", "4.1"])
@@ -54,13 +54,13 @@ class Restless:
         self._reader, self._table = reader, table
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._reader, name)
+        value = getattr(self._reader, name)
         if name.startswith("_"):
-            return found
+            return value
 
         def call(*args: Any) -> Any:
             self._table.append(numbered(self._table.version * 2, 2), files=2)
-            return found(*args)
+            return value(*args)
 
         return call
 
@@ -226,8 +226,8 @@ def test_rewrites_that_change_no_row_are_no_rows(
             {k: {**v, "dataChange": True} if "dataChange" in v else v for k, v in a.items()} for a in commit.actions
         ]
         told = iter([a for a in commit.actions if "add" in a or "remove" in a])
-        found = real(replace(commit, actions=bare), shared, is_feed=is_feed)
-        return [replace(file, body={**file.body, **next(iter(next(told).values()))}) for file in found]
+        value = real(replace(commit, actions=bare), shared, is_feed=is_feed)
+        return [replace(file, body={**file.body, **next(iter(next(told).values()))}) for file in value]
 
     monkeypatch.setattr(queries, "_files", every)
     table.optimize().append(numbered(4))

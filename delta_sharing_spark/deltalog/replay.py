@@ -105,35 +105,25 @@ def load_snapshot(
     store: LogStore,
     *,
     version: int | None = None,
-    timestamp_ms: int | None = None,
     table: str = "the table",
     gate: bool = True,
 ) -> Snapshot:
-    """Load a version of a table: the newest, ``version``, or the last at or before ``timestamp_ms``.
+    """Load a version of a table.
 
     Args:
         store: The table's storage.
-        version: The version.
-        timestamp_ms: Milliseconds since the epoch; not together with ``version``.
+        version: The version; None means the newest.
         table: How errors name the table.
         gate: Whether a protocol that asks for more than this reader does is refused; the embedded server passes any on.
 
     Raises:
         LogError: No log, a hole, or a corrupt or missing file, by its name.
-        VersionError: The version or timestamp is not in the log.
+        VersionError: The version is not in the log.
         UnsupportedFeatureError: The table asks for more than this reader does.
         CredentialError: The storage refuses to read the log.
     """
-    if version is not None and timestamp_ms is not None:
-        raise VersionError(f"a version and a timestamp of {table} were both asked for; give one of them")
     if version is not None and version < 0:
         raise VersionError(f"version {version} of {table} cannot exist; versions start at 0")
-    if timestamp_ms is not None:
-        head = load_head(store, table=table, gate=gate)
-        times = CommitTimes(store, head.version, head.metadata, table)
-        version = times.at_or_before(timestamp_ms)
-        if version == head.version and timestamp_ms > times.time(version):
-            raise times.too_late(timestamp_ms)
     return _retry_once_if_vanished(store, version, table, lambda log, part, name: _load(log, part, name, gate))
 
 

@@ -25,14 +25,14 @@ class ThriftList:
     items: list[Any]
 
 
-def read_struct(data: bytes, start: int = 0, last_field: int | None = None) -> tuple[Struct, int]:
+def read_struct(data: bytes, last_field: int | None = None) -> tuple[Struct, int]:
     """Read a struct, up to its field ``last_field`` if that is given; returns it and the offset behind it.
 
     Raises:
         ValueError: The bytes are no such struct.
     """
     try:
-        return _struct(data, start, last_field)
+        return _struct(data, 0, last_field)
     except (IndexError, struct.error) as error:
         raise ValueError(f"the bytes end within a Thrift struct ({error})") from None
 

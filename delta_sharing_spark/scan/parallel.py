@@ -9,7 +9,6 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from delta_sharing_spark.scan.filter_rows import first_rows
 from delta_sharing_spark.scan.plan import Split
 from delta_sharing_spark.scan.split_reader import RunningReaders, read_split
 
@@ -74,7 +73,6 @@ class _Worker(threading.Thread):
 def read_splits(
     splits: Sequence[Split],
     workers: int,
-    limit: int | None = None,
     progress: Callable[[int], None] | None = None,
     check_cancelled: Callable[[], None] | None = None,
     ready: int = _READY,
@@ -84,7 +82,6 @@ def read_splits(
     Args:
         splits: From a plan.
         workers: How many splits are read at the same time.
-        limit: The maximum number of rows of all splits.
         progress: Called with the index of each split that is done.
         check_cancelled: Called twice a second while the consumer waits; what it raises ends the reads.
         ready: How many batches of a split are read ahead of the consumer.
@@ -92,16 +89,6 @@ def read_splits(
     Raises:
         As ``read_split``, for the first split that fails.
     """
-    return first_rows(_in_order(splits, workers, progress, check_cancelled, ready), limit)
-
-
-def _in_order(
-    splits: Sequence[Split],
-    workers: int,
-    progress: Callable[[int], None] | None,
-    check_cancelled: Callable[[], None] | None,
-    ready: int,
-) -> Generator[pa.RecordBatch, None, None]:
     stop, readers = threading.Event(), RunningReaders()
     over: queue.SimpleQueue[None] = queue.SimpleQueue()
 

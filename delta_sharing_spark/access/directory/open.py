@@ -60,8 +60,8 @@ class TableDirectory:
     driver: DirectoryAccess = field(repr=False)
     log: CachedLogStore = field(repr=False)
 
-    def snapshot(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Snapshot:
-        """A version of the table by its log, checked against what the sharing server said of it.
+    def snapshot(self, version: int | None = None) -> Snapshot:
+        """A version of the table, the newest by default, by its log, checked against what the sharing server said of it.
 
         Raises:
             LogError, VersionError, UnsupportedFeatureError: As ``load_snapshot``.
@@ -70,8 +70,8 @@ class TableDirectory:
         """
         from delta_sharing_spark.deltalog.replay import load_snapshot
 
-        snapshot = load_snapshot(self.log, version=version, timestamp_ms=timestamp_ms, table=self.table)
-        self._check(snapshot, is_newest=version is None and timestamp_ms is None)
+        snapshot = load_snapshot(self.log, version=version, table=self.table)
+        self._check(snapshot, is_newest=version is None)
         return snapshot
 
     def head_at(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Head:

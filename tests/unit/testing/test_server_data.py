@@ -96,9 +96,8 @@ def test_forged_urls(url: str, server: SharingServer, tmp_path: Path) -> None:
 )
 def test_expiry(server: SharingServer, url: str, tmp_path: Path, style: str, status: int, text: str) -> None:
     server.settings.expired_style = style  # type: ignore[assignment]
-    late = server.data_url(tmp_path / "data file", ttl=0.05)
-    assert get(late).status_code == 200
-    time.sleep(0.06)
+    late = server.data_url(tmp_path / "data file", ttl=0.01)
+    time.sleep(0.02)
     assert (get(late).status_code, text in get(late).text) == (status, True)
     assert get(url).status_code == 200
     server.expire_urls()

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import Budget
@@ -27,8 +28,10 @@ from delta_sharing_spark.storage.ranges import Range, cut
 _GROUP_BYTES = 48 << 20
 _PIECE, _PIECES = 4 << 20, 4
 _SENT = 1 << 20
+#: Row groups of a plan whose chunks are held.
+_GROUPS = 64
 #: Bytes after a chunk that are fetched with it, in case they are wanted too: so many more each time that they were.
-_NEAR, _NEARER = 256 << 10, 4
+_NEAR, _NEARER = 64 << 10, 4
 #: Files whose footers are fetched ahead, at least and at most.
 _FEWEST, _MOST = 2, 32
 
@@ -37,18 +40,33 @@ _FEWEST, _MOST = 2, 32
 class Doubt:
     """Yielded between bytes where the reader may have read all that it needs.
 
-    Wait so many ``seconds`` for it to say so after it has read what was sent; ``blindly`` where the system does not tell
-    whether it has.
+    Wait so many ``seconds`` for it to leave after it has read what was sent; ``blindly`` where the system does not tell
+    whether it has. Then send what it did.
     """
 
     seconds: float
     blindly: float
 
 
-#: Where nothing tells what the reader wants; where what it read before says that it has enough; after a taste of more.
-_UNKNOWN, _ENOUGH, _TASTED = Doubt(0.02, 0.05), Doubt(0.05, 0.3), Doubt(0.0, 0.3)
-#: Bytes that are sent to a reader that may have enough.
-_TASTE = 64 << 10
+class Reaction(NamedTuple):
+    """What a reader did in a doubt: whether it has left, and whether it has read all that it was sent."""
+
+    has_left: bool
+    has_read_all: bool
+
+
+_WAITS = Reaction(has_left=False, has_read_all=True)
+
+#: Where nothing tells what the reader wants; where what it read before says that it has enough; after a taste of more;
+#: where more is held, so that to send it costs little, but would teach that it was read.
+_UNKNOWN, _ENOUGH, _TASTED, _HELD = Doubt(0.02, 0.05), Doubt(0.05, 0.3), Doubt(0.0, 0.3), Doubt(0.002, 0.02)
+#: Bytes that are sent to a reader that may have enough: it leaves late where it decodes first what it has.
+_TASTE = 4 << 10
+#: Columns of a run after each of which the reader may have enough; beyond, it is asked more and more seldom.
+_ASKED_EACH = 4
+
+#: What an answer yields; it is sent the reader's reaction to a doubt.
+Pieces = Generator[memoryview | Doubt, Reaction | None, None]
 
 
 @dataclass(slots=True)
@@ -69,6 +87,33 @@ class _Group:
     def close(self) -> None:
         for buffer in self.buffers:
             buffer.close()
+
+
+@dataclass(slots=True)
+class _Run:
+    """The columns that one answer sends, of which the reader may want the first ones alone.
+
+    Attributes:
+        pending: Chunks sent that the reader may not have read, each with its visit.
+        is_begun: Whether a chunk was sent.
+        doubts: Doubts after which the reader went on.
+        unasked: Chunks since the latest of them.
+    """
+
+    pending: list[tuple[set[bytes], Chunk]] = field(default_factory=list)
+    is_begun: bool = False
+    doubts: int = 0
+    unasked: int = 0
+
+    @property
+    def assumed(self) -> set[bytes]:
+        """The columns of the pending chunks."""
+        return {chunk.column for _, chunk in self.pending}
+
+    def is_to_be_asked(self) -> bool:
+        """Whether a doubt is due where more is held."""
+        self.unasked += 1
+        return self.unasked >= 1 << max(0, self.doubts - _ASKED_EACH + 1)
 
 
 class PlanReader:
@@ -145,8 +190,8 @@ class PlanReader:
         with self._lock:
             self._shown.pop(number, None)
 
-    def read(self, number: int, offset: int) -> Iterator[memoryview | Doubt]:
-        """The file's bytes from ``offset`` to its end; the caller stops when the reader has enough.
+    def read(self, number: int, offset: int) -> Pieces:
+        """The file's bytes from ``offset`` to its end; it ends early where a doubt is answered.
 
         Raises:
             DeltaSharingError: The bytes cannot be read; NullInRequiredError for a chunk with a NULL in a NOT NULL column.
@@ -155,34 +200,40 @@ class PlanReader:
         layout = shown.layout
         if offset < 4:
             yield memoryview(b"PAR1")[offset:]
-            yield _ENOUGH
+            if ((yield _ENOUGH) or _WAITS).has_left:
+                return
             offset = 4
         if shown.whole is not None:
             yield from self._whole(number, shown, offset)
             offset = max(offset, layout.data_end)
-        near, in_doubt = _NEAR, False
+        near, is_in_doubt, run = _NEAR, False, _Run()
         while offset < layout.data_end:
             index = layout.chunk_from(offset)
             chunk = layout.chunks[index] if index < len(layout.chunks) else None
             if chunk is not None and chunk.range.start == offset and chunk.range.length:
                 start = offset
-                if in_doubt and chunk.null_in is None:
+                if is_in_doubt and chunk.null_in is None:
                     start = min(offset + _TASTE, chunk.range.end)
                     yield shown.read(offset, start)
-                    yield _TASTED
-                yield from self._chunk(number, shown, chunk, start, near)
+                    if ((yield _TASTED) or _WAITS).has_left:
+                        return
+                yield from self._chunk(number, shown, chunk, start, near, run)
                 offset = chunk.range.end
-                doubt = self._next(number, layout, chunk)
-                in_doubt = doubt is not None
-                if doubt is not None:
-                    yield doubt
-                    near *= _NEARER
+                doubt = self._next(number, layout, chunk, run)
+                is_in_doubt = doubt is not None and doubt is not _HELD
             else:
                 end = layout.data_end if chunk is None else min(layout.data_end, chunk.range.start)
                 end = min(end, offset + _SENT) if end > offset else min(layout.data_end, offset + _SENT)
                 yield shown.read(offset, end)
-                yield _UNKNOWN
-                offset = end
+                doubt, offset = _UNKNOWN, end
+            if doubt is not None:
+                reaction = (yield doubt) or _WAITS
+                if reaction.has_read_all:
+                    self._was_read(number, run.pending)
+                if reaction.has_left:
+                    return
+                run.pending, run.doubts, run.unasked = [], run.doubts + 1, 0
+                near *= _NEARER
         yield memoryview(layout.tail)[offset - layout.data_end :]
 
     def _whole(self, number: int, shown: ShownFile, offset: int) -> Iterator[memoryview]:
@@ -206,27 +257,39 @@ class PlanReader:
         )
 
     def _chunk(
-        self, number: int, shown: ShownFile, chunk: Chunk, start: int, near: int
-    ) -> Iterator[memoryview | Doubt]:
+        self, number: int, shown: ShownFile, chunk: Chunk, start: int, near: int, run: _Run
+    ) -> Iterator[memoryview]:
         """A chunk's bytes from ``start``."""
         if chunk.null_in is not None:
             raise self._null_in(number, chunk)
-        buffer = self._expect(number, shown, chunk, near)
+        buffer = self._expect(number, shown, chunk, near, run)
         if buffer is None:
             yield from self._windowed(shown, Range(start, chunk.range.end))
             return
         for piece in cut(Range(start, chunk.range.end), _SENT):  # none is left of a small chunk that was tasted whole
             yield buffer.read(piece.start, piece.length)
-        self._done(number, chunk)
+        if not any(sent is chunk for _, sent in run.pending):
+            self._done(number, chunk)
 
-    def _expect(self, number: int, shown: ShownFile, chunk: Chunk, near: int) -> BufferedRanges | None:
+    def _was_read(self, number: int, chunks: list[tuple[set[bytes], Chunk]]) -> None:
+        """Remember that the reader has read chunks."""
+        for visit, chunk in chunks:
+            with self._lock:
+                visit.add(chunk.column)
+            self._done(number, chunk)
+
+    def _expect(self, number: int, shown: ShownFile, chunk: Chunk, near: int, run: _Run) -> BufferedRanges | None:
         """The buffer of a chunk, fetched with the others that the query is likely to read; None if the chunk is too large."""
         key = (number, chunk.row_group)
         chunks = [c for c in shown.layout.chunks if c.row_group == chunk.row_group]
         with self._lock:
             visit = self._visits.enter(key, chunk.column)
-            likely, is_all = self._visits.likely(visit, chunk, chunks)
-            visit.add(chunk.column)
+            likely, is_all = self._visits.likely(visit, chunk, chunks, run.assumed)
+            if not run.is_begun or chunk.column in likely:
+                visit.add(chunk.column)
+            else:
+                run.pending.append((visit, chunk))
+            run.is_begun = True
             group = self._groups.get(key)
             buffer = None if group is None else group.find(chunk.range)
             if buffer is None:
@@ -236,7 +299,7 @@ class PlanReader:
                 self._fetch_ahead((number, key[1] + 1), shown, following)
             return buffer
 
-    def _next(self, number: int, layout: Layout, chunk: Chunk) -> Doubt | None:
+    def _next(self, number: int, layout: Layout, chunk: Chunk, run: _Run) -> Doubt | None:
         """The doubt to yield after a chunk; None to go on at once."""
         index = layout.chunk_from(chunk.range.end)
         after = layout.chunks[index] if index < len(layout.chunks) else None
@@ -245,10 +308,12 @@ class PlanReader:
         key = (number, chunk.row_group)
         chunks = [c for c in layout.chunks if c.row_group == chunk.row_group]
         with self._lock:
-            likely, is_all = self._visits.likely(self._visits.current(key), chunk, chunks)
-            group = self._groups.get(key)
-            if after.column in likely or (group is not None and group.find(after.range) is not None):
+            likely, is_all = self._visits.likely(self._visits.current(key), chunk, chunks, run.assumed)
+            if after.column in likely:
                 return None
+            group = self._groups.get(key)
+            if group is not None and group.find(after.range) is not None:
+                return _HELD if run.is_to_be_asked() else None
             return _ENOUGH if is_all else _UNKNOWN
 
     def _fetch_ahead(self, key: tuple[int, int], shown: ShownFile, chunks: list[Chunk]) -> None:
@@ -268,6 +333,8 @@ class PlanReader:
             group.unread.add(chunk.column)
         group.size += buffer.size
         self._groups.move_to_end(key)
+        while len(self._groups) > _GROUPS:
+            self._drop(next(iter(self._groups)))
         self._budget.add(self, key, buffer.size)
         return buffer
 

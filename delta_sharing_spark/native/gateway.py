@@ -13,13 +13,13 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Budget
-from delta_sharing_spark.native.fetching import Doubt, PlanReader
+from delta_sharing_spark.native.fetching import Doubt, Pieces, PlanReader, Reaction
 from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.webhdfs import Request
@@ -247,49 +247,64 @@ class Gateway:
         if number is None:
             connection.sendall(webhdfs.not_found(path))
             return True
-        length = reader.shown(number).layout.length
+        layout = reader.shown(number).layout
+        length = layout.length
         if offset >= length:
             connection.sendall(webhdfs.answer(200, b""))
             return True
         pieces = reader.read(number, offset)
         first = next(pieces)  # an error has to come before the head
         assert isinstance(first, memoryview)
-        start = webhdfs.head(200, length - offset)
+        # Java reads up to 512 KiB of what a stream has left when it is closed, to keep its connection: nobody wants those.
+        is_last = offset < layout.data_end
+        start = webhdfs.head(200, length - offset, is_last=is_last)
         connection.sendall(b"".join((start, first)) if len(first) < 65536 else start)
         if len(first) >= 65536:
             connection.sendall(first)
         try:
-            return _send_rest(connection, pieces)
+            return _send_rest(connection, pieces) and not is_last
         except DeltaSharingError as error:
             # A client that wants more reads on from where the bytes ended, and is told the cause then.
             _log.info("an answer of %s broke off: %s", reader.plan.table, error)
             return False
 
 
-def _send_rest(connection: socket.socket, pieces: Iterator[memoryview | Doubt]) -> bool:
+def _send_rest(connection: socket.socket, pieces: Pieces) -> bool:
+    """Send an answer's bytes; whether all were sent."""
+    reaction: Reaction | None = None
     try:
-        for piece in pieces:
+        while True:
+            piece = pieces.send(reaction)
             if isinstance(piece, Doubt):
-                if _has_enough(connection, piece):
-                    return False
+                reaction = _reaction(connection, piece)
             else:
                 connection.sendall(piece)
-        return True
+                reaction = None
+    except StopIteration:
+        return reaction is None or not reaction.has_left
     finally:
-        close = getattr(pieces, "close", None)
-        if close is not None:
-            close()
+        pieces.close()
 
 
-def _has_enough(connection: socket.socket, doubt: Doubt) -> bool:
-    """Whether a reader closed its connection, or sent another request, before it read on."""
+def _reaction(connection: socket.socket, doubt: Doubt) -> Reaction:
+    """Wait for a reader to close its connection, or to read what it was sent and wait for more."""
     pause, patience = 0.001, time.monotonic() + _UNREAD
     # What the system tells of the other side may be wrong, and a reader may wait for more than it was given.
     while (unread := unread_by_peer(connection)) and time.monotonic() < patience:
         if select.select([connection], [], [], pause)[0]:
-            return True
+            return Reaction(True, not _is_reset(connection))
         pause = min(2 * pause, _LONGEST_PAUSE)
-    return bool(select.select([connection], [], [], doubt.blindly if unread is None else doubt.seconds)[0])
+    has_left = bool(select.select([connection], [], [], doubt.blindly if unread is None else doubt.seconds)[0])
+    return Reaction(has_left, not unread and not (has_left and _is_reset(connection)))
+
+
+def _is_reset(connection: socket.socket) -> bool:
+    """Whether a reader that has closed its connection had not read all that it was sent: the system resets it then."""
+    try:
+        connection.recv(1, socket.MSG_PEEK)
+    except ConnectionError:
+        return True
+    return False
 
 
 def _cause(error: DeltaSharingError) -> str:

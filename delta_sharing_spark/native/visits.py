@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict, deque
+from collections.abc import Set
 
 from delta_sharing_spark.native.layout import Chunk
 
@@ -34,14 +35,16 @@ class Visits:
         """The latest visit of a row group; empty where there is none."""
         return self._of.get(key, set())
 
-    def likely(self, visit: set[bytes], chunk: Chunk, chunks: list[Chunk]) -> tuple[set[bytes], bool]:
+    def likely(
+        self, visit: set[bytes], chunk: Chunk, chunks: list[Chunk], assumed: Set[bytes] = frozenset()
+    ) -> tuple[set[bytes], bool]:
         """The columns that a visit is expected to read, and whether others are unlikely.
 
-        That is what the latest visit read that is over and came to this chunk the same way. Tasks work at the same time:
+        ``assumed`` are columns that it has been sent, and may have read. What is expected is what the latest visit read that is over and came to this chunk the same way. Tasks work at the same time:
         a visit is over when so many began after it.
         """
         before = {c.column for c in chunks if c.range.start < chunk.range.start}
-        now = (visit - {chunk.column}) & before
+        now = ((visit | assumed) - {chunk.column}) & before
         largest: set[bytes] = set()
         for place, other in enumerate(reversed(self._visits)):
             if other is not visit and chunk.column in other and other & before == now:

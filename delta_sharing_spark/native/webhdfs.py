@@ -37,9 +37,10 @@ def answer(status: int, body: bytes) -> bytes:
     return head(status, len(body)) + body
 
 
-def head(status: int, length: int) -> bytes:
-    """The head of an answer of ``length`` bytes."""
-    return f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Length: {length}\r\n\r\n".encode()
+def head(status: int, length: int, *, is_last: bool = False) -> bytes:
+    """The head of an answer of ``length`` bytes; ``is_last`` where no other answer comes on its connection."""
+    close = "Connection: close\r\n" if is_last else ""
+    return f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Length: {length}\r\n{close}\r\n".encode()
 
 
 def json_answer(tree: dict[str, Any]) -> bytes:

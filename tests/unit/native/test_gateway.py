@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -178,12 +179,17 @@ def test_a_run_of_columns_costs_one_request_once_it_is_known(path: Path, monkeyp
             for number in (0, 1):
                 reader.shown(number)
                 server.reset_metrics()
-                came: list[object] = []
-                for piece in reader.read(number, first[0].start):
-                    came.append(piece)
-                    if sum(len(p) for p in came if isinstance(p, memoryview)) >= length:
-                        break
-                doubts.append(sum(isinstance(piece, fetching.Doubt) for piece in came))
+                sent = asked = 0
+                answer, reaction = reader.read(number, first[0].start), None
+                with suppress(StopIteration):
+                    while True:
+                        piece = answer.send(reaction)
+                        is_doubt = isinstance(piece, fetching.Doubt)
+                        asked += is_doubt and sent < length
+                        sent += 0 if isinstance(piece, fetching.Doubt) else len(piece)
+                        reaction = fetching.Reaction(sent >= length, True) if is_doubt else None
+                assert sent == length
+                doubts.append(asked)
                 expected.append(server.count("data"))
             assert doubts[1] == 0 < doubts[0]
             assert expected[1] <= 2, "the run, and ahead the next row group's"
@@ -215,6 +221,7 @@ def test_the_second_row_group_is_fetched_before_it_is_asked_for(path: Path, monk
 def test_a_reader_in_doubt_that_wants_all_gets_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A column chunk of less than a taste is sent with it, and nothing is left of the chunk."""
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
+    monkeypatch.setattr(fetching, "_TASTE", 64 << 10)
     with SharingServer({"s.d.t": path}) as server:
         running = Gateway()
         running.add(plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved()), lambda: False)
@@ -228,3 +235,21 @@ def test_a_reader_in_doubt_that_wants_all_gets_all(path: Path, monkeypatch: pyte
             assert b"".join(piece for piece in came if isinstance(piece, memoryview))[: layout.data_end] in stored
         finally:
             running.close()
+
+
+def test_columns_that_nobody_reads_are_fetched_once_at_most(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was fetched or even sent beside the columns of a query is not taken for read by it."""
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
+    monkeypatch.setattr("delta_sharing_spark.native.visits._AT_ONCE", 1)
+    with SharingServer({"s.d.t": path}) as server:
+        scan = SharingClient(server.profile()).table("s.d.t").scan()
+        with served(scan) as (_, _, address):
+            (file, _), (other, _) = files_under(address)
+            for opened in (pq.ParquetFile(RemoteFile(f), pre_buffer=False) for f in (file, other)):
+                server.reset_metrics()
+                for group in (0, 1):
+                    opened.read_row_group(group, ["id", "c2"])
+            chunks = [opened.metadata.row_group(group).column(column) for group in (0, 1) for column in (0, 3)]
+            assert server.bytes_sent("data") <= sum(c.total_compressed_size for c in chunks) + 4 * fetching._TASTE

@@ -343,8 +343,8 @@ class Queries:
 
 
 def moment_of(version: int) -> str:
-    """A moment at which a version was the newest."""
-    return f"2024-05-0{version + 1} 12:00:00Z"
+    """A moment at which a version was the newest; of the last one its commit's, for later ones are refused."""
+    return f"2024-05-0{version + 1} {'00' if version == COMMITS else '12'}:00:00Z"
 
 
 def commit_time(version: int) -> int:

@@ -31,7 +31,12 @@ def answer(frame: Any) -> tuple[list[str], list[str]] | str:
     except PySparkException as error:
         return str(error.getCondition())
     except Exception as error:  # what Spark's JVM throws and PySpark has no class for
-        return f"{type(error).__name__}: {str(error)[:300]}"
+        return failure(error)
+
+
+def failure(error: Exception) -> str:
+    """An error's class and text, without the numbers of objects and expressions."""
+    return re.sub(r"\d+", "#", f"{type(error).__name__}: {str(error)[:300]}")
 
 
 @contextmanager
@@ -112,13 +117,15 @@ def test_drawn_queries_answer_as_over_whole_tables(
                 assert refused < 50 + 3 * count, "most drawn queries are no queries"
                 continue
             compared += 1
-            whole = answer(expected)
+            # A row group's statistics leave NaN out: by them Spark loses rows of `order > 7` from the Parquet tables.
+            with session(spark, {"spark.sql.parquet.filterPushdown": "false"}):
+                whole = answer(spark.sql(of_twins(drawn.text), drawn.args or None))
             text = drawn.text.replace("~", "shared_").replace("#", "odd.drawn_other").replace("@", "odd.drawn")
             for engine in ("python", "native"):
                 try:
                     answered = answer(client.sql(spark, text, drawn.args or None, engine=engine))
                 except Exception as error:
-                    answered = f"{type(error).__name__}: {str(error)[:300]}"
+                    answered = failure(error)
                 # A query that fails for some of the whole table's rows may succeed on those that it needs, never the reverse.
                 if whole != answered and not (isinstance(whole, str) and not isinstance(answered, str)):
                     wrong.append((engine, drawn, whole, answered))

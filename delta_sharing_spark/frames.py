@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -228,10 +227,7 @@ class _Objects:
 
     def _converted(self, values: pa.Array) -> npt.NDArray[np.object_]:
         import pyarrow as pa
-        import pyarrow.types as pt
 
-        if pt.is_decimal(values.type) and not self._options.get("zero_copy_only"):
-            return _decimals(values)
         table = pa.Table.from_arrays([values], schema=pa.schema([self._field]))
         objects: npt.NDArray[np.object_] = table.to_pandas(**self._options).iloc[:, 0].to_numpy()
         return objects
@@ -244,14 +240,3 @@ class _Objects:
         objects[:-1] = [known.setdefault(value, value) for value in encoded.dictionary.to_pylist()]
         objects[-1] = None
         return objects[encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)]
-
-
-def _decimals(values: pa.Array) -> npt.NDArray[np.object_]:
-    """Python's decimals, made of the texts that pyarrow uses: Python's constructor needs a third of pyarrow's time."""
-    import numpy as np
-    import pyarrow as pa
-
-    objects = np.empty(len(values), dtype=object)
-    texts = values.drop_null().cast(pa.string()).to_numpy(zero_copy_only=False)
-    objects[values.is_valid().to_numpy(zero_copy_only=False)] = list(map(Decimal, texts))
-    return objects

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient, load_as_pandas, load_table_changes_as_pandas, scan_share
 from delta_sharing_spark.errors import ConfigError, OptionError
@@ -125,22 +122,6 @@ def test_objects_are_shared_and_stay_the_same(distinct: int, null: bool) -> None
     pandas.testing.assert_frame_equal(
         to_pandas((nothing := pa.table({"d": decimals[:0]})).to_reader()), nothing.to_pandas()
     )
-
-
-@settings(max_examples=60)
-@given(st.data())
-def test_decimals_have_the_digits_that_pyarrow_gives_them(data: st.DataObject) -> None:
-    """Value and exponent, of any precision, scale and size, with NULLs among them."""
-    precision = data.draw(st.integers(1, 38))
-    scale = data.draw(st.integers(0, precision))
-    largest = 10**precision - 1
-    unscaled = data.draw(st.lists(st.none() | st.integers(-largest, largest), max_size=40))
-    numbers = [None if n is None else Decimal((n < 0, tuple(map(int, str(abs(n)))), -scale)) for n in unscaled]
-    table = pa.table({"d": pa.array(numbers, pa.decimal128(precision, scale))})
-    ours = to_pandas(table.to_reader(7))["d"].tolist()
-    assert [None if d is None else d.as_tuple() for d in ours] == [
-        None if d is None else d.as_tuple() for d in table.to_pandas()["d"].tolist()
-    ]
 
 
 def test_options_of_pyarrow_hold_for_every_batch() -> None:

@@ -124,7 +124,7 @@ def planned_frame(spark: SparkSession, plan: NativePlan, reach: Reach) -> DataFr
         frame = _rows(_relation(spark, plan, address), plan)
         if condition is not None:
             frame = frame.where(F.expr(condition))
-        frame = frame.select(*(_narrowed(f, plan) for f in plan.output.fields))
+        frame = _output(frame, plan)
         frame.schema  # noqa: B018 - Spark Connect looks at the files now, and a session that may not fails now
     except DeltaSharingError:
         gateway.release(plan)
@@ -169,6 +169,8 @@ def _rows(frame: DataFrame, plan: NativePlan) -> DataFrame:
     """The table's rows with all columns that the load needs: deleted rows left out, partition values filled in."""
     if plan.has_vectors:
         frame = frame.where(F.col(f"`{plan.deletion_column}`").isNull())
+    if plan.columns.names == plan.spec.full_schema.names:
+        return frame.drop(plan.deletion_column)  # each column that is named costs calls into the JVM
     partitioned = {f.name: place for place, f in enumerate(plan.partition_columns)}
     columns = []
     for field in plan.spec.full_schema.fields:
@@ -188,6 +190,15 @@ def _partition_value(field: Field, place: int, plan: NativePlan) -> Any:
         return F.expr(f"cast(null as {type_sql(field.type)})").alias(field.name, metadata=_metadata(field))
     value = F.expr(f"element_at(array({', '.join(values)}), `{plan.partition_column}` + 1)")
     return value.alias(field.name, metadata=_metadata(field))
+
+
+def _output(frame: DataFrame, plan: NativePlan) -> DataFrame:
+    """The columns of the load, with their metadata."""
+    loaded = {field.name: field.type for field in plan.spec.full_schema.fields}
+    output = {field.name: field.type for field in plan.output.fields}
+    if list(loaded.items()) == list(output.items()) and not any(_FIELD_ID in f.metadata for f in plan.output.fields):
+        return frame
+    return frame.select(*(_narrowed(field, plan) for field in plan.output.fields))
 
 
 def _narrowed(field: Field, plan: NativePlan) -> Any:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
+from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import first_rows, keep_rows
 from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
@@ -159,7 +160,20 @@ class _SplitReader:
             consumer.add(self)
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
-        """All rows, whatever the limit; batches may be empty."""
+        """All rows, whatever the limit; batches may be empty.
+
+        Raises:
+            DeltaSharingError: The rows cannot be read.
+            ReadCancelled: The reader was closed, perhaps by another thread in the middle of any line here.
+        """
+        try:
+            yield from self._read_all()
+        except Exception:
+            if self._is_closed:
+                raise ReadCancelled(f"{self._spec.table}: reading it was broken off") from None
+            raise
+
+    def _read_all(self) -> Generator[pa.RecordBatch, None, None]:
         self._fill()
         while self._fetching:
             opened, group = self._fetching[0]
@@ -174,9 +188,9 @@ class _SplitReader:
     def close(self) -> None:
         """Break off all fetches: threads end as soon as they notice, sockets in use are closed."""
         self._is_closed = True
-        for future in self._opening:
+        for future in list(self._opening):  # another thread may be adding to them
             future.cancel()
-        for _, group in self._fetching:
+        for _, group in list(self._fetching):
             group.close()
         self._fetching.clear()
         for source in list(self._sources.values()):

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +137,7 @@ def test_closed_at_a_renewal(server: BucketServer, slow: str, name: str) -> None
     reader = _SplitReader(split, split.access)
 
     def read() -> None:
-        with suppress(ReadCancelled, CancelledError):
+        with suppress(ReadCancelled):
             list(reader.batches())
 
     waiting = threading.Thread(target=read)
@@ -147,6 +147,27 @@ def test_closed_at_a_renewal(server: BucketServer, slow: str, name: str) -> None
     until(lambda: not ours())
     waiting.join(20)
     assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("file", [1, 2])
+def test_closed_as_the_next_file_is_submitted(server: BucketServer, monkeypatch: pytest.MonkeyPatch, file: int) -> None:
+    """The pool refuses it then; that is no error of the reader's."""
+    submitted = []
+
+    class ClosingPool(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
+            submitted.append(arguments)
+            if len(submitted) == file:
+                reader.close()
+            return super().submit(*arguments, **named)
+
+    split = planned(server, maxSplitBytes="1g")
+    monkeypatch.setattr(split_reader, "ThreadPoolExecutor", ClosingPool)
+    reader = _SplitReader(split, split.access)
+    with pytest.raises(ReadCancelled, match="broken off"):
+        list(reader.batches())
+    assert len(submitted) == file
+    until(lambda: not ours())
 
 
 def test_abandoned_and_collected_within_the_lock_of_its_own_pool(

@@ -266,14 +266,26 @@ def _parse_field(tree: Any, table: str, path: str, depth: int) -> Field:
             f"a field of {path or 'the schema'!r} of {table} lacks its name or type; ask the provider to check the schema"
         )
     name = tree["name"]
-    metadata = tree.get("metadata")
     column = f"{path}.{name}" if path else name
+    metadata = _parse_metadata(tree.get("metadata"), table, column)
     data_type = parse_type(tree["type"], table, column, depth)
     return Field(
         name,
         data_type,
         _flag(tree, "nullable", table, column) or data_type == _VOID,
-        metadata if isinstance(metadata, dict) else {},
+        metadata,
+    )
+
+
+def _parse_metadata(tree: Any, table: str, column: str) -> dict[str, Any]:
+    """A field's metadata: without its physical name a mapped column would be NULL in every row."""
+    metadata = {} if tree is None else tree
+    if isinstance(metadata, dict):
+        physical_name, number = metadata.get(COLUMN_MAPPING_NAME, ""), metadata.get(COLUMN_MAPPING_ID, 0)
+        if isinstance(physical_name, str) and type(number) is int:
+            return metadata
+    raise ResponseError(
+        f"column {column!r} of {table} has malformed metadata: {str(metadata)[:100]!r}; ask the provider to check the schema"
     )
 
 

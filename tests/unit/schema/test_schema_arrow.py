@@ -152,7 +152,9 @@ def test_types_we_cannot_read_are_refused_by_name_and_column(name: str) -> None:
     ["", "[", "null", '"long"', "{}", '{"type": "struct"}', '{"type": "struct", "fields": [1]}', '{"type":"struct","fields":[{"name":"a"}]}',
      '{"type":"struct","fields":[{"name":"a","type":7}]}', '{"type":"struct","fields":[{"name":"a","type":{"type":"array"}}]}',
      '{"type":"struct","fields":[{"name":1,"type":"long"}]}', '{"type":"struct","fields":[{"name":"a","type":"long","nullable":"no"}]}',
-     '{"type":"struct","fields":[{"name":"\\ud800","type":"long"}]}'],
+     '{"type":"struct","fields":[{"name":"\\ud800","type":"long"}]}', '{"type":"struct","fields":[{"name":"a","type":"long","metadata":"x"}]}',
+     '{"type":"struct","fields":[{"name":"a","type":"long","metadata":{"delta.columnMapping.physicalName":7}}]}',
+     '{"type":"struct","fields":[{"name":"a","type":"long","metadata":{"delta.columnMapping.id":"1"}}]}'],
 )  # fmt: skip
 def test_malformed_schemas_are_one_clear_error(text: str) -> None:
     with pytest.raises(ResponseError, match="t"):

@@ -191,7 +191,7 @@ class PlanReader:
             self._shown.pop(number, None)
 
     def read(self, number: int, offset: int) -> Pieces:
-        """The file's bytes from ``offset`` to its end; it ends early where a doubt is answered.
+        """The file's bytes from ``offset`` to its end, or until the reaction to a doubt is that the reader has left.
 
         Raises:
             DeltaSharingError: The bytes cannot be read; NullInRequiredError for a chunk with a NULL in a NOT NULL column.

@@ -17,14 +17,15 @@ from loopback import Answer, Request, answering
 class ObjectServer:
     """``files`` maps ``bucket/key`` to bytes. ``listing=False`` plays a policy of GetObject alone.
 
-    Requests with ``hangs`` in their path or query are never answered.
+    Requests with ``hangs`` in their path or query are never answered. ``failures`` are the statuses of the next answers,
+    or a status with the seconds of its Retry-After.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
     accepted: set[str] | None = None
     refused_prefixes: tuple[str, ...] = ()
     listing: bool = True
-    failures: list[int] = field(default_factory=list)
+    failures: list[int | tuple[int, int]] = field(default_factory=list)
     hangs: str | None = None
     ended: threading.Event = field(default_factory=threading.Event)
     seen: list[Request] = field(default_factory=list)
@@ -34,7 +35,9 @@ class ObjectServer:
         parts = urlsplit(request.path)
         path, query = unquote(parts.path).lstrip("/"), parse_qs(parts.query)
         if self.failures:
-            return _error(self.failures.pop(0), "InternalError")
+            failure = self.failures.pop(0)
+            status, seconds = failure if isinstance(failure, tuple) else (failure, None)
+            return _error(status, "InternalError", seconds)
         key = re.search(r"Credential=([^/]+)/", request.headers.get("authorization", ""))
         if self.accepted is not None and (key is None or key[1] not in self.accepted):
             return _error(400, "ExpiredToken")
@@ -66,9 +69,10 @@ class ObjectServer:
         return 200, {"Content-Type": "application/xml"}, body.encode()
 
 
-def _error(status: int, code: str) -> Answer:
+def _error(status: int, code: str, retry_after: int | None = None) -> Answer:
+    headers = {"Content-Type": "application/xml"} | ({} if retry_after is None else {"Retry-After": str(retry_after)})
     body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code} sig=secret-in-text</Message></Error>"
-    return status, {"Content-Type": "application/xml"}, body.encode()
+    return status, headers, body.encode()
 
 
 @contextmanager

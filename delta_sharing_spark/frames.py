@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Rows whose values are counted to see whether a column repeats them.
 _SAMPLE = 20_000
+#: Decimals with so many digits are integers of 64 bits.
+_MOST_DIGITS = 18
 
 
 class RowSource(ABC):
@@ -202,32 +205,42 @@ class _Objects:
     """The values of one column as Python objects, added batch by batch."""
 
     def __init__(self, field: pa.Field, options: Mapping[str, Any]) -> None:
+        import numpy as np
         import pyarrow.types as pt
 
         self._field, self._options = field, options
         #: One object for equal values; None where a column's first rows show that it seldom repeats them.
         self._known: dict[Any, Any] | None = {} if pt.is_decimal(field.type) or pt.is_date32(field.type) else None
-        self._chunks: list[npt.NDArray[np.object_]] = []
+        self._values: npt.NDArray[np.object_] = np.empty(0, dtype=object)
+        self._count = 0
 
     def add(self, values: pa.Array) -> None:
         """Convert the values of the next batch."""
         if (
-            not self._chunks
+            not self._count
             and self._known is not None
             and len(values.slice(0, _SAMPLE).unique()) * 2 > min(len(values), _SAMPLE)
         ):
             self._known = None
-        self._chunks.append(self._converted(values) if self._known is None else self._looked_up(values, self._known))
+        objects = self._converted(values) if self._known is None else self._looked_up(values, self._known)
+        end = self._count + len(objects)
+        if end > len(self._values):
+            # In place: to copy pointers would touch every object once more.
+            self._values.resize(max(end, 2 * len(self._values)), refcheck=False)
+        self._values[self._count : end] = objects
+        self._count = end
 
     def values(self) -> npt.NDArray[np.object_]:
         """All values."""
-        import numpy as np
-
-        return np.concatenate(self._chunks) if self._chunks else np.empty(0, dtype=object)
+        self._values.resize(self._count, refcheck=False)
+        return self._values
 
     def _converted(self, values: pa.Array) -> npt.NDArray[np.object_]:
         import pyarrow as pa
+        import pyarrow.types as pt
 
+        if pt.is_decimal128(values.type) and values.type.precision <= _MOST_DIGITS and values.type.scale >= 0:
+            return _decimals(values)
         table = pa.Table.from_arrays([values], schema=pa.schema([self._field]))
         objects: npt.NDArray[np.object_] = table.to_pandas(**self._options).iloc[:, 0].to_numpy()
         return objects
@@ -240,3 +253,21 @@ class _Objects:
         objects[:-1] = [known.setdefault(value, value) for value in encoded.dictionary.to_pylist()]
         objects[-1] = None
         return objects[encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)]
+
+
+def _decimals(values: pa.Array) -> npt.NDArray[np.object_]:
+    """Decimals of up to 18 digits, each an integer times its unit: half the time of Arrow, which goes by text."""
+    import numpy as np
+    import pyarrow as pa
+
+    # The same bytes read as integers of 128 bits.
+    whole = pa.decimal128(_MOST_DIGITS, 0)
+    integers = pa.Array.from_buffers(whole, len(values), values.buffers(), values.null_count, values.offset)
+    numbers = integers.cast(pa.int64()).fill_null(0).to_numpy().tolist()
+    # A user's own context, which may round, is not asked.
+    with decimal.localcontext(decimal.Context(prec=_MOST_DIGITS)):
+        times_unit = decimal.Decimal((0, (1,), -values.type.scale)).__mul__
+        objects = np.fromiter(map(times_unit, numbers), dtype=object, count=len(numbers))
+    if values.null_count:
+        objects[values.is_null().to_numpy(zero_copy_only=False)] = None
+    return objects

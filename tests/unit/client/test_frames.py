@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient, load_as_pandas, load_table_changes_as_pandas, scan_share
 from delta_sharing_spark.errors import ConfigError, OptionError
@@ -190,3 +193,26 @@ def test_keywords_of_the_reference_client(server: SharingServer, tmp_path: objec
     assert "responseformat=parquet" in str(server.requests[0].headers).lower()
     assert len(load_table_changes_as_pandas(f"{profile}#demo.city.bicycles", 1, use_delta_format=True)) == 20
     assert scan_share(url, where="trip < 5").select("trip").collect().height == 5
+
+
+@given(
+    st.integers(1, 38).flatmap(
+        lambda digits: st.tuples(
+            st.just(digits),
+            st.integers(0, digits),
+            st.lists(st.none() | st.integers(-(10**digits) + 1, 10**digits - 1), min_size=3),
+        )
+    )
+)
+def test_decimals_are_arrows_to_the_last_zero(drawn: tuple[int, int, list[int | None]]) -> None:
+    """Sign, digits and exponent are compared, for 1.5 equals 1.50; a user's context that rounds and refuses changes none."""
+    precision, scale, numbers = drawn
+    with decimal.localcontext(decimal.Context(prec=100)):
+        values = [None if n is None else decimal.Decimal(n).scaleb(-scale) for n in numbers]
+    column = pa.array(values, pa.decimal128(precision, scale))
+    table = pa.table({"d": pa.chunked_array([column.slice(1), column])})
+    with decimal.localcontext(decimal.Context(prec=2, traps=[decimal.Inexact])):
+        frame = to_pandas(table.to_reader())
+    assert [value and value.as_tuple() for value in frame["d"]] == [
+        value and value.as_tuple() for value in [*values[1:], *values]
+    ]

@@ -84,11 +84,13 @@ def native_frames(
     query_frames = []
     try:
         for place, scan in enumerate(scans if why is None else ()):
-            plan, condition = _planned(scan, place, conditions)
-            key = repr((str(scan.table), sorted(scan.options.items()))), condition
-            if key not in frames:
-                frames[key] = planned_frame(spark, plan, reach)
-            query_frames.append(frames[key])
+            load = repr((str(scan.table), sorted(scan.options.items())))
+            frame = frames.get((load, None))
+            if frame is None:
+                plan, condition = _planned(scan, place, conditions)
+                frame = frames.get((load, condition)) or planned_frame(spark, plan, reach)
+                frames[load, condition] = frame
+            query_frames.append(frame)
     except StepAsideError as reason:
         why = f"{scan.table}: {reason}"
     if why is not None:

@@ -25,6 +25,7 @@ from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError, plan_native
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.spark.statement import is_connect
 from delta_sharing_spark.table_scan import Scan
 
 _log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class Reach:
 def reach_of(spark: SparkSession) -> Reach:
     """What a session's executors can reach."""
     context = SparkContext._active_spark_context
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         if context is None or context._jsc is None or "SPARK_LOCAL_REMOTE" not in os.environ:
             return Reach(None, "the Spark Connect server is another process, which does not reach this one's loopback")
     else:
@@ -125,7 +126,8 @@ def planned_frame(spark: SparkSession, plan: NativePlan, reach: Reach) -> DataFr
         if condition is not None:
             frame = frame.where(F.expr(condition))
         frame = _output(frame, plan)
-        frame.schema  # noqa: B018 - Spark Connect looks at the files now, and a session that may not fails now
+        if is_connect(spark):
+            frame.schema  # noqa: B018 - it looks at the files now, and a session that may not fails now
     except DeltaSharingError:
         gateway.release(plan)
         raise
@@ -147,7 +149,8 @@ def release(plan: NativePlan) -> None:
 
 def _relation(spark: SparkSession, plan: NativePlan, address: str) -> DataFrame:
     schema = StructType.fromJson(spark_schema_json(_without_field_ids(plan.columns)))
-    schema = StructType([*schema.fields, StructField(plan.deletion_column, BooleanType())])
+    if _has_deletion_column(plan):
+        schema = StructType([*schema.fields, StructField(plan.deletion_column, BooleanType())])
     if plan.partition_columns:
         schema = StructType([*schema.fields, StructField(plan.partition_column, IntegerType())])
     known = {name: spark.conf.get(name, None) for name in _WHILE_LISTING}
@@ -158,11 +161,17 @@ def _relation(spark: SparkSession, plan: NativePlan, address: str) -> DataFrame:
         for name, value in _WHILE_LISTING.items():
             spark.conf.set(name, value)
         frame = reader.load(address)
-        frame.schema  # noqa: B018 - lists the directory, over Connect too
+        if is_connect(spark):
+            frame.schema  # noqa: B018 - lists the directory now
     finally:
         for name, before in known.items():
             spark.conf.unset(name) if before is None else spark.conf.set(name, before)
     return frame
+
+
+def _has_deletion_column(plan: NativePlan) -> bool:
+    """Whether Spark reads the column that marks deleted rows; a relation needs at least one column."""
+    return plan.has_vectors or not plan.columns.fields
 
 
 def _rows(frame: DataFrame, plan: NativePlan) -> DataFrame:
@@ -170,7 +179,8 @@ def _rows(frame: DataFrame, plan: NativePlan) -> DataFrame:
     if plan.has_vectors:
         frame = frame.where(F.col(f"`{plan.deletion_column}`").isNull())
     if plan.columns.names == plan.spec.full_schema.names:
-        return frame.drop(plan.deletion_column)  # each column that is named costs calls into the JVM
+        # Each column that is named costs calls into the JVM.
+        return frame.drop(plan.deletion_column) if _has_deletion_column(plan) else frame
     partitioned = {f.name: place for place, f in enumerate(plan.partition_columns)}
     columns = []
     for field in plan.spec.full_schema.fields:
@@ -244,7 +254,7 @@ def quoted(name: str) -> str:
 
 def _end_of(spark: SparkSession) -> Callable[[], bool]:
     """Returns a test of whether a session has ended, which does not ask the JVM."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         return lambda: bool(spark.is_stopped) or _is_stopped(SparkContext._active_spark_context)  # type: ignore[attr-defined]
     context = spark.sparkContext
     return lambda: _is_stopped(context)

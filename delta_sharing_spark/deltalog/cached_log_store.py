@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LOG_DIR, LogEntry, LogStore
+from delta_sharing_spark.deltalog.range_cache import CachedFile, RangeCache
 
 #: Bytes of commits and small checkpoints that are kept; beyond, the oldest are fetched once more.
 _KEPT_BYTES = 64 << 20
 #: Files of the log up to this size are fetched whole, and kept.
 _WHOLE_BYTES = 4 << 20
+#: Bytes of large checkpoints that are kept; beyond, those of the file that was opened longest ago are fetched once more.
+_RANGE_BYTES = 16 << 20
 #: Modification times before a range tell when its first version was committed (``commit_times``).
 _BEFORE_RANGE = 100
 
@@ -31,6 +34,7 @@ class CachedLogStore:
         self._lock = threading.Lock()
         self._files: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
+        self._opened: OrderedDict[str, RangeCache] = OrderedDict()
         self._absent: dict[str, type[OSError]] = {}
         self._listings: dict[str, tuple[str, list[LogEntry] | None]] = {}
         self._sizes: dict[str, int] = {}
@@ -72,12 +76,21 @@ class CachedLogStore:
         return data
 
     def open(self, path: str) -> BinaryIO:
-        """See ``LogStore.open``; a small file is fetched whole, and once."""
+        """See ``LogStore.open``; a small file is fetched whole, and once, a large one opened once, and its small ranges kept."""
         with self._lock:
             size = self._sizes.get(path)
+            ranges = self._opened.get(path)
         if size is not None and size <= min(_WHOLE_BYTES, self._bound):
             return io.BytesIO(self.read(path))
-        return self._store.open(path)
+        if ranges is None or ranges.is_broken:
+            ranges = RangeCache(self._store.open(path))
+        with self._lock:
+            self._opened[path] = ranges
+            self._opened.move_to_end(path)
+            kept = sum(opened.kept_bytes for opened in self._opened.values())
+            while kept > min(_RANGE_BYTES, self._bound) and len(self._opened) > 1:
+                kept -= self._opened.popitem(last=False)[1].kept_bytes
+        return cast("BinaryIO", CachedFile(ranges))
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         """See ``LogStore.list_from``."""

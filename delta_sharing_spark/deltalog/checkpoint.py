@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_from, protocol_from
 from delta_sharing_spark.deltalog.add_batch import AddBatch, cast_alike, from_struct
-from delta_sharing_spark.deltalog.arrow_bridge import release_unused
+from delta_sharing_spark.deltalog.arrow_bridge import mask, release_unused
 from delta_sharing_spark.deltalog.commit_parser import find_actions, parse_file_actions
-from delta_sharing_spark.deltalog.commit_reconciliation import repeated, snapshot_keys
+from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repeated_hashes, snapshot_keys
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, LogError
@@ -95,14 +95,22 @@ class Checkpoint:
 
     def _read_parquet(self, path: str) -> None:
         with self._open(path) as part:
-            names = [name for name in ("protocol", "metaData", "sidecar") if _has_struct(part, name)]
-            if not names:
-                return
-            for batch in _batches(part, names):
-                for name in names:
-                    column = batch.column(name)
-                    for row in column.filter(column.is_valid()).to_pylist():
-                        self._take(name, row, path)
+            names = [name for name in ("protocol", "metaData") if _has_struct(part, name)]
+            for batch in _batches(part, names) if names else ():
+                self._take_all(batch, path)
+                if self._is_complete():  # of each a checkpoint has one
+                    break
+            if _has_struct(part, "sidecar"):
+                fields = {field.name for field in part.footer.schema.field("sidecar").type}
+                for batch in _batches(part, [f"sidecar.{name}" for name in ("path", "sizeInBytes") if name in fields]):
+                    self._take_all(batch, path)
+
+    def _take_all(self, batch: pa.RecordBatch, path: str) -> None:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            actions = column.filter(column.is_valid())
+            actions.validate(full=True)  # text is UTF-8
+            for row in actions.to_pylist():
+                self._take(name, row, path)
 
     def _take(self, name: str, row: Mapping[str, Any], path: str) -> None:
         # Some writers have every action in every row, with nothing in it.
@@ -133,25 +141,26 @@ class Checkpoint:
             with_stats: Whether to read statistics.
             stats_columns: Physical names of the top-level columns whose ``stats_parsed`` are read; None for all.
         """
-        hashes: list[npt.NDArray[np.int64]] = []
+        hashes: list[npt.NDArray[np.uint64]] = []
         for batch in self._adds(partition_columns, with_stats, stats_columns):
-            hashes.append(np.fromiter(map(hash, snapshot_keys(batch)), np.int64, batch.num_rows))
+            keys = snapshot_keys(batch)
+            if keys.null_count:
+                raise self._corrupt(self._files.paths[0], "a deletion vector has no storageType or no pathOrInlineDv")
+            hashes.append(key_hashes(keys))
             yield batch
         # A file that is named twice would be read twice. Hashes tell which may be.
-        every = np.concatenate(hashes) if hashes else np.zeros(0, np.int64)
-        twice = set(every[repeated(every)].tolist())
-        if twice:
-            self._check_each_once(twice)
+        if hashes and len(suspects := repeated_hashes(np.concatenate(hashes))):
+            self._check_each_once(suspects)
 
-    def _check_each_once(self, suspects: set[int]) -> None:
+    def _check_each_once(self, suspects: npt.NDArray[np.uint64]) -> None:
         """Compare exactly the keys of files that have one of these hashes, and refuse a file that is listed twice."""
         seen: set[str] = set()
         for batch in self._adds((), False, None):
-            for key in snapshot_keys(batch):
-                if hash(key) in suspects:
-                    if key in seen:
-                        raise self._corrupt(self._files.paths[0], f"it names the file {key.partition(chr(0))[0]} twice")
-                    seen.add(key)
+            keys = snapshot_keys(batch)
+            for key in keys.filter(mask(np.isin(key_hashes(keys), suspects))).to_pylist():
+                if key in seen:
+                    raise self._corrupt(self._files.paths[0], f"it names the file {key.partition(chr(0))[0]} twice")
+                seen.add(key)
 
     def _adds(
         self, partition_columns: Collection[str], with_stats: bool, stats_columns: Collection[str] | None
@@ -265,7 +274,6 @@ def _batches(part: _Part, columns: list[str]) -> Iterator[pa.RecordBatch]:
     # A few small columns gain nothing from threads, and each thread has an allocator's pool of its own.
     rows = 0
     for number, batch in enumerate(part.file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False), 1):
-        batch.validate(full=True)  # text is UTF-8
         rows += batch.num_rows
         yield batch
         if number % _RELEASED_EVERY == 0:
@@ -324,4 +332,8 @@ def _from_parquet(add: pa.StructArray, partition_columns: Collection[str], root:
     if add.null_count:
         add = add.filter(add.is_valid())
     stats = cast_alike(add.field("stats"), pa.string()) if add.type.get_field_index("stats") >= 0 else None
-    return from_struct(add, root, partition_columns, stats=stats)
+    batch = from_struct(add, root, partition_columns, stats=stats)
+    for column in (batch.paths, batch.stats, batch.stats_parsed, batch.vectors, *batch.partition_values.values()):
+        if column is not None:
+            column.validate(full=True)  # text is UTF-8
+    return batch

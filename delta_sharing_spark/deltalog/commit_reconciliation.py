@@ -23,6 +23,8 @@ from delta_sharing_spark.errors import LogError
 
 #: Between path and vector id in a key; no path holds it.
 _SEPARATOR = "\0"
+#: Odd factors of the words of a key that is hashed; a longer key is hashed by Python.
+_WEIGHTS = np.array([pow(0x9E3779B97F4A7C15, power, 1 << 64) for power in range(1, 65)], np.uint64)
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ class _Part:
     stats: columns.PackedStrings
     keys: columns.PackedStrings | None
     is_add: npt.NDArray[np.bool_] | None
-    hashes: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.uint64]
     alive: npt.NDArray[np.bool_] | None = None
 
 
@@ -82,7 +84,7 @@ class CommitTail:
             adds = adds.filter(chosen)
         if keys.null_count:
             raise LogError(f"an add or remove in {_span(files)} has no path; the table's log is corrupt")
-        hashes = np.fromiter(map(hash, keys.to_pylist()), np.int64, len(keys))
+        hashes = key_hashes(keys)
         rest, paths, stats = _packed(adds)
         packed = paths if kind is None and keys.equals(adds.field("path")) else columns.PackedStrings.pack(keys)
         self._parts.append(_Part(rest, paths, stats, packed, kind, hashes))
@@ -100,10 +102,8 @@ class CommitTail:
         """Find which adds are alive; keys are kept only if a checkpoint comes before."""
         if not self._parts:
             return
-        again = repeated(np.concatenate([part.hashes for part in self._parts]))
-        bounds = np.cumsum([len(part.hashes) for part in self._parts])[:-1]
-        picked = np.split(again, bounds)
-        superseded = self._superseded(picked) if again.any() else None
+        again = repeated_hashes(np.concatenate([part.hashes for part in self._parts]))
+        superseded = self._superseded([np.isin(part.hashes, again) for part in self._parts]) if len(again) else None
         for index, part in enumerate(self._parts):
             if superseded is not None and superseded[index].any():
                 alive = ~superseded[index]
@@ -152,8 +152,7 @@ class CommitTail:
         if not touched.true_count:
             return batch
         if self._has_vectors or batch.vectors is not None:
-            keys = paths if batch.vectors is None else file_keys(paths, batch.vectors)
-            touched = pc.is_in(keys, value_set=self._seen_keys)
+            touched = pc.is_in(snapshot_keys(batch), value_set=self._seen_keys)
         return batch.filter(pc.invert(touched))
 
 
@@ -171,15 +170,29 @@ def _with_paths(part: _Part) -> pa.StructArray:
     return pa.StructArray.from_arrays([part.paths.unpack(), *part.adds.flatten()], names)
 
 
-def repeated(hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which hashes occur more than once."""
-    order = np.argsort(hashes, kind="stable")
-    ordered = hashes[order]
-    same = ordered[1:] == ordered[:-1]
-    again = np.zeros(len(hashes), np.bool_)
-    again[order[1:][same]] = True
-    again[order[:-1][same]] = True
-    return again
+def key_hashes(keys: pa.StringArray) -> npt.NDArray[np.uint64]:
+    """A number for each key: the same for equal keys, another, nearly always, for others.
+
+    Keys are padded to one width, so that they are a matrix of words. No key may be null.
+    """
+    lengths = columns.integers(pc.binary_length(keys))
+    is_long = lengths > 8 * len(_WEIGHTS)
+    if is_long.any():
+        hashes = np.fromiter(map(hash, keys.to_pylist()), np.int64, len(keys)).astype(np.uint64)
+        hashes[~is_long] = key_hashes(keys.filter(columns.mask(~is_long)))
+        return hashes
+    width = -(-int(lengths.max(initial=0)) // 8)
+    padded = pc.ascii_rpad(keys, 8 * width, "\0").buffers()[2]
+    words = np.frombuffer(padded or b"", np.uint64, len(keys) * width).reshape(len(keys), width)
+    mixed = words >> np.uint64(32)
+    mixed ^= words
+    return mixed @ _WEIGHTS[:width]
+
+
+def repeated_hashes(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The hashes that occur more than once."""
+    ordered = np.sort(hashes)
+    return ordered[1:][ordered[1:] == ordered[:-1]]
 
 
 def file_keys(paths: pa.StringArray, vectors: pa.StructArray) -> pa.StringArray:
@@ -193,11 +206,10 @@ def file_keys(paths: pa.StringArray, vectors: pa.StructArray) -> pa.StringArray:
     return pc.if_else(vectors.is_valid(), joined, paths)
 
 
-def snapshot_keys(batch: AddBatch) -> list[str]:
-    """The key of each file of a snapshot: its path, with its deletion vector if it has one."""
+def snapshot_keys(batch: AddBatch) -> pa.StringArray:
+    """The key of each file of a snapshot: its path, with its deletion vector if it has one; null if that is malformed."""
     paths = canonical_paths(batch.paths, batch.root)
-    keys: list[str] = (paths if batch.vectors is None else file_keys(paths, batch.vectors)).to_pylist()
-    return keys
+    return paths if batch.vectors is None else file_keys(paths, batch.vectors)
 
 
 def _paths_of(keys: pa.StringArray) -> pa.StringArray:

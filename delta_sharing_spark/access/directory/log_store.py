@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +17,6 @@ T = TypeVar("T")
 
 #: Seconds for which a read of the canary proves the credential: probing a log past its end is refused many times in a row.
 _CANARY_SECONDS = 5.0
-_BUFFER = 1 << 20
 
 
 class StorageLogStore:
@@ -54,7 +52,7 @@ class StorageLogStore:
         location = self._location_of(path)
         listed = self._run(location, path, lambda storage: storage.info(location, what=path))
         source = FsspecSource(self._lease_for(location), location, name=path, size=listed.size)
-        return cast("BinaryIO", io.BufferedReader(SourceFile(source), _BUFFER))
+        return cast("BinaryIO", SourceFile(source))
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         """See ``LogStore.list_from``."""

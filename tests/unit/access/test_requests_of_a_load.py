@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import random
+import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,15 +32,22 @@ SCHEMA = pa.schema([("id", pa.int64())])
 NEWEST, CHECKPOINT = 20, 10
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTableBuilder:
-    path = tmp_path_factory.mktemp("log") / "t"
+def _build(path: Path, kind: str = "classic", stats_bytes: int = 0) -> DeltaTableBuilder:
+    """The table, with so many bytes of statistics of each file that the checkpoint holds, which do not compress."""
     built = DeltaTableBuilder(path, SCHEMA, properties={"delta.enableChangeDataFeed": "true"})
+    draw = random.Random(13)
     for version in range(1, NEWEST + 1):
         built.append(pa.table({"id": [version]}, SCHEMA))
         if version == CHECKPOINT:
-            built.checkpoint()
+            for add in (action["add"] for actions in built.commits.values() for action in actions if "add" in action):
+                add["stats"] = json.dumps({**json.loads(add["stats"]), "more": draw.randbytes(stats_bytes // 2).hex()})
+            built.checkpoint(kind)
     return built
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTableBuilder:
+    return _build(tmp_path_factory.mktemp("log") / "t")
 
 
 @pytest.fixture(params=[True, False], ids=["listing", "get-only"])
@@ -45,6 +58,12 @@ def storage(request: pytest.FixtureRequest, table: DeltaTableBuilder) -> Iterato
 
 @pytest.fixture
 def client(storage: ObjectServer, table: DeltaTableBuilder) -> Iterator[SharingClient]:
+    with _sharing(table, storage) as client:
+        yield client
+
+
+@contextmanager
+def _sharing(table: DeltaTableBuilder, storage: ObjectServer) -> Iterator[SharingClient]:
     aws = {"accessKeyId": "A", "secretAccessKey": "s", "sessionToken": "t"}
     with SharingServer() as server:
         server.vendors["s3"] = lambda location, table: {"awsTempCredentials": aws, "expirationTime": 4_000_000_000_000}
@@ -97,6 +116,39 @@ def test_a_snapshot_fetches_each_file_of_the_log_once(client: SharingClient, sto
         assert counts == _once(*range(CHECKPOINT + 1, NEWEST + 1))
     else:
         assert not _repeated(counts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "listing"), [("classic", True), ("classic", False), ("multipart", True), ("v2-json", True)]
+)
+def test_of_a_large_checkpoint_no_byte_is_fetched_twice(kind: str, listing: bool, tmp_path: Path) -> None:
+    table = _build(tmp_path / "t", kind, 2_000_000)
+    with (
+        serving(ObjectServer(upload(table.path, "bucket/t"), listing=listing)) as storage,
+        _sharing(table, storage) as client,
+    ):
+        rows, feed = client.table("s.d.t").scan(), client.table("s.d.t").changes(starting_version=CHECKPOINT + 2)
+        for scan, files, most in ((rows, NEWEST, 2), (feed, NEWEST - CHECKPOINT - 1, 1)):
+            storage.seen.clear()
+            assert scan.resolved().version == NEWEST
+            assert sum(len(split.slices) for split in scan.plan().splits) == files
+            fetched = _ranges_of_large_files(storage)
+            assert len(fetched) == (1 if kind == "classic" else 2 if scan is rows or kind == "multipart" else 0)
+            for ranges in fetched.values():
+                assert len(ranges) == most, "its footer with the small actions, and its files"
+                assert all(end < start for (_, end), (start, _) in pairwise(ranges))
+
+
+def _ranges_of_large_files(storage: ObjectServer) -> dict[str, list[tuple[int, int]]]:
+    """The byte ranges, both ends included, that were fetched of each file that is larger than a load keeps whole."""
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    for request in storage.seen:
+        path = urlsplit(request.path).path.lstrip("/")
+        if request.method == "GET" and len(storage.files.get(path, b"")) > 4 << 20:
+            match = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers["range"])
+            assert match is not None
+            ranges.setdefault(path, []).append((int(match[1]), int(match[2])))
+    return {path: sorted(each) for path, each in ranges.items()}
 
 
 def test_a_feed_fetches_each_file_of_the_log_once(client: SharingClient, storage: ObjectServer) -> None:

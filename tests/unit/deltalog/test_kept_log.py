@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import random
 import threading
+from typing import BinaryIO
 
 import pytest
 from logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
 
 from delta_sharing_spark.deltalog import cached_log_store as kept_log
+from delta_sharing_spark.deltalog import range_cache
 from delta_sharing_spark.deltalog.cached_log_store import CachedLogStore
 from delta_sharing_spark.deltalog.commit_feed import load_changes
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
@@ -76,6 +80,61 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_log, "_WHOLE_BYTES", 10)
     store.reads.clear()
     assert load_snapshot(kept).version == 3, "a large checkpoint is read by range"
+
+
+@pytest.mark.parametrize("bound", [0, 600, 1000])
+def test_ranges_of_a_large_file_are_right_fetched_once_and_bounded(bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_cache, "_SMALLEST_REQUEST", 10)
+    monkeypatch.setattr(range_cache, "_KEPT_BYTES", bound)
+    data, draw = random.Random(1).randbytes(1000), random.Random(2)
+    file = RecordedFile(data)
+    ranges = range_cache.RangeCache(file)
+    for _ in range(300):
+        start, length = draw.randrange(1100), draw.choice([0, 1, 7, 40, 300, 2000])
+        reader = range_cache.CachedFile(ranges)
+        reader.seek(start)
+        assert reader.read(length) == data[start : start + length]
+        assert ranges.kept_bytes == sum(len(kept) for _, kept in ranges._kept) <= bound
+    assert range_cache.CachedFile(ranges).read() == data
+    if bound == len(data):
+        assert sorted(place for start, end in file.fetched for place in range(start, end)) == list(range(1000))
+
+
+class RecordedFile(io.BytesIO):
+    """Bytes that know which ranges of them were read, and how often they were opened."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.fetched: list[tuple[int, int]] = []
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self.fetched.append((self.tell() - len(data), self.tell()))
+        return data
+
+
+def test_large_files_that_are_kept_are_bounded_and_one_that_failed_is_opened_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_log, "_RANGE_BYTES", 2500)
+    opened: list[str] = []
+
+    class Store(TimedStore):
+        def open(self, path: str) -> BinaryIO:
+            opened.append(path)
+            return super().open(path)
+
+    store = Store({name: bytes(1000) for name in "abcd"})
+    kept = CachedLogStore(store)
+    for name in "ababcdda":
+        assert kept.open(name).read(10) == bytes(10)
+    assert opened == [*"abcd", "a"]
+    assert sum(ranges.kept_bytes for ranges in kept._opened.values()) <= 2500 + 1000
+    shorter = kept.open("b")
+    kept._opened["b"]._file.truncate(5)
+    with pytest.raises(OSError, match="ends after 5 of 1000 bytes"):
+        shorter.read(10)
+    assert kept.open("b").read(10) == bytes(10)
 
 
 def test_threads() -> None:

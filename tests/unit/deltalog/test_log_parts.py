@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from logbuilder import ADD, add, log, metadata, parquet, protocol
 
@@ -17,6 +17,7 @@ from delta_sharing_spark import features
 from delta_sharing_spark.deltalog import arrow_bridge as columns
 from delta_sharing_spark.deltalog import paths
 from delta_sharing_spark.deltalog.commit_parser import split_lines
+from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repeated_hashes
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.deltalog.stats_json import stats_to_json
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
@@ -280,3 +281,21 @@ def test_type_changes_that_the_protocol_lists(before, after, allowed):
     else:
         with pytest.raises(UnsupportedFeatureError, match=r"a\.element\.n"):
             load_snapshot(store)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text(max_size=20) | st.text(min_size=500, max_size=600), max_size=30), st.data())
+def test_a_key_has_one_hash_whatever_it_is_hashed_with(texts: list[str], data: st.DataObject) -> None:
+    together = key_hashes(pa.array(texts, pa.string())).tolist()
+    order = data.draw(st.permutations(range(len(texts))))
+    cut = data.draw(st.integers(0, len(texts)))
+    hashes = [key_hashes(pa.array([texts[i] for i in part], pa.string())) for part in (order[:cut], order[cut:])]
+    assert dict(zip(order, np.concatenate(hashes).tolist(), strict=True)) == dict(enumerate(together))
+
+
+def test_hardly_any_paths_share_a_hash() -> None:
+    paths = [f"p={i % 100}/part-{i:05d}-c000.snappy.parquet" for i in range(20_000)]
+    paths += [f"{i % 10}{'x' * 7}{i // 10 % 10}{'x' * 7}{i // 100}" for i in range(10_000)]
+    assert not len(repeated_hashes(key_hashes(pa.array(paths))))
+    again = key_hashes(pa.array([*paths, paths[7], paths[29_000]]))
+    assert sorted(repeated_hashes(again)) == sorted(again[[7, 29_000]])

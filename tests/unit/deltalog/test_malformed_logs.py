@@ -219,6 +219,9 @@ def test_a_file_that_is_named_twice_is_an_error(kind: str) -> None:
     with pytest.raises(LogError, match="names the file b twice"):
         snapshot(log_at(kind, [*FILES, add("b", size=11)]))
     assert len(snapshot(log_at(kind, [add("a"), add("b", dv=0), add("b", dv=1)]))) == 3  # other logical files
+    no_vector = {"storageType": "u", "sizeInBytes": 40, "cardinality": 2}
+    with pytest.raises(LogError, match=r"deletion vector .*pathOrInlineDv"):
+        snapshot(log_at(kind, [add("a", deletionVector=no_vector), add("b", deletionVector=no_vector)]))
 
 
 @pytest.mark.parametrize("kind", ["v2json", "v2parquet"])

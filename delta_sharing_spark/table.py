@@ -40,13 +40,14 @@ class SharedTable(RowSource):
     def __str__(self) -> str:
         return str(self.name)
 
-    def version(self, at: Moment | None = None) -> int:
+    def version(self, starting_timestamp: Moment | None = None) -> int:
         """The newest version, or the earliest at or after a moment."""
         from delta_sharing_spark.access.settings import iso
 
-        if at is None:
+        if starting_timestamp is None:
             return self.client.rest.table_version(self.name)
-        options = parse_options({"path": str(self.name), "timestampAsOf": option_text(at), **self.client.options})
+        moment = option_text(starting_timestamp)
+        options = parse_options({"path": str(self.name), "timestampAsOf": moment, **self.client.options})
         return self.client.rest.table_version(self.name, iso(options.timestamp_as_of))
 
     def snapshot_head(self) -> TableSnapshotHead:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import urllib.error
 import urllib.request
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan, plan_native
+from delta_sharing_spark.storage.ranges import SeekableFile
 from delta_sharing_spark.table_scan import Scan
 
 
@@ -45,36 +45,21 @@ def ask(address: str, operation: str, **parameters: Any) -> Any:
         return json.loads(response.read())
 
 
-class RemoteFile(io.RawIOBase):
+class RemoteFile(SeekableFile):
     """A file of the gateway, each read an OPEN of its own that is closed when it has enough, as Hadoop's client does."""
 
     def __init__(self, address: str) -> None:
-        super().__init__()
+        super().__init__(ask(address, "GETFILESTATUS")["FileStatus"]["length"])
         self.address = address
-        self.size = ask(address, "GETFILESTATUS")["FileStatus"]["length"]
-        self.position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.position
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self.position = offset + (0, self.position, self.size)[whence]
-        return self.position
 
     def read(self, size: int = -1) -> bytes:
-        size = self.size - self.position if size < 0 else min(size, self.size - self.position)
+        size = self._available(size)
         data = b""
         while len(data) < size:  # bytes that end early are asked for again, once
-            with ask(self.address, "OPEN", offset=self.position) as response:
+            with ask(self.address, "OPEN", offset=self._position) as response:
                 more = response.read(size - len(data))
             data += more
-            self.position += len(more)
+            self._position += len(more)
             if not more:
                 raise RemoteError("no bytes came")
         return data

@@ -124,12 +124,8 @@ def _known(offered: Sequence[str] | None) -> set[Mode]:
     if not offered:
         return {"url"}
     names = {mode.strip().lower() for mode in offered}
-    modes: set[Mode] = set()
-    if "url" in names:
-        modes.add("url")
-    if "dir" in names:
-        modes.add("dir")
-    return modes
+    modes: tuple[Mode, ...] = ("url", "dir")
+    return {mode for mode in modes if mode in names}
 
 
 def _listed(offered: Sequence[str] | None) -> str:

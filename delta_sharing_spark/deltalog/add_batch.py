@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,29 +58,17 @@ class AddBatch:
     def filter(self, keep: npt.NDArray[np.bool_] | pa.BooleanArray) -> AddBatch:
         """The files for which ``keep`` is true (null is false)."""
         mask = keep if isinstance(keep, pa.Array) else columns.mask(keep)
-        if mask.true_count == self.num_rows:
-            return self
-
-        def cut(column: Any) -> Any:
-            return None if column is None else column.filter(mask)
-
-        return replace(
-            self,
-            paths=cut(self.paths),
-            sizes=cut(self.sizes),
-            partition_values={name: cut(column) for name, column in self.partition_values.items()},
-            modified=cut(self.modified),
-            stats=cut(self.stats),
-            stats_parsed=cut(self.stats_parsed),
-            vectors=cut(self.vectors),
-            records=cut(self.records),
-        )
+        return self if mask.true_count == self.num_rows else self._with_each(lambda column: column.filter(mask))
 
     def slice(self, start: int, length: int) -> AddBatch:
         """``length`` files from ``start``, without a copy."""
+        return self._with_each(lambda column: column.slice(start, length))
+
+    def _with_each(self, change: Callable[[Any], Any]) -> AddBatch:
+        """The files with every column changed alike."""
 
         def part(column: Any) -> Any:
-            return None if column is None else column.slice(start, length)
+            return None if column is None else change(column)
 
         return replace(
             self,

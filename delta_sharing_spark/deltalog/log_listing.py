@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 
 from delta_sharing_spark.deltalog.paths import LogEntry, in_log, parse_name
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, CommitFile, Segment, hole, no_log, not_yet
@@ -53,7 +54,9 @@ class LogListing:
         commits = []
         while start <= target:
             compaction = max(
-                ((last, e) for last, e in self.compacted.get(start, ()) if last <= target), default=None, key=_last
+                ((last, e) for last, e in self.compacted.get(start, ()) if last <= target),
+                default=None,
+                key=itemgetter(0),
             )
             if compaction is not None:
                 last, entry = compaction
@@ -79,7 +82,3 @@ class LogListing:
             f"the log of {table} is incomplete: it starts with commit {oldest} and has no complete checkpoint before it; "
             f"ask the provider to repair the table"
         )
-
-
-def _last(candidate: tuple[int, LogEntry]) -> int:
-    return candidate[0]

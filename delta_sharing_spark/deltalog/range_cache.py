@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import io
 import threading
+from operator import itemgetter
 from typing import BinaryIO
 
 from delta_sharing_spark.storage.ranges import SeekableFile
@@ -47,7 +48,7 @@ class RangeCache:
 
     def _kept_at(self, place: int) -> bytes:
         """What is kept from ``place`` on without a gap."""
-        index = bisect.bisect_right(self._kept, place, key=_start) - 1
+        index = bisect.bisect_right(self._kept, place, key=itemgetter(0)) - 1
         if index < 0:
             return b""
         start, data = self._kept[index]
@@ -55,7 +56,7 @@ class RangeCache:
 
     def _fetch(self, place: int, end: int) -> bytes:
         """The bytes from ``place`` to what is kept next or to ``end``, and more if they are few."""
-        index = bisect.bisect_right(self._kept, place, key=_start)
+        index = bisect.bisect_right(self._kept, place, key=itemgetter(0))
         limit = self._kept[index][0] if index < len(self._kept) else self.size
         end = min(limit, max(end, place + _SMALLEST_REQUEST))
         try:
@@ -83,7 +84,3 @@ class CachedFile(SeekableFile):
         data = self._ranges.read(self._position, self._available(length))
         self._position += len(data)
         return data
-
-
-def _start(kept: tuple[int, bytes]) -> int:
-    return kept[0]

@@ -35,13 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settings_of(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> GatewaySettings:
+def settings_of(arguments: argparse.Namespace) -> GatewaySettings:
     """The gateway's settings.
 
     Raises:
         ConfigError: A file cannot be read, or holds no token or no key.
     """
-    tokens = [*arguments.token, *environment.get(TOKEN_VARIABLE, "").split()]
+    tokens = [*arguments.token, *os.environ.get(TOKEN_VARIABLE, "").split()]
     if arguments.token_file is not None:
         lines = _text(arguments.token_file).split()
         if not lines:

@@ -67,16 +67,6 @@ class SharingRest:
             lambda params: self._json("GET", "/shares", "the list of shares", params=params), parse_share_item
         )
 
-    def get_share(self, name: str) -> Share:
-        """One share.
-
-        Raises:
-            NotFoundError: There is no share of that name.
-        """
-        tree = self._json("GET", f"/shares/{segment(check_segment(name, 'share'))}", f"the share {name!r}")
-        inner = tree.get("share")
-        return parse_share_item(inner if isinstance(inner, dict) else tree)
-
     def list_schemas(self, share: str) -> Iterator[Schema]:
         """All schemas of a share."""
         path = f"/shares/{segment(check_segment(share, 'share'))}/schemas"

@@ -45,12 +45,11 @@ class SharingServer:
         token: The bearer token; drawn if None.
         host, port: Where to listen; port 0 takes a free one.
         settings: How the server behaves; may be changed while it runs.
-        vendors: Who makes temporary credentials, by the location's scheme.
-        identity: Who may ask, if more than the bearer token.
 
     Attributes:
-        settings, faults, identity, catalog: To be changed while it runs.
-        vendors: As above.
+        settings, faults, catalog: To be changed while it runs.
+        identity: Who may ask; more than the bearer token if so changed.
+        vendors: Who makes temporary credentials, by the location's scheme.
         requests: What was served, oldest first.
         failures: Errors of the server itself; a test may assert that there are none.
     """
@@ -63,15 +62,12 @@ class SharingServer:
         *,
         host: str = "127.0.0.1",
         settings: ServerSettings | None = None,
-        vendors: Mapping[str, CredentialVendor] | None = None,
-        identity: Identity | None = None,
     ) -> None:
         self.settings = settings or ServerSettings()
         self.faults = Faults()
-        self.identity = identity or Identity()
-        self.identity.token = token or self.identity.token or secrets.token_urlsafe(16)
+        self.identity = Identity(token or secrets.token_urlsafe(16))
         self.catalog = Catalog()
-        self.vendors: dict[str, CredentialVendor] = dict(vendors or {})
+        self.vendors: dict[str, CredentialVendor] = {}
         self.requests: deque[Request] = deque(maxlen=_RECORDED)
         self.failures: deque[str] = deque(maxlen=1000)
         self._signer = Signer(secrets.token_bytes(32), self.settings)
@@ -172,15 +168,14 @@ class SharingServer:
         assert self.identity.token is not None
         return self.identity.token
 
-    def profile(self, kind: str = "bearer_token", *, expires_in: timedelta = timedelta(days=1)) -> dict[str, Any]:
+    def profile(self, kind: str = "bearer_token") -> dict[str, Any]:
         """A profile, with the secrets of :attr:`identity`.
 
         Args:
             kind: ``bearer_token`` (version 1), ``basic`` or ``oauth_client_credentials`` (version 2).
-            expires_in: Until ``expirationTime`` of a bearer token.
         """
         if kind == "bearer_token":
-            until = datetime.now(timezone.utc) + expires_in
+            until = datetime.now(timezone.utc) + timedelta(days=1)
             fields = {"bearerToken": self.token, "expirationTime": f"{until:%Y-%m-%dT%H:%M:%S.0Z}"}
             return {"shareCredentialsVersion": 1, "endpoint": self.endpoint, **fields}
         version: dict[str, Any] = {"shareCredentialsVersion": 2, "type": kind, "endpoint": self.endpoint}

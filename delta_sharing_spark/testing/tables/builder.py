@@ -183,31 +183,21 @@ class DeltaTableBuilder:
             self._note("insert", rows, stamp)
         return self.commit([{"add": dict(f.add)} for f in written], stamp=stamp)
 
-    def append_physical(
-        self,
-        table: pa.Table,
-        partition_values: Mapping[str, str | None] | None = None,
-        *,
-        rows: Rows | None = None,
-        style: FileStyle | None = None,
-    ) -> DeltaTableBuilder:
-        """Add one file that holds ``table`` exactly as given; ``rows`` says what a reader must see in it."""
+    def append_physical(self, table: pa.Table) -> DeltaTableBuilder:
+        """Add one file that holds ``table`` exactly as given, in no partition."""
         stamp = self._stamp()
-        logical = None if rows is None else table_of(rows, self.schema)
-        written = self._writer(style).add_existing(table, dict(partition_values or {}), logical, stamp)
+        written = self._writer().add_existing(table, stamp)
         self._files += (written,)
-        if logical is not None:
-            self._note("insert", logical, stamp)
         return self.commit([{"add": dict(written.add)}], stamp=stamp)
 
-    def overwrite(self, data: Rows, *, files: int = 1, style: FileStyle | None = None) -> DeltaTableBuilder:
+    def overwrite(self, data: Rows) -> DeltaTableBuilder:
         """Replace every row."""
         stamp = self._stamp()
         rows = table_of(data, self.schema)
         removes = [f.remove(stamp) for f in self._files]
         for file in self._files:
             self._note("delete", self._logical(file), stamp)
-        self._files = tuple(self._writer(style).write(rows, files, stamp))
+        self._files = tuple(self._writer().write(rows, 1, stamp))
         self._note("insert", rows, stamp)
         return self.commit([*removes, *({"add": dict(f.add)} for f in self._files)], stamp=stamp)
 
@@ -239,12 +229,10 @@ class DeltaTableBuilder:
         *,
         deletion_vectors: bool = False,
         storage: str = "u",
-        prefix: str = "",
-        offsets: bool = True,
         change_files: bool | None = None,
     ) -> DeltaTableBuilder:
         """Replace the rows that ``where`` chooses by what ``values`` makes of them. Arguments as :meth:`delete`."""
-        return self._rewrite(where, values, (storage if deletion_vectors else None, prefix, offsets), change_files)
+        return self._rewrite(where, values, (storage if deletion_vectors else None, "", True), change_files)
 
     def undelete(self) -> DeltaTableBuilder:
         """Drop every deletion vector, so that the marked rows are back (``RESTORE`` does so)."""
@@ -282,7 +270,7 @@ class DeltaTableBuilder:
             feed = self.properties.get(protocols.CHANGE_DATA_FEED) == "true"
             change_files = feed and (vector_style[0] is None or values is not None)
         how = Rewrite(where, values, *vector_style, change_files)
-        done = rewrite(self._files, how, self.schema, self._writer(None), self.path, stamp)
+        done = rewrite(self._files, how, self.schema, self._writer(), self.path, stamp)
         for kind, rows in done.changes:
             self._note(kind, rows, stamp)
         self._files = done.files
@@ -296,7 +284,7 @@ class DeltaTableBuilder:
             rows = empty_is_null(rows, self.partition_by)
             self._changes.append(Change(self.version + 1, stamp, kind, to_physical(rows, self.schema, required=False)))
 
-    def _writer(self, style: FileStyle | None) -> FileWriter:
+    def _writer(self, style: FileStyle | None = None) -> FileWriter:
         style = style or self.style
         if self.mapping != "none":
             style = replace(style, field_ids=True, random_prefix=True)

@@ -130,26 +130,23 @@ class FileWriter:
             _, size, uri = self._put(held, values, "_change_data/")
             yield {"cdc": {"path": uri, "partitionValues": values, "size": size, "dataChange": False}}
 
-    def add_existing(
-        self, table: pa.Table, values: dict[str, str | None], rows: pa.Table | None, timestamp: int
-    ) -> LiveFile:
+    def add_existing(self, table: pa.Table, timestamp: int) -> LiveFile:
         """A file that holds ``table`` exactly as given (physical columns, of whatever shape)."""
-        _, size, uri = self._put(table, values, "")
-        add = self._add(uri, values, size, timestamp, True)
-        if self._style.stats:
-            add["stats"] = statistics(table, indexed=self._style.indexed)
-        return LiveFile(add, None if rows is None else self._physical(rows))
+        return LiveFile(self._put_with_statistics(table, {}, timestamp, True))
 
     def _write_one(self, rows: pa.Table, values: dict[str, str | None], timestamp: int, data_change: bool) -> LiveFile:
         physical = self._physical(rows)
-        held = self._held(physical)
+        add = self._put_with_statistics(self._held(physical), values, timestamp, data_change)
+        return LiveFile(add, empty_is_null(physical, list(values)) if self._style.keep_rows else None)
+
+    def _put_with_statistics(
+        self, held: pa.Table, values: dict[str, str | None], timestamp: int, data_change: bool
+    ) -> dict[str, Any]:
         _, size, uri = self._put(held, values, "")
         add = self._add(uri, values, size, timestamp, data_change)
         if self._style.stats:
             add["stats"] = statistics(held, indexed=self._style.indexed)
-        if not self._style.keep_rows:
-            return LiveFile(add)
-        return LiveFile(add, empty_is_null(physical, list(values)))
+        return add
 
     def _add(
         self, uri: str, values: dict[str, str | None], size: int, timestamp: int, data_change: bool

@@ -23,19 +23,16 @@ class _Exact(str):
     __slots__ = ()
 
 
-def statistics(table: pa.Table, *, indexed: int = INDEXED_COLUMNS, tight: bool | None = None) -> str:
+def statistics(table: pa.Table, *, indexed: int = INDEXED_COLUMNS) -> str:
     """The ``stats`` JSON of a file holding ``table`` (physical names, no partition columns).
 
     Args:
         table: The file's rows, deleted ones included.
         indexed: So many leaf columns, counted in order, get statistics; -1 is all.
-        tight: ``tightBounds``; None leaves it out.
     """
     budget = [indexed if indexed >= 0 else 1 << 30]
     low, high, nulls = _struct_stats([(f, table.column(i)) for i, f in enumerate(table.schema)], budget)
     tree: dict[str, Any] = {"numRecords": table.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
-    if tight is not None:
-        tree["tightBounds"] = tight
     return dump(tree)
 
 

@@ -111,8 +111,7 @@ class SourceFile(SeekableFile):
         super().__init__(source.size)
         self._source = source
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # RawIOBase gives no other buffer
-        length = self._available(len(buffer))
-        buffer[:length] = self._source.read(self._position, length)
-        self._position += length
-        return length
+    def read(self, length: int = -1, /) -> bytes:
+        data = bytes(self._source.read(self._position, self._available(length)))
+        self._position += len(data)
+        return data

@@ -122,7 +122,7 @@ def test_a_snapshot_fetches_each_file_of_the_log_once(client: SharingClient, sto
     ("kind", "listing"), [("classic", True), ("classic", False), ("multipart", True), ("v2-json", True)]
 )
 def test_of_a_large_checkpoint_no_byte_is_fetched_twice(kind: str, listing: bool, tmp_path: Path) -> None:
-    table = _build(tmp_path / "t", kind, 2_000_000)
+    table = _build(tmp_path / "t", kind, 1_000_000)
     with (
         serving(ObjectServer(upload(table.path, "bucket/t"), listing=listing)) as storage,
         _sharing(table, storage) as client,

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,8 @@ SCHEMA = "id long, customer int, price decimal(12,2), ratio double, city string,
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def write_table(path: Path, rows: int, files: int, row_group: int) -> None:
-    """A Delta table of nine mixed columns, the same rows each time."""
+def write_table(path: Path, rows: int, files: int, row_group: int, without: Sequence[str] = ()) -> None:
+    """A Delta table of nine mixed columns, the same rows each time; some columns can be left out."""
     from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
     from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
@@ -60,11 +60,11 @@ def write_table(path: Path, rows: int, files: int, row_group: int) -> None:
         "day": Primitive("date"),
         "ok": Primitive("boolean"),
     }
-    schema = Struct(tuple(Field(name, kind) for name, kind in types.items()))
+    schema = Struct(tuple(Field(name, kind) for name, kind in types.items() if name not in without))
     builder = DeltaTableBuilder(path, schema, style=FileStyle(keep_rows=False, row_group_size=row_group))
     for number in range(files):
         first, last = rows * number // files, rows * (number + 1) // files
-        builder.append(_chunk(first, last - first))
+        builder.append(_chunk(first, last - first).select(schema.names))
     builder.checkpoint()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.errors import ConfigError, OptionError
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError, plan_native, why_not
+from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
 from delta_sharing_spark.spark.native import Reach, native_frame, planned_frame, reach_of
@@ -80,41 +82,58 @@ def native_frames(
     if engine == "native" and reach.host is None:
         raise ConfigError(f"engine='native' cannot read in this session: {reach.reason}; use engine='auto' or 'python'")
     why = _unfit(reach, engine)
+    if why is None:
+        try:
+            return _frames_of_query(spark, scans, reach, conditions)
+        except StepAsideError as reason:
+            why = str(reason)
+    _log.log(logging.WARNING if engine == "native" else logging.INFO, "query: Python data source (%s)", why)
+    return None
+
+
+def _frames_of_query(
+    spark: SparkSession, scans: Sequence[Scan], reach: Reach, conditions: Callable[[], Sequence[str | None]]
+) -> list[DataFrame]:
+    loads = [repr((str(scan.table), sorted(scan.options.items()))) for scan in scans]
+    plans = _plans(dict(zip(loads, scans, strict=True)))
     frames: dict[tuple[str, str | None], DataFrame] = {}
     query_frames = []
-    try:
-        for place, scan in enumerate(scans if why is None else ()):
-            load = repr((str(scan.table), sorted(scan.options.items())))
-            frame = frames.get((load, None))
-            if frame is None:
-                plan, condition = _planned(scan, place, conditions)
-                frame = frames.get((load, condition)) or planned_frame(spark, plan, reach)
-                frames[load, condition] = frame
-            query_frames.append(frame)
-    except StepAsideError as reason:
-        why = f"{scan.table}: {reason}"
-    if why is not None:
-        _log.log(logging.WARNING if engine == "native" else logging.INFO, "query: Python data source (%s)", why)
-        return None
+    for place, (load, scan) in enumerate(zip(loads, scans, strict=True)):
+        plan, condition = plans[load], None
+        if plan is None or len(plan.files) > MANY_FILES:
+            condition = conditions()[place]
+        if (load, condition) not in frames:
+            if plan is None or condition is not None:
+                plan = _pruned(scan, condition)
+            frames[load, condition] = planned_frame(spark, plan, reach)
+        query_frames.append(frames[load, condition])
     return query_frames
 
 
-def _planned(scan: Scan, place: int, conditions: Callable[[], Sequence[str | None]]) -> tuple[NativePlan, str | None]:
-    """A scan's plan, and the condition by which files were left out of the plan."""
+def _plans(scans: Mapping[str, Scan]) -> dict[str, NativePlan | None]:
+    """The plans of scans with all their files, made at the same time; None where a scan has too many."""
+    return dict(zip(scans, in_parallel([partial(_whole, scan) for scan in scans.values()]), strict=True))
+
+
+def _whole(scan: Scan) -> NativePlan | None:
     opener, load = scan.opened()
-    plan = None
     try:
-        plan = plan_native(load, opener)
-        if len(plan.files) <= MANY_FILES:
-            return plan, None
-    except StepAsideError:
+        return plan_native(load, opener)
+    except StepAsideError as reason:
         if why_not(load) is not None:
-            raise
-    condition = conditions()[place]
-    if condition is None:
-        return plan or plan_native(load, opener), None
-    pushed = parse_where(condition, load.columns, time_zone=load.options.time_zone)
-    return plan_native(replace(load, pushed=pushed), opener), condition
+            raise StepAsideError(f"{scan.table}: {reason}") from None
+        return None
+
+
+def _pruned(scan: Scan, condition: str | None) -> NativePlan:
+    """A scan's plan without the files in which no row can fulfil a condition."""
+    opener, load = scan.opened()
+    if condition is not None:
+        load = replace(load, pushed=parse_where(condition, load.columns, time_zone=load.options.time_zone))
+    try:
+        return plan_native(load, opener)
+    except StepAsideError as reason:
+        raise StepAsideError(f"{scan.table}: {reason}") from None
 
 
 def python_frame(scan: Scan, spark: SparkSession) -> DataFrame:

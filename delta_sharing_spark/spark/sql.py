@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, PySparkException
 
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, PredicateError
+from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
@@ -188,7 +189,8 @@ def _of_text(client: SharingClient, spark: SparkSession, text: str, args: Any) -
     tokens = tokens_of(text, double_quoted_names=double_quoted)
     catalog = _SharedTableCatalog(client, spark.conf.get("spark.sql.session.timeZone") or "UTC")
     mentions = table_references(text, tokens)
-    shared = [(mention, reference) for mention in mentions if (reference := catalog.find(mention)) is not None]
+    found = zip(mentions, catalog.find_all(mentions), strict=True)
+    shared = [(mention, reference) for mention, reference in found if reference is not None]
     names = [f"t{i}" for i in range(len(shared))]
     # Spark fills names in braces in only where there are some.
     spliced = with_frames(text, tokens, [mention for mention, _ in shared], names) if shared else text
@@ -212,27 +214,37 @@ class _SharedTableCatalog:
 
     def __init__(self, client: SharingClient, time_zone: str) -> None:
         self._client, self._time_zone = client, time_zone
-        self._shares: set[str] | None = None
-        self._references: dict[object, SharedReference | None] = {}
 
-    def find(self, mention: TableReference) -> SharedReference | None:
-        """The shared table of a mention; None if the name is another table's."""
-        if self._shares is None:
-            self._shares = {share.name.lower() for share in self._client.rest.list_shares()}
-        if mention.name[0].lower() not in self._shares:
+    def find_all(self, mentions: Sequence[TableReference]) -> list[SharedReference | None]:
+        """The shared table of each mention, the same for the same table; None where the name is another table's."""
+        if not mentions:
+            return []
+        shares = {share.name.lower() for share in self._client.rest.list_shares()}
+        keys: list[object] = []
+        calls: dict[object, Callable[[], SharedReference | None]] = {}
+        for mention in mentions:
+            key = None
+            if mention.name[0].lower() in shares:
+                options = self._options(mention)
+                key = tuple(part.lower() for part in mention.name), tuple(options.items())
+                calls.setdefault(key, partial(self._find, TableName(*mention.name), options))
+            keys.append(key)
+        references = dict(zip(calls, in_parallel(list(calls.values())), strict=True))
+        return [references.get(key) for key in keys]
+
+    def _find(self, name: TableName, options: Mapping[str, str]) -> SharedReference | None:
+        try:
+            return _reference(self._client, name, options)
+        except NotFoundError:
             return None
+
+    def _options(self, mention: TableReference) -> dict[str, str]:
         options = {}
         if mention.version is not None:
             options["versionAsOf"] = mention.version
         if mention.timestamp is not None:
             options["timestampAsOf"] = self._moment(mention)
-        key = tuple(part.lower() for part in mention.name), tuple(options.items())
-        if key not in self._references:
-            try:
-                self._references[key] = _reference(self._client, TableName(*mention.name), options)
-            except NotFoundError:
-                self._references[key] = None
-        return self._references[key]
+        return options
 
     def _moment(self, mention: TableReference) -> str:
         """The moment of a mention's time travel, read in the session's zone."""

@@ -7,12 +7,13 @@ import re
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError
+from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.spark.lanes import checked_engine, frame_of
 from delta_sharing_spark.table_scan import Scan
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from delta_sharing_spark.client import SharingClient
 
 _log = logging.getLogger(__name__)
-
-#: Tables that are described and planned at once.
-_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +85,13 @@ def _create(spark: SparkSession, views: Mapping[str, _ViewSource], strict: bool)
         view: known.client.table(str(known.table)).scan(**known.scan_options)  # type: ignore[arg-type]  # the user's
         for view, known in views.items()
     }
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="delta-sharing-register") as pool:
-        loads = {view: pool.submit(scan.resolved) for view, scan in scans.items()}
+    failures = in_parallel([partial(_failure, scan) for scan in scans.values()])
     done = []
-    for view, scan in scans.items():
+    for (view, scan), failure in zip(scans.items(), failures, strict=True):
         problem = ""
         try:
-            loads[view].result()
+            if failure is not None:
+                raise failure
             _create_one(spark, view, scan, views[view].engine)
         except DeltaSharingError as error:
             if strict:
@@ -105,6 +103,15 @@ def _create(spark: SparkSession, views: Mapping[str, _ViewSource], strict: bool)
                 _views.setdefault(spark, {})[view] = views[view]
         done.append(RegisteredView(view, str(views[view].table), problem))
     return Listing(done)
+
+
+def _failure(scan: Scan) -> DeltaSharingError | None:
+    """Resolve a scan; returns why that failed, if it did."""
+    try:
+        scan.resolved()
+    except DeltaSharingError as error:
+        return error
+    return None
 
 
 def _create_one(spark: SparkSession, view: str, scan: Scan, engine: str) -> None:

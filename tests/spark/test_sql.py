@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pyspark.errors import ParseException
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.spark import lanes
+from delta_sharing_spark.spark import lanes, sql
 from delta_sharing_spark.spark.plan_reading import _kind, _plans
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -241,6 +242,28 @@ def test_the_lane_leaves_out_files_of_large_tables(
     assert len(frame.collect()) == 9
     whole = client.query(spark, lambda t: t("market.shop.orders").where("note LIKE '%e%' OR rand() < 2"))
     assert [len(files_of(scan)) for scan in scans_of(whole)] == [3]
+
+
+def test_the_tables_of_a_query_are_asked_for_at_the_same_time(
+    client: SharingClient, spark: Any, spark_mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two requests waits for the other; a table that is mentioned twice is asked for once."""
+
+    def waiting(call: Callable[..., Any]) -> Callable[..., Any]:
+        barrier = threading.Barrier(2, timeout=60)
+
+        def wait_and_call(*arguments: Any) -> Any:
+            barrier.wait()
+            return call(*arguments)
+
+        return wait_and_call
+
+    monkeypatch.setattr(sql, "_reference", waiting(sql._reference))
+    if spark_mode == "classic":
+        monkeypatch.setattr(lanes, "plan_native", waiting(lanes.plan_native))
+    text = "SELECT * FROM {0}.orders a JOIN {0}.customers USING (cust) JOIN {0}.orders b ON a.id = b.id + 1"
+    expected = rows_of(spark.sql(text.format("spark_catalog.shop")))
+    assert rows_of(client.sql(spark, text.format("market.shop"))) == expected
 
 
 def test_parameters(client: SharingClient, spark: Any) -> None:

@@ -1,0 +1,43 @@
+"""Independent calls at the same time: their order, their errors, what is not begun after one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from delta_sharing_spark.network.parallel_calls import in_parallel
+
+
+def test_calls_are_made_at_once_and_answered_in_order() -> None:
+    barrier = threading.Barrier(3)
+
+    def call(number: int) -> int:
+        barrier.wait(60)
+        return number
+
+    assert in_parallel([partial(call, n) for n in range(3)]) == [0, 1, 2]
+    assert in_parallel([]) == []
+
+
+def test_the_first_error_in_order_leaves_and_the_rest_is_not_begun() -> None:
+    begun: list[int] = []
+    go_on = threading.Event()
+
+    def call(number: int) -> None:
+        begun.append(number)
+        if number == 0:
+            raise LookupError("first")
+        if number == 1:
+            raise ValueError("second")
+        go_on.wait(60)
+
+    before = threading.active_count()
+    with pytest.raises(LookupError, match="first"):
+        in_parallel([partial(call, n) for n in range(100)])
+    go_on.set()
+    while threading.active_count() > before:
+        time.sleep(0.01)
+    assert len(begun) < 100

@@ -14,6 +14,8 @@ from delta_sharing_spark.native.files import ShownFile
 CONNECTIONS = 24
 #: Bytes of chunks held that were fetched ahead, over all plans.
 AHEAD_BYTES = 128 << 20
+#: Bytes of chunks held once they were read, over all plans: Spark reads a filter's dictionary first, and a query may scan twice.
+KEPT_BYTES = 32 << 20
 #: Bytes of footers and whole small files held, over all plans.
 _SHOWN_BYTES = 64 << 20
 #: Bytes of rewritten files on local disk, over all plans.
@@ -39,7 +41,8 @@ class Budget:
         self._lock = threading.Lock()
         self._shown: OrderedDict[tuple[Holder, int], tuple[int, int]] = OrderedDict()
         self._chunks: OrderedDict[tuple[Holder, tuple[int, int]], int] = OrderedDict()
-        self._memory = self._disk = self._fetched = 0
+        self._kept: OrderedDict[tuple[Holder, tuple[int, int]], int] = OrderedDict()
+        self._memory = self._disk = self._fetched = self._kept_bytes = 0
 
     @property
     def is_full(self) -> bool:
@@ -71,20 +74,39 @@ class Budget:
         """Add chunks that are being fetched, and release the oldest unread ones beyond the bound."""
         gone = []
         with self._lock:
-            self._chunks[holder, key] = self._chunks.pop((holder, key), 0) + size
-            self._fetched += size
+            kept = self._kept.pop((holder, key), 0)
+            self._kept_bytes -= kept
+            self._chunks[holder, key] = self._chunks.pop((holder, key), 0) + kept + size
+            self._fetched += kept + size
             while self._fetched > AHEAD_BYTES and len(self._chunks) > 1:
                 oldest = next(iter(self._chunks))
                 gone.append(oldest)
                 self._fetched -= self._chunks.pop(oldest)
-        for other, group in gone:
-            self.fetchers.submit(other.drop, group)  # not here: the caller holds its own lock
+        self._release(gone)
 
-    def remove(self, holder: Holder, key: tuple[int, int], size: int) -> None:
-        """Remove chunks that were read."""
+    def keep(self, holder: Holder, key: tuple[int, int]) -> None:
+        """Note that chunks were read, and release the oldest such beyond the bound."""
+        gone = []
         with self._lock:
-            if self._chunks.pop((holder, key), None) is not None:
-                self._fetched -= size
+            size = self._chunks.pop((holder, key), 0)
+            self._fetched -= size
+            self._kept[holder, key] = self._kept.pop((holder, key), 0) + size
+            self._kept_bytes += size
+            while self._kept_bytes > KEPT_BYTES:
+                oldest, size = self._kept.popitem(last=False)
+                self._kept_bytes -= size
+                gone.append(oldest)
+        self._release(gone)
+
+    def _release(self, gone: list[tuple[Holder, tuple[int, int]]]) -> None:
+        for holder, key in gone:
+            self.fetchers.submit(holder.drop, key)  # not here: the caller holds its own lock
+
+    def remove(self, holder: Holder, key: tuple[int, int]) -> None:
+        """Remove chunks that are no longer held."""
+        with self._lock:
+            self._fetched -= self._chunks.pop((holder, key), 0)
+            self._kept_bytes -= self._kept.pop((holder, key), 0)
 
     def forget(self, holder: Holder) -> None:
         """Remove a released plan's footers."""

@@ -1,8 +1,8 @@
 """Fetches bytes for Spark's Parquet reader, whose requests say where it begins to read and never how far.
 
 The footer tells where the column chunk ends that begins there; the row group before tells which other chunks the query
-reads. These are fetched by parallel ranges, the next row group's ahead of need, and so are the next files' footers.
-Memory is bounded: fetched chunks by ``budget.AHEAD_BYTES``, a chunk too large for that by a window of a few pieces.
+reads, or Spark's plan does. These are fetched by parallel ranges, the next row group's ahead of need, and so are the next
+files' footers. Memory is bounded: fetched chunks by ``budget.AHEAD_BYTES``, those kept once read by ``budget.KEPT_BYTES``, a chunk too large for that by a window of a few pieces.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections import OrderedDict, deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import Budget
+from delta_sharing_spark.native.doubts import ENOUGH, HELD, LEAVES, TASTED, UNKNOWN, WAITS, Doubt, Reaction
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.layout import Chunk, Layout
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.native.visits import Visits
+from delta_sharing_spark.native.visits import Certainty, Visits
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import Range, cut
 
@@ -34,32 +34,6 @@ _GROUPS = 64
 _NEAR, _NEARER = 64 << 10, 4
 #: Files whose footers are fetched ahead, at least and at most.
 _FEWEST, _MOST = 2, 32
-
-
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """Yielded between bytes where the reader may have read all that it needs.
-
-    Wait so many ``seconds`` for it to leave after it has read what was sent; ``blindly`` where the system does not tell
-    whether it has. Then send what it did.
-    """
-
-    seconds: float
-    blindly: float
-
-
-class Reaction(NamedTuple):
-    """What a reader did in a doubt: whether it has left, and whether it has read all that it was sent."""
-
-    has_left: bool
-    has_read_all: bool
-
-
-_WAITS = Reaction(has_left=False, has_read_all=True)
-
-#: Where nothing tells what the reader wants; where what it read before says that it has enough; after a taste of more;
-#: where more is held, so that to send it costs little, but would teach that it was read.
-_UNKNOWN, _ENOUGH, _TASTED, _HELD = Doubt(0.02, 0.05), Doubt(0.05, 0.3), Doubt(0.0, 0.3), Doubt(0.002, 0.02)
 #: Bytes that are sent to a reader that may have enough: it leaves late where it decodes first what it has.
 _TASTE = 4 << 10
 #: Columns of a run after each of which the reader may have enough; beyond, it is asked more and more seldom.
@@ -95,13 +69,14 @@ class _Run:
 
     Attributes:
         pending: Chunks sent that the reader may not have read, each with its visit.
-        is_begun: Whether a chunk was sent.
+        visit: The reader's visit of the row group ``key``; none before the first chunk.
         doubts: Doubts after which the reader went on.
         unasked: Chunks since the latest of them.
     """
 
     pending: list[tuple[set[bytes], Chunk]] = field(default_factory=list)
-    is_begun: bool = False
+    key: tuple[int, int] | None = None
+    visit: set[bytes] = field(default_factory=set)
     doubts: int = 0
     unasked: int = 0
 
@@ -141,6 +116,8 @@ class PlanReader:
             DeltaSharingError: As ``show_file``.
         """
         with self._lock:
+            if not self._shown and self.plan.scans is not None:
+                self._budget.openers.submit(self._visits.learn, self.plan.scans)
             known = number in self._shown
             future = self._show(number)
             if number in self._ahead:
@@ -200,9 +177,10 @@ class PlanReader:
         layout = shown.layout
         if offset < 4:
             yield memoryview(b"PAR1")[offset:]
-            if ((yield _ENOUGH) or _WAITS).has_left:
+            if ((yield ENOUGH if self.plan.scans is None else LEAVES) or WAITS).has_left:
                 return
             offset = 4
+        self._visits.learn(self.plan.scans)
         if shown.whole is not None:
             yield from self._whole(number, shown, offset)
             offset = max(offset, layout.data_end)
@@ -215,19 +193,19 @@ class PlanReader:
                 if is_in_doubt and chunk.null_in is None:
                     start = min(offset + _TASTE, chunk.range.end)
                     yield shown.read(offset, start)
-                    if ((yield _TASTED) or _WAITS).has_left:
+                    if ((yield TASTED) or WAITS).has_left:
                         return
                 yield from self._chunk(number, shown, chunk, start, near, run)
                 offset = chunk.range.end
                 doubt = self._next(number, layout, chunk, run)
-                is_in_doubt = doubt is not None and doubt is not _HELD
+                is_in_doubt = doubt is not None and doubt is not HELD
             else:
                 end = layout.data_end if chunk is None else min(layout.data_end, chunk.range.start)
                 end = min(end, offset + _SENT) if end > offset else min(layout.data_end, offset + _SENT)
                 yield shown.read(offset, end)
-                doubt, offset = _UNKNOWN, end
+                doubt, offset = UNKNOWN, end
             if doubt is not None:
-                reaction = (yield doubt) or _WAITS
+                reaction = (yield doubt) or WAITS
                 if reaction.has_read_all:
                     self._was_read(number, run.pending)
                 if reaction.has_left:
@@ -283,17 +261,20 @@ class PlanReader:
         key = (number, chunk.row_group)
         chunks = [c for c in shown.layout.chunks if c.row_group == chunk.row_group]
         with self._lock:
-            visit = self._visits.enter(key, chunk.column)
-            likely, is_all = self._visits.likely(visit, chunk, chunks, run.assumed)
-            if not run.is_begun or chunk.column in likely:
-                visit.add(chunk.column)
+            is_first = run.key is None
+            if run.key != key:
+                run.key, run.visit = key, self._visits.enter(key, chunk.column, chunks)
+            likely, certainty = self._visits.likely(run.visit, chunk, chunks, run.assumed)
+            is_all = certainty is not Certainty.NONE
+            if is_first or chunk.column in likely:
+                run.visit.add(chunk.column)
             else:
-                run.pending.append((visit, chunk))
-            run.is_begun = True
-            group = self._groups.get(key)
-            buffer = None if group is None else group.find(chunk.range)
+                run.pending.append((run.visit, chunk))
+            group = self._groups.get(key, _Group())
+            buffer = group.find(chunk.range)
             if buffer is None:
-                buffer = self._fetch(key, shown, _chunks_to_fetch(chunk, chunks, likely, 0 if is_all else near))
+                wanted = _chunks_to_fetch(chunk, chunks, likely, 0 if is_all else near)
+                buffer = self._fetch(key, shown, [c for c in wanted if group.find(c.range) is None])
             if is_all:
                 following = [c for c in shown.layout.chunks if c.row_group == key[1] + 1 and c.column in likely]
                 self._fetch_ahead((number, key[1] + 1), shown, following)
@@ -304,17 +285,19 @@ class PlanReader:
         index = layout.chunk_from(chunk.range.end)
         after = layout.chunks[index] if index < len(layout.chunks) else None
         if after is None or after.range.start != chunk.range.end or after.row_group != chunk.row_group:
-            return _ENOUGH
+            return ENOUGH
         key = (number, chunk.row_group)
         chunks = [c for c in layout.chunks if c.row_group == chunk.row_group]
         with self._lock:
-            likely, is_all = self._visits.likely(self._visits.current(key), chunk, chunks, run.assumed)
+            likely, certainty = self._visits.likely(run.visit, chunk, chunks, run.assumed)
             if after.column in likely:
                 return None
+            if certainty is Certainty.PLANNED:
+                return LEAVES
             group = self._groups.get(key)
             if group is not None and group.find(after.range) is not None:
-                return _HELD if run.is_to_be_asked() else None
-            return _ENOUGH if is_all else _UNKNOWN
+                return HELD if run.is_to_be_asked() else None
+            return UNKNOWN if certainty is Certainty.NONE else ENOUGH
 
     def _fetch_ahead(self, key: tuple[int, int], shown: ShownFile, chunks: list[Chunk]) -> None:
         size = sum(chunk.range.length for chunk in chunks)
@@ -345,12 +328,12 @@ class PlanReader:
             if group is not None:
                 group.unread.discard(chunk.column)
                 if not group.unread:
-                    self._drop(key)
+                    self._budget.keep(self, key)
 
     def _drop(self, key: tuple[int, int]) -> None:
         group = self._groups.pop(key, None)
         if group is not None:
-            self._budget.remove(self, key, group.size)
+            self._budget.remove(self, key)
 
     def drop(self, key: tuple[int, int]) -> None:
         """Release the chunks of a row group; reads of it go on."""

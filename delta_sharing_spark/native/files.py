@@ -20,7 +20,7 @@ from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.layout import Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.scan.file_access import FileAccess
-from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
 from delta_sharing_spark.scan.plan import DeletionVector, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
 from delta_sharing_spark.schema.mapping import without_mapping
@@ -40,12 +40,14 @@ class ShownFile:
     """A file as it is served: its layout and the source of its bytes.
 
     ``whole`` holds all bytes of a small file; ``reason`` says why the Python source rewrote the file, if it did.
+    ``footer_bytes`` are those at the end of the table's own file, 0 if it was rewritten.
     """
 
     source: ByteSource
     layout: Layout
     whole: memoryview | None = field(default=None, repr=False)
     reason: str | None = None
+    footer_bytes: int = 0
 
     @property
     def memory_bytes(self) -> int:
@@ -73,8 +75,16 @@ class FileShape:
     hidden: frozenset[str]
 
 
-def show_file(task: FileTask, access: FileAccess, shape: FileShape, *, may_rewrite: bool = True) -> ShownFile:
+def show_file(
+    task: FileTask, access: FileAccess, shape: FileShape, *, may_rewrite: bool = True, tail_bytes: int = TAIL
+) -> ShownFile:
     """Fetch a file's footer and deletion vector, and lay it out for Spark's reader, or rewrite it where that is needed.
+
+    Args:
+        task, access: The file, and what reads it.
+        shape: How it is read.
+        may_rewrite: Whether it may be rewritten.
+        tail_bytes: Of the first request for its footer.
 
     Raises:
         DeltaSharingError: As ``read_split``.
@@ -82,7 +92,7 @@ def show_file(task: FileTask, access: FileAccess, shape: FileShape, *, may_rewri
     """
     spec = shape.spec
     source = _TailRecorder(access.open(task))
-    footer = read_footer(source, spec.table, WHOLE_FILE)
+    footer = read_footer(source, spec.table, WHOLE_FILE, tail_bytes)
     kept = read_row_selection(task, footer.metadata.num_rows, _vectors(access))
     try:
         layout = lay_out(
@@ -100,7 +110,7 @@ def show_file(task: FileTask, access: FileAccess, shape: FileShape, *, may_rewri
             raise
         return _rewrite(task, access, shape, str(reason))
     _check_chunks(layout, footer, task, spec)
-    return ShownFile(source.inner, layout, footer.file_bytes)
+    return ShownFile(source.inner, layout, footer.file_bytes, footer_bytes=len(source.footer) + 8)
 
 
 def _check_chunks(layout: Layout, footer: Footer, task: FileTask, spec: ReadSpec) -> None:

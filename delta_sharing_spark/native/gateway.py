@@ -19,7 +19,8 @@ from contextlib import suppress
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Budget
-from delta_sharing_spark.native.fetching import Doubt, Pieces, PlanReader, Reaction
+from delta_sharing_spark.native.doubts import Doubt, Reaction
+from delta_sharing_spark.native.fetching import Pieces, PlanReader
 from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.webhdfs import Request
@@ -32,10 +33,10 @@ _CONNECTIONS = 512
 #: Seconds: a kept connection may idle; between two looks at whether the sessions still live; a send may take.
 _IDLE, _WATCH, _STALLED = 60.0, 1.0, 600.0
 _MAX_HEAD = 64 << 10
-#: Seconds between two looks at what a reader has not read, at most.
-#: Seconds that bytes may lie unread before more are sent all the same.
-_UNREAD = 2.0
-_LONGEST_PAUSE = 0.05
+#: Seconds that bytes may lie unread before more are sent all the same; between two looks, at most.
+_UNREAD, _LONGEST_PAUSE = 2.0, 0.05
+#: Seconds within which a reader that says that it sends no more says also that it had not read all: Java closes in two steps.
+_RESET = 0.005
 
 _LET_GO = "delta-sharing-spark: the plan of this DataFrame was let go, with its session or for newer ones; load the table again"
 
@@ -302,10 +303,16 @@ def _reaction(connection: socket.socket, doubt: Doubt) -> Reaction:
 def _is_reset(connection: socket.socket) -> bool:
     """Whether a reader that has closed its connection had not read all that it was sent: the system resets it then."""
     try:
-        connection.recv(1, socket.MSG_PEEK)
+        if connection.recv(1, socket.MSG_PEEK):
+            return False
     except ConnectionError:
         return True
-    return False
+    _wait_for_reset()
+    return connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
+
+def _wait_for_reset() -> None:
+    time.sleep(_RESET)
 
 
 def _cause(error: DeltaSharingError) -> str:

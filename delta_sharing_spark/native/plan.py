@@ -13,13 +13,17 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.native.files import FileShape, ShownFile, rewriting_spec, show_file
+from delta_sharing_spark.native.visits import Scans
 from delta_sharing_spark.scan.file_access import FileAccess
+from delta_sharing_spark.scan.footer import TAIL
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.scan.split_reader import constants_of
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct
 
 #: Beyond these Spark takes longer to list a directory than the Python source takes to plan (docs/native.md).
 MAX_FILES, MAX_PARTITIONS = 20_000, 2_000
+#: Bytes fetched for a footer that nothing is known of, in all and for each column; and at most.
+_TAIL, _TAIL_OF_COLUMN, _LONGEST_TAIL = 2 << 10, 320, 1 << 20
 _VOID = Primitive("void")
 _FILE = re.compile(r"part-(\d{6,})\.parquet")
 
@@ -50,7 +54,10 @@ class NativePlan:
         partitions: The values of the partition columns, by a partition's number.
         partition_column, deletion_column: Names, which no column of the table has, of the columns for the partition's
             number and for deleted rows.
+        scans: What the scans of its query read, where it is one query's; None where nothing tells.
     """
+
+    scans: Scans | None = None
 
     def __init__(self, load: ResolvedScan, planned: ScanPlan) -> None:
         spec = planned.spec
@@ -73,6 +80,7 @@ class NativePlan:
         )
         self.partitions: list[tuple[pa.Scalar, ...]] = []
         self.files = self._numbered(planned)
+        self._footer_bytes = 0
         self.has_vectors = any(f.task.deletion_vector is not None for f in self.files)
         #: Directory to the numbers of its files.
         self.directories: dict[str, list[int]] = {"": []}
@@ -130,7 +138,16 @@ class NativePlan:
     def show(self, number: int, *, may_rewrite: bool = True) -> ShownFile:
         """Make a file ready to be served; raises as ``show_file``."""
         file = self.files[number]
-        return show_file(file.task, file.access, self.shape, may_rewrite=may_rewrite)
+        shown = show_file(file.task, file.access, self.shape, may_rewrite=may_rewrite, tail_bytes=self._tail_bytes)
+        self._footer_bytes = max(self._footer_bytes, shown.footer_bytes)
+        return shown
+
+    @property
+    def _tail_bytes(self) -> int:
+        """Of the first request for a footer: the largest one seen and a quarter; at first as many as its columns suggest."""
+        if self._footer_bytes:
+            return min(_LONGEST_TAIL, self._footer_bytes * 5 // 4 + 512)
+        return min(TAIL, _TAIL + _TAIL_OF_COLUMN * sum(map(_leaves, (f.type for f in self.columns.fields))))
 
     def after(self, number: int) -> Iterator[int]:
         """The files that Spark will likely open after this one, for it takes the largest first.
@@ -195,6 +212,19 @@ def why_not(load: ResolvedScan) -> str | None:
     if any(f.name.lower() == "_metadata" for f in load.columns.fields):
         return "it has a column _metadata, which Spark's reader has too"
     return None
+
+
+def _leaves(kind: DataType) -> int:
+    """The columns of a file that a column of a type is stored in."""
+    match kind:
+        case Struct(fields):
+            return sum(_leaves(field.type) for field in fields)
+        case Array(element, _):
+            return _leaves(element)
+        case Map(key, value, _):
+            return _leaves(key) + _leaves(value)
+        case _:
+            return 1
 
 
 def _unreadable(kind: DataType) -> str | None:

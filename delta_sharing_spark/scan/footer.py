@@ -56,15 +56,17 @@ class Footer:
         return [_chunk(group.column(leaf)) for leaf in leaves]
 
 
-def read_footer(source: ByteSource, table: str, whole_below: int) -> Footer:
+def read_footer(source: ByteSource, table: str, whole_below: int, tail_bytes: int = TAIL) -> Footer:
     """Fetch and parse a file's footer; a file of at most ``whole_below`` bytes is fetched whole instead.
+
+    ``tail_bytes`` are fetched first, and the footer once more if it is larger.
 
     Raises:
         CorruptFileError: Not a Parquet file, or its footer is damaged; names the file.
     """
     if source.size < 12:
         raise _not_parquet(source, table, f"it has only {source.size} bytes")
-    length = source.size if source.size <= whole_below else min(TAIL, source.size)
+    length = source.size if source.size <= whole_below else min(tail_bytes, source.size)
     tail = source.read(source.size - length, length)
     if bytes(tail[-4:]) != _MAGIC:
         if bytes(tail[-4:]) == b"PARE":

@@ -61,8 +61,8 @@ def frame_of(scan: Scan, spark: SparkSession, engine: str | None = None) -> Data
 
 def native_frames(
     spark: SparkSession, scans: Sequence[Scan], engine: str, conditions: Callable[[], Sequence[str | None]]
-) -> list[DataFrame] | None:
-    """The scans of one query as DataFrames of the native lane; None where the session or one of them cannot use it.
+) -> list[tuple[DataFrame, NativePlan]] | None:
+    """The scans of one query as DataFrames of the native lane, and their plans; None where the session or one of them cannot use it.
 
     Args:
         spark: A classic or Connect session.
@@ -93,10 +93,10 @@ def native_frames(
 
 def _frames_of_query(
     spark: SparkSession, scans: Sequence[Scan], reach: Reach, conditions: Callable[[], Sequence[str | None]]
-) -> list[DataFrame]:
+) -> list[tuple[DataFrame, NativePlan]]:
     loads = [repr((str(scan.table), sorted(scan.options.items()))) for scan in scans]
     plans = _plans(dict(zip(loads, scans, strict=True)))
-    frames: dict[tuple[str, str | None], DataFrame] = {}
+    frames: dict[tuple[str, str | None], tuple[DataFrame, NativePlan]] = {}
     query_frames = []
     for place, (load, scan) in enumerate(zip(loads, scans, strict=True)):
         plan, condition = plans[load], None
@@ -105,7 +105,7 @@ def _frames_of_query(
         if (load, condition) not in frames:
             if plan is None or condition is not None:
                 plan = _pruned(scan, condition)
-            frames[load, condition] = planned_frame(spark, plan, reach)
+            frames[load, condition] = planned_frame(spark, plan, reach), plan
         query_frames.append(frames[load, condition])
     return query_frames
 

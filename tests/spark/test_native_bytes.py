@@ -1,0 +1,52 @@
+"""What the native lane fetches for a query of ``client.sql``: by Spark's plan, the columns that its scans read and no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
+
+FILES, ROWS = 4, 40_000
+
+
+def test_each_planned_column_chunk_is_fetched_once(
+    spark: Any, spark_mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One scan reads a dictionary first and then a run in which that column stands last, another scan one column alone."""
+    if spark_mode == "connect":
+        pytest.skip("Spark's plan of a query is there on classic sessions only")
+    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
+    draw = np.random.default_rng(3)
+    columns = {name: pa.array(draw.integers(0, 1 << 40, ROWS)) for name in ("a", "item", "b", "size", "c")}
+    columns["day"] = pa.array(np.arange(ROWS) // 100)
+    columns["d"] = columns["c"]
+    facts = pa.table({name: columns[name] for name in ("a", "item", "day", "b", "size", "c", "d")})
+    built = DeltaTableBuilder(tmp_path / "facts", facts.schema, style=FileStyle(keep_rows=False))
+    built.append(facts, files=FILES)
+    text = "SELECT count(item) FROM s.d.facts WHERE day BETWEEN 120 AND 130 AND item > (SELECT avg(size) / 1000 FROM s.d.facts)"
+    footers = [pq.read_metadata(file) for file in sorted((tmp_path / "facts").glob("*.parquet"))]
+    groups = [footer.row_group(0) for footer in footers]
+    sizes = [{c.path_in_schema: c.total_compressed_size for c in map(g.column, range(g.num_columns))} for g in groups]
+    read = next(
+        s for s, g in zip(sizes, groups, strict=True) if g.column(2).statistics.min <= 120 <= g.column(2).statistics.max
+    )
+    chunks = read["item"] + read["day"] + sum(s["size"] for s in sizes)
+    with SharingServer({"s.d.facts": built.path}) as server:
+        client = SharingClient(server.write_profile(tmp_path / "config.share"))
+        frame = client.sql(spark, text)
+        assert frame.collect() == client.sql(spark, text, engine="python").collect()
+        assert "webhdfs" in frame._jdf.queryExecution().toString()
+        server.reset_metrics()
+        client.sql(spark, text).collect()
+        assert chunks <= server.bytes_sent("data") <= chunks + FILES * (8 << 10)
+        server.reset_metrics()
+        assert frame.collect()
+        assert server.bytes_sent("data") == 0, "they are held"

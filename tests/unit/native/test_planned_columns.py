@@ -1,0 +1,141 @@
+"""What the gateway fetches where Spark's plan says what the scans of a query read, and what it fetches of footers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.native import budget, fetching, plan
+from delta_sharing_spark.native.doubts import LEAVES, Doubt
+from delta_sharing_spark.native.gateway import Gateway
+from delta_sharing_spark.native.plan import plan_native
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
+
+sys.path.insert(0, str(Path(__file__).parent))
+from reading import RemoteFile, ask, files_under, served
+
+FILES = 6
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    noise = os.urandom(100_000).hex()
+    inner = pa.struct({"x": pa.string(), "y": pa.string()})
+    schema = pa.schema({"id": pa.int64(), **{f"c{i}": pa.string() for i in range(4)}, "inner": inner})
+    style = FileStyle(parquet={"compression": "none", "use_dictionary": False})
+    built = DeltaTableBuilder(tmp_path_factory.mktemp("planned") / "t", schema, style=style)
+    texts = [noise[n * 16 : n * 16 + 40] for n in range(12_000)]
+    rows = [
+        {"id": n, **{f"c{i}": text for i in range(4)}, "inner": {"x": text, "y": text}} for n, text in enumerate(texts)
+    ]
+    return built.append(rows, files=FILES).path
+
+
+@pytest.fixture
+def server(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharingServer]:
+    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
+    with SharingServer({"s.d.t": path}) as running:
+        yield running
+
+
+def size_of(file: pq.ParquetFile, *columns: str) -> int:
+    group = file.metadata.row_group(0)
+    chunks = (group.column(place) for place in range(group.num_columns))
+    return sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema in columns)
+
+
+def test_only_planned_columns_are_fetched_and_each_once(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first reader of all takes long over what it has, and nothing else is fetched; the next scan finds the bytes held."""
+    monkeypatch.setattr(fetching, "LEAVES", Doubt(60.0, 60.0))
+    scan = SharingClient(server.profile()).table("s.d.t").scan()
+    with served(scan) as (_, native, address):
+        native.scans = lambda: [frozenset({b"id", b"c0", b"inner.y"}), frozenset({b"c2"})]
+        remote = [RemoteFile(file) for file, _ in files_under(address)]  # all footers are there
+        for number, opened in enumerate(pq.ParquetFile(file, pre_buffer=False) for file in remote):
+            server.reset_metrics()
+            with ask(remote[number].address, "OPEN", offset=4) as response:
+                response.read(size_of(opened, "id", "c0"))
+                time.sleep(0.0 if number else 0.4)  # longer than a reader is waited for where nothing is planned
+            opened.read(["inner.y"])
+            assert server.bytes_sent("data") == size_of(opened, "id", "c0", "inner.y")
+            opened.read(["c2"])
+            opened.read(["id"])
+            assert server.bytes_sent("data") == size_of(opened, "id", "c0", "inner.y", "c2")
+
+
+def test_a_reader_that_wants_more_than_was_planned_gets_it(server: SharingServer, path: Path) -> None:
+    native = plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved())
+    native.scans = lambda: [frozenset({b"id", b"c0"})]
+    running = Gateway()
+    running.add(native, lambda: False)
+    try:
+        reader = next(iter(running._plans.values()))[0]
+        layout = reader.shown(0).layout
+        came = list(reader.read(0, 4))
+        assert came.count(LEAVES) == 1, "after the columns of the plan"
+        stored = {file.read_bytes()[4 : layout.data_end] for file in path.rglob("*.parquet")}
+        assert b"".join(p for p in came if isinstance(p, memoryview))[: layout.data_end - 4] in stored
+    finally:
+        running.close()
+
+
+def test_where_two_scans_begin_alike_the_smaller_one_is_expected_and_the_larger_one_asked(
+    server: SharingServer,
+) -> None:
+    native = plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved())
+    native.scans = lambda: [frozenset({b"id", b"c0", b"c1"}), frozenset({b"id", b"c0"})]
+    running = Gateway()
+    running.add(native, lambda: False)
+    try:
+        reader = next(iter(running._plans.values()))[0]
+        layouts = [reader.shown(number).layout for number in range(FILES)]  # all footers are there
+        server.reset_metrics()
+        answer, came = reader.read(0, 4), 0
+        while not isinstance(piece := next(answer), Doubt):
+            came += len(piece)
+        assert came == layouts[0].chunks[1].range.end - 4
+        assert piece.seconds < LEAVES.seconds
+        answer.close()
+        assert server.bytes_sent("data") == came
+    finally:
+        running.close()
+
+
+def test_what_was_read_is_kept_within_bounds(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = SharingClient(server.profile()).table("s.d.t").scan()
+    with served(scan) as (running, native, address):
+        native.scans = lambda: [frozenset({b"c0"})]
+        files = [pq.ParquetFile(RemoteFile(file), pre_buffer=False) for file, _ in files_under(address)]
+        monkeypatch.setattr(budget, "KEPT_BYTES", 2 * size_of(files[0], "c0"))
+        for opened in files:
+            opened.read(["c0"])
+        held = running._budget
+        deadline = time.monotonic() + 10
+        while (held._fetched or held._kept_bytes > budget.KEPT_BYTES) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert 0 < held._kept_bytes == sum(held._kept.values()) <= budget.KEPT_BYTES
+        assert held._fetched == 0
+    assert held._kept_bytes == 0
+
+
+def test_a_footer_costs_about_its_own_bytes(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one by the number of columns, the next ones by the first; a footer that is larger is asked for again."""
+    scan = SharingClient(server.profile()).table("s.d.t").scan()
+    for requests in (FILES, FILES + 1):
+        native = plan_native(scan.resolved())
+        server.reset_metrics()
+        largest = max(native.show(number).footer_bytes for number in range(FILES))
+        fetched = [request.bytes for request in server.requests if request.kind == "data"]
+        assert len(fetched) == requests
+        assert all(largest <= size < 2 * largest + 512 for size in fetched[-FILES + 1 :])
+        monkeypatch.setattr(plan, "_TAIL", 64)
+        monkeypatch.setattr(plan, "_TAIL_OF_COLUMN", 0)

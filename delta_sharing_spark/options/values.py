@@ -107,9 +107,7 @@ def response_format(name: str, value: str, zone: tzinfo) -> str:
 
 
 def version(name: str, value: str, zone: tzinfo) -> int:
-    if not _INTEGER.match(value.strip()) or int(value) < 0:
-        raise invalid(name, value, "must be an integer greater than or equal to zero")
-    return _long(name, value)
+    return count(name, value, zone)
 
 
 def starting_version(name: str, value: str, zone: tzinfo) -> int | str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.storage.locations import Kind
@@ -21,9 +22,7 @@ class AwsSession:
     secret_access_key: str = field(repr=False)
     session_token: str = field(repr=False)
 
-    @property
-    def kind(self) -> Kind:
-        return "aws"
+    kind: ClassVar[Kind] = "aws"
 
     def check(self) -> None:
         """Raises CredentialError if a part is empty or malformed."""
@@ -38,9 +37,7 @@ class AzureSas:
 
     sas: str = field(repr=False)
 
-    @property
-    def kind(self) -> Kind:
-        return "azure"
+    kind: ClassVar[Kind] = "azure"
 
     def check(self) -> None:
         """Raises CredentialError if it is empty or no query string."""
@@ -57,9 +54,7 @@ class GcpBearer:
 
     token: str = field(repr=False)
 
-    @property
-    def kind(self) -> Kind:
-        return "gcp"
+    kind: ClassVar[Kind] = "gcp"
 
     def check(self) -> None:
         """Raises CredentialError if it is empty or malformed."""
@@ -70,9 +65,7 @@ class GcpBearer:
 class NoSecret:
     """No secret: local files need none."""
 
-    @property
-    def kind(self) -> Kind:
-        return "local"
+    kind: ClassVar[Kind] = "local"
 
     def check(self) -> None:
         """Raises nothing."""

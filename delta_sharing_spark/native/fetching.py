@@ -292,7 +292,7 @@ class PlanReader:
             likely, certainty = self._visits.likely(run.visit, chunk, chunks, run.assumed)
             if after.column in likely:
                 return None
-            if certainty is Certainty.PLANNED:
+            if certainty is Certainty.PLANNED and not self._visits.is_planned(after.column, chunks):
                 return LEAVES
             group = self._groups.get(key)
             if group is not None and group.find(after.range) is not None:

@@ -17,7 +17,10 @@ Scans = Callable[[], Sequence[frozenset[bytes]] | None]
 
 
 class Certainty(enum.Enum):
-    """Why other columns than the expected ones are unlikely, if they are: others were read, or Spark's plan reads no others."""
+    """How certain it is that a visit reads no columns but the expected ones.
+
+    Not at all; earlier visits read no others; or Spark's plan of the query has a scan of just these.
+    """
 
     NONE = enum.auto()
     LEARNED = enum.auto()
@@ -66,8 +69,7 @@ class Visits:
         now = ((visit | assumed) - {chunk.column}) & before
         planned = [columns for columns in self._planned(chunks) if chunk.column in columns and columns & before == now]
         if planned:
-            few = min(planned, key=len)
-            return few, Certainty.PLANNED if all(columns == few for columns in planned) else Certainty.LEARNED
+            return min(planned, key=len), Certainty.PLANNED
         largest: set[bytes] = set()
         for place, other in enumerate(reversed(self._visits)):
             if other is not visit and chunk.column in other and other & before == now:
@@ -75,6 +77,10 @@ class Visits:
                     return other, Certainty.LEARNED
                 largest = max(largest, other, key=len)
         return largest, Certainty.NONE
+
+    def is_planned(self, column: bytes, chunks: list[Chunk]) -> bool:
+        """Whether a scan of the query reads a column of a row group."""
+        return any(column in columns for columns in self._planned(chunks))
 
     def _is_over(self, visit: set[bytes], column: bytes, chunks: list[Chunk]) -> bool:
         planned = self._planned(chunks)

@@ -100,7 +100,7 @@ def page(items: Sequence[Any], parameters: Mapping[str, str], settings: ServerSe
     """One page of a listing (``maxResults``, ``pageToken``)."""
     start, size = 0, settings.list_page_size
     if "maxResults" in parameters:
-        size = min(size, _max_results(parameters["maxResults"], settings))
+        size = min(size, _max_results(parameters["maxResults"]))
     if parameters.get("pageToken"):
         try:
             start = int(base64.urlsafe_b64decode(parameters["pageToken"]).decode().removeprefix("from:"))
@@ -115,7 +115,7 @@ def page(items: Sequence[Any], parameters: Mapping[str, str], settings: ServerSe
     return tree
 
 
-def _max_results(text: str, settings: ServerSettings) -> int:
-    if not text.isdecimal() or int(text) > settings.max_results:
-        raise bad_request(f"Acceptable values of 'maxResults' are 0 to {settings.max_results}, inclusive")
+def _max_results(text: str) -> int:
+    if not text.isdecimal() or int(text) > 500:
+        raise bad_request("Acceptable values of 'maxResults' are 0 to 500, inclusive")
     return int(text)

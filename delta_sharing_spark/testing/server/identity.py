@@ -27,7 +27,6 @@ class Identity:
         username, password: Basic authentication.
         client_id, client_secret: OAuth client credentials.
         token_ttl: Seconds that an issued OAuth token is valid.
-        announce_ttl: Whether ``expires_in`` is sent.
         check_assertion: Decides on the claims of a private-key JWT and its raw text; None refuses such requests.
         issued: OAuth tokens to the time they end.
         token_requests: How many tokens were asked for.
@@ -39,7 +38,6 @@ class Identity:
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
     token_ttl: float = 3600.0
-    announce_ttl: bool = True
     check_assertion: Callable[[dict[str, Any], str], bool] | None = field(default=None, repr=False)
     issued: dict[str, float] = field(default_factory=dict, repr=False)
     token_requests: int = 0
@@ -77,10 +75,7 @@ class Identity:
         token = secrets.token_urlsafe(24)
         with self._lock:
             self.issued[token] = time.time() + self.token_ttl
-        tree: dict[str, Any] = {"access_token": token, "token_type": "Bearer"}
-        if self.announce_ttl:
-            tree["expires_in"] = int(self.token_ttl)
-        return json_response(tree)
+        return json_response({"access_token": token, "token_type": "Bearer", "expires_in": int(self.token_ttl)})
 
     def _granted(self, header: str | None, form: dict[str, str]) -> bool:
         grant = form.get("grant_type")

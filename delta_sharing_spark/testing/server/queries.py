@@ -105,7 +105,7 @@ class TableQueries:
         if travelled:
             files = [_stamped(f, snapshot) for f in files]
         refresh = None
-        if parameters.get("includeRefreshToken") and self._settings.refresh_tokens and token is None:
+        if parameters.get("includeRefreshToken") and token is None:
             body = {"table": str(request.table), "version": snapshot.version, "id": snapshot.metadata.id}
             refresh = self._signer.token("refresh", body)
         head = self._head(request.table, snapshot, chosen, with_version=travelled)

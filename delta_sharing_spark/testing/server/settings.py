@@ -28,13 +28,11 @@ class ServerSettings:
         limit_hints: Whether ``limitHint`` cuts the list of files.
         page_size: Most files of a page, also for clients that do not ask; None for no bound.
         list_page_size: Most items of a listing.
-        max_results: Largest ``maxResults`` that is accepted.
         missing_items: Empty listings have no ``items`` field.
         all_tables: Whether the endpoint that lists all tables exists.
         end_after_newest: Whether a change feed may end after the newest version's time; False: refused, as the reference server does.
         metadata_at_version: Whether metadata is told of the version or time that is asked for; False: always the newest.
         version_by_get: Whether the version is told by GET; False: only by the deprecated HEAD.
-        refresh_tokens: Whether ``includeRefreshToken`` is honoured.
         refresh_token_ttl, page_token_ttl: Seconds.
         file_id_hash: Whether ``fileidhash`` is known and echoed.
         async_polls: None: asynchronous queries are not known; else so many polls answer ``pending``.
@@ -60,13 +58,11 @@ class ServerSettings:
     limit_hints: bool = True
     page_size: int | None = None
     list_page_size: int = 500
-    max_results: int = 500
     missing_items: bool = False
     all_tables: bool = True
     end_after_newest: bool = True
     metadata_at_version: bool = True
     version_by_get: bool = True
-    refresh_tokens: bool = True
     refresh_token_ttl: float = 3600.0
     page_token_ttl: float = 3 * 86400.0
     file_id_hash: bool = True

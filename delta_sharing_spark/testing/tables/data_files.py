@@ -89,7 +89,6 @@ class FileStyle:
         random_prefix: Two random characters as directory instead of the partition's (tables with mapped columns).
         required: Whether NOT NULL columns are REQUIRED in the file; False lets NULLs in.
         materialize_partitions: Files hold the partition columns too.
-        iso_partition_timestamps: Timestamps as newer writers serialize them.
         location: Absolute directory outside of the table for the files, named by absolute URIs.
         keep_rows: Whether the builder remembers the rows, for deletes and expectations.
     """
@@ -102,7 +101,6 @@ class FileStyle:
     random_prefix: bool = False
     required: bool = True
     materialize_partitions: bool = False
-    iso_partition_timestamps: bool = False
     location: Path | None = None
     keep_rows: bool = True
 
@@ -178,8 +176,7 @@ class FileWriter:
             field = self._schema.find(name)
             assert field is not None
             encoded = table.column(name).combine_chunks().dictionary_encode(null_encoding="encode")
-            iso = self._style.iso_partition_timestamps
-            texts = [serialize(value, field.type, iso_timestamps=iso) for value in encoded.dictionary.to_pylist()]
+            texts = [serialize(value, field.type) for value in encoded.dictionary.to_pylist()]
             codes = codes * len(texts) + encoded.indices.to_numpy()
             columns.append((field.physical_name, texts))
         groups, first, inverse = np.unique(codes, return_index=True, return_inverse=True)

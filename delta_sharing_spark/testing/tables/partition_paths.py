@@ -16,13 +16,12 @@ _ESCAPED = frozenset("\"#%'*/:=?\\{[]^")
 _URI_SAFE = "/!$&'()*+,;=:@-._~"
 
 
-def serialize(value: Any, data_type: DataType, *, iso_timestamps: bool = False) -> str | None:
+def serialize(value: Any, data_type: DataType) -> str | None:
     """One partition value as the log keeps it (Delta protocol, "Partition Value Serialization"); None for null.
 
     Args:
         value: A Python value as Arrow gives it (``as_py``).
         data_type: The partition column's type.
-        iso_timestamps: Timestamps as newer writers spell them (``2026-09-18T03:34:56.123456Z``).
     """
     if value is None:
         return None
@@ -32,7 +31,7 @@ def serialize(value: Any, data_type: DataType, *, iso_timestamps: bool = False) 
     if name == "boolean":
         return "true" if value else "false"
     if name in ("timestamp", "timestamp_ntz"):
-        return _timestamp(value, iso=iso_timestamps, zoned=name == "timestamp")
+        return _timestamp(value)
     if name == "date":
         return f"{value:%Y-%m-%d}" if value.year >= 1000 else f"{value.year:04d}-{value.month:02d}-{value.day:02d}"
     if name == "binary":
@@ -40,11 +39,9 @@ def serialize(value: Any, data_type: DataType, *, iso_timestamps: bool = False) 
     return str(value)
 
 
-def _timestamp(value: datetime.datetime, *, iso: bool, zoned: bool) -> str:
+def _timestamp(value: datetime.datetime) -> str:
     naive = value.astimezone(datetime.timezone.utc).replace(tzinfo=None) if value.tzinfo else value
     day = f"{naive.year:04d}-{naive.month:02d}-{naive.day:02d}"
-    if iso:
-        return f"{day}T{naive:%H:%M:%S.%f}" + ("Z" if zoned else "")
     fraction = f".{naive.microsecond:06d}" if naive.microsecond else ""
     return f"{day} {naive:%H:%M:%S}{fraction}"
 

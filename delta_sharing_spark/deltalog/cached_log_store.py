@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
-from typing import BinaryIO, cast
+from collections.abc import Callable
+from typing import BinaryIO, TypeVar, cast
 
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LOG_DIR, LogEntry, LogStore
 from delta_sharing_spark.deltalog.range_cache import CachedFile, RangeCache
@@ -18,6 +19,8 @@ _WHOLE_BYTES = 4 << 20
 _RANGE_BYTES = 16 << 20
 #: Modification times before a range tell when its first version was committed (``commit_times``).
 _BEFORE_RANGE = 100
+
+_T = TypeVar("_T")
 
 
 class CachedLogStore:
@@ -66,11 +69,7 @@ class CachedLogStore:
                 self._files.move_to_end(path)
                 return kept
             self._check_present(path)
-        try:
-            data = self._store.read(path)
-        except (FileNotFoundError, PermissionError) as absent:
-            self._note_absent(path, absent)
-            raise
+        data = self._asked(self._store.read, path)
         with self._lock:
             self._keep(path, data)
         return data
@@ -114,11 +113,7 @@ class CachedLogStore:
             if size is not None:
                 return size
             self._check_present(path)
-        try:
-            size = self._store.size(path)
-        except (FileNotFoundError, PermissionError) as absent:
-            self._note_absent(path, absent)
-            raise
+        size = self._asked(self._store.size, path)
         if size is not None and path.startswith(LOG_DIR):
             with self._lock:
                 self._sizes[path] = size
@@ -139,13 +134,18 @@ class CachedLogStore:
         if absent is not None:
             raise absent(path)
 
-    def _note_absent(self, path: str, absent: OSError) -> None:
-        with self._lock:
-            if path in self._sizes:  # the log is being cleaned up: what looks again must see what is left
-                self._listings.clear()
-                self._sizes.clear()
-            elif path.startswith(LOG_DIR):
-                self._absent[path] = FileNotFoundError if isinstance(absent, FileNotFoundError) else PermissionError
+    def _asked(self, ask: Callable[[str], _T], path: str) -> _T:
+        """What the storage answers of a file; that it has none is kept."""
+        try:
+            return ask(path)
+        except (FileNotFoundError, PermissionError) as absent:
+            with self._lock:
+                if path in self._sizes:  # the log is being cleaned up: what looks again must see what is left
+                    self._listings.clear()
+                    self._sizes.clear()
+                elif path.startswith(LOG_DIR):
+                    self._absent[path] = FileNotFoundError if isinstance(absent, FileNotFoundError) else PermissionError
+            raise
 
     def _keep(self, path: str, data: bytes) -> None:
         self._drop(path)

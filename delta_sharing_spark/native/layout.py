@@ -71,13 +71,11 @@ class Layout:
     Attributes:
         data_end: Where the file's own bytes end, which keep their offsets.
         tail: The bytes after them: columns of ours, then the footer.
-        footer_start: Where the footer begins.
         chunks: The column chunks that Spark may ask for, ordered by their first byte.
     """
 
     data_end: int
     tail: bytes = field(repr=False)
-    footer_start: int
     chunks: tuple[Chunk, ...] = field(repr=False)
 
     @property
@@ -123,7 +121,7 @@ def lay_out(
         metadata, _ = read_struct(footer)
         if deleted is None and length_planned is None and _is_shown_as_is(footer, root, schema, hidden):
             tail = footer + len(footer).to_bytes(4, "little") + _MAGIC
-            return Layout(data_end, tail, data_end, tuple(_chunks(metadata, root)))
+            return Layout(data_end, tail, tuple(_chunks(metadata, root)))
         return _rewritten(metadata, root, data_end, deleted, deletion_column, length_planned)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise NotNativeError(f"its footer is of an unknown form ({type(error).__name__})") from error
@@ -243,10 +241,9 @@ def _rewritten(
             ThriftList(STRUCT, [orders[leaf.leaf] for leaf in kept] + [order] * (marks is not None)),
         )
     tail = bytearray() if marks is None else marks.bytes
-    footer_start = data_end + len(tail)
     written = write_struct(changed)
     tail += written + len(written).to_bytes(4, "little") + _MAGIC
-    return Layout(data_end, bytes(tail), footer_start, tuple(chunks))
+    return Layout(data_end, bytes(tail), tuple(chunks))
 
 
 def _paths(root: Element) -> dict[int, list[bytes]]:

@@ -67,11 +67,6 @@ class Storage:
         other.settings = settings
         return other
 
-    @property
-    def fs(self) -> Any:
-        """The fsspec file system itself."""
-        return self._fs
-
     def get(
         self,
         location: Location,

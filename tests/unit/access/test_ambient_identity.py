@@ -170,7 +170,7 @@ def test_an_empty_or_foreign_secret_is_an_error_before_anything_is_sent(
 def test_instances_of_two_credentials_are_never_shared(kind: str) -> None:
     location = parse_location(LOCATIONS[kind])
     one, other = (Storage(location, secret_for(location), StorageSettings(endpoint="http://127.0.0.1:9")) for _ in "12")
-    assert one.fs is not other.fs
+    assert one._fs is not other._fs
 
 
 @pytest.mark.parametrize(("kind", "extra"), [("aws", "s3"), ("azure", "azure"), ("gcp", "gcs")])

@@ -119,7 +119,7 @@ def test_a_library_that_does_not_fit(server: BucketServer, tmp_path: Path, monke
     def misfit(*_: object, **__: object) -> None:
         raise TypeError("missing 1 required positional argument")
 
-    monkeypatch.setattr(storage.fs, "_call_s3", misfit)
+    monkeypatch.setattr(storage._fs, "_call_s3", misfit)
     with pytest.raises(
         FileError, match=r"f\.bin: the library that reads the storage failed \(TypeError\); .*pip check"
     ):
@@ -223,7 +223,7 @@ def test_a_storage_that_is_let_go_of_hangs_up(server: BucketServer, tmp_path: Pa
     storage = opened(server, tmp_path / "t", scheme)
     assert storage.get(parse_location(f"{storage.location}/f.bin"), 0, 10) == DATA[:10]
     assert connections(server) == 1
-    loop = storage.fs.loop
+    loop = storage._fs.loop
     loop.set_debug(True)  # refuses calls from other threads
     try:
         loop.call_soon_threadsafe(time.sleep, 0.5)

@@ -27,18 +27,25 @@ def in_parallel(calls: Sequence[Callable[[], _T]]) -> list[_T]:
     """
     if len(calls) < 2:
         return [call() for call in calls]
+    results = begin(calls, _AT_ONCE)
+    try:
+        return [result.result() for result in results]
+    finally:
+        for result in results:
+            result.cancel()
+
+
+def begin(calls: Sequence[Callable[[], _T]], at_once: int) -> list[Future[_T]]:
+    """Begin calls in up to ``at_once`` threads; returns their results to come. One that is cancelled first is not begun."""
     waiting: queue.SimpleQueue[tuple[Callable[[], _T], Future[_T]]] = queue.SimpleQueue()
     results: list[Future[_T]] = []
     for call in calls:
         results.append(Future())
         waiting.put((call, results[-1]))
-    for _ in range(min(_AT_ONCE, len(calls))):
+    for _ in range(min(at_once, len(calls))):
         # Daemons, not a pool's threads: the interpreter waits for those when it ends.
         threading.Thread(target=_work, args=(waiting,), name="delta-sharing-parallel", daemon=True).start()
-    try:
-        return [result.result() for result in results]
-    finally:
-        _take_all(waiting)
+    return results
 
 
 def _work(waiting: queue.SimpleQueue[tuple[Callable[[], _T], Future[_T]]]) -> None:
@@ -47,15 +54,9 @@ def _work(waiting: queue.SimpleQueue[tuple[Callable[[], _T], Future[_T]]]) -> No
             call, result = waiting.get_nowait()
         except queue.Empty:
             return
+        if not result.set_running_or_notify_cancel():
+            continue
         try:
             result.set_result(call())
         except BaseException as error:  # handed to the caller's thread, which raises it
             result.set_exception(error)
-
-
-def _take_all(waiting: queue.SimpleQueue[tuple[Callable[[], _T], Future[_T]]]) -> None:
-    try:
-        while True:
-            waiting.get_nowait()
-    except queue.Empty:
-        return

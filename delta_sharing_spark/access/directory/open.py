@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from delta_sharing_spark.errors import (
     TableChangedError,
 )
 from delta_sharing_spark.network.hosts import is_loopback
+from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.sharing.auth import carried_profile
 from delta_sharing_spark.storage.filesystems import load_library, missing_extra
@@ -288,35 +290,19 @@ def _readable(location: Location, profile: Profile, table: str) -> None:
 def _together(
     connect: Callable[[Location], StorageToken], locations: Sequence[Location], seconds: float, table: str
 ) -> tuple[StorageToken, ...]:
-    """A token per location, or an error once ``seconds`` are over; what still runs then ends by itself.
-
-    The threads are daemons, not a pool's: those would keep the process from ending.
-    """
-    results: dict[Location, StorageToken] = {}
-    errors: dict[Location, BaseException] = {}
-
-    def run(location: Location) -> None:
-        try:
-            results[location] = connect(location)
-        except BaseException as error:  # handed to the caller's thread, which raises it
-            errors[location] = error
-
+    """A token per location, or an error once ``seconds`` are over; what still runs then ends by itself."""
     deadline = time.monotonic() + seconds
-    threads = [
-        threading.Thread(target=run, args=(location,), name="directory-open", daemon=True) for location in locations
-    ]
-    for thread in threads:
-        thread.start()
-    for location, thread in zip(locations, threads, strict=True):
-        thread.join(max(0.0, deadline - time.monotonic()))
-        if location in errors:
-            raise errors[location]
-        if location not in results:
+    tokens = []
+    begun = begin([partial(connect, location) for location in locations], len(locations))
+    for location, token in zip(locations, begun, strict=True):
+        wait([token], max(0.0, deadline - time.monotonic()))
+        if not token.done():
             raise NetworkError(
                 f"table {table}: its location {location} could not be reached within {seconds:.0f} s; check the network "
                 f"from the driver to the storage, or use accessMode=url if the server offers it"
             )
-    return tuple(results[location] for location in locations)
+        tokens.append(token.result())
+    return tuple(tokens)
 
 
 def table_tokens(

@@ -282,9 +282,9 @@ def side_by_side(session: nox.Session, lanes: list[list[list[str]]], env: dict[s
         passed = list(threads.map(lambda lane: [run(arguments) for arguments in lane], lanes))
     outcomes = zip(itertools.chain.from_iterable(lanes), itertools.chain.from_iterable(passed), strict=True)
     for arguments, ok in outcomes:
-        failed = failed_tests(arguments)
         if ok:
             continue
+        failed = failed_tests(arguments)
         if not 0 < len(failed) <= MOST_SECOND_TRIES or not run(arguments, "--last-failed"):
             session.error("tests failed; see above")
         session.warn(f"passed only when nothing ran beside them, and are to be mended: {', '.join(failed)}")

@@ -2,7 +2,8 @@
 
 The footer tells where the column chunk ends that begins there; the row group before tells which other chunks the query
 reads, or Spark's plan does. These are fetched by parallel ranges, the next row group's ahead of need, and so are the next
-files' footers. Memory is bounded: fetched chunks by ``budget.AHEAD_BYTES``, those kept once read by ``budget.KEPT_BYTES``, a chunk too large for that by a window of a few pieces.
+files' footers. Memory is bounded: fetched chunks by ``budget.AHEAD_BYTES``, those kept once read by ``budget.KEPT_BYTES``,
+a chunk too large for that by a window of a few pieces.
 """
 
 from __future__ import annotations
@@ -50,7 +51,6 @@ class _Group:
     buffers: list[BufferedRanges] = field(default_factory=list)
     covered: list[Range] = field(default_factory=list)
     unread: set[bytes] = field(default_factory=set)
-    size: int = 0
 
     def find(self, requested: Range) -> BufferedRanges | None:
         for buffer, covered in zip(self.buffers, self.covered, strict=True):
@@ -314,7 +314,6 @@ class PlanReader:
             group.buffers.append(buffer)
             group.covered.append(chunk.range)
             group.unread.add(chunk.column)
-        group.size += buffer.size
         self._groups.move_to_end(key)
         while len(self._groups) > _GROUPS:
             self._drop(next(iter(self._groups)))

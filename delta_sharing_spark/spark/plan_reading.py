@@ -113,9 +113,7 @@ class PlanningRelations:
         return TableNeed(ordered, where, left)
 
     def _reading(self, scan: Any, schema: Struct, moment: Moment) -> ScanConditions:
-        filters = scan.dataFilters()
-        each = [filters.apply(i) for i in range(filters.size())]
-        return read_filters(each, schema, self._zone, follows_clock=moment is Moment.BOUNDS)
+        return read_filters(elements(scan.dataFilters()), schema, self._zone, follows_clock=moment is Moment.BOUNDS)
 
 
 def _plans(plan: Any) -> Iterator[Any]:
@@ -131,10 +129,15 @@ def _below(plan: Any) -> list[Any]:
     kind = _kind(plan)
     if kind == "AdaptiveSparkPlanExec":
         return [plan.initialPlan()]
-    below = [sequence.apply(i) for sequence in (plan.children(), plan.subqueries()) for i in range(sequence.size())]
+    below = elements(plan.children()) + elements(plan.subqueries())
     if kind == "InMemoryTableScanExec":
         below.append(plan.relation().cachedPlan())
     return below
+
+
+def elements(sequence: Any) -> list[Any]:
+    """The elements of a sequence of Scala's."""
+    return [sequence.apply(place) for place in range(sequence.size())]
 
 
 def _kind(plan: Any) -> str:

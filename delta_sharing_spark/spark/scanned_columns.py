@@ -18,6 +18,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.spark.plan_reading import elements
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,17 +76,13 @@ def _file_scans(plan: Any) -> Iterator[Any]:
     pending = [plan]
     while pending:
         plan = pending.pop()
-        pending += _elements(plan.subqueriesAll())
-        for leaf in _elements(plan.collectLeaves()):
+        pending += elements(plan.subqueriesAll())
+        for leaf in elements(plan.collectLeaves()):
             name = str(leaf.nodeName())
             if name == "AdaptiveSparkPlan":
                 pending.append(leaf.initialPlan())
             elif name.startswith("Scan parquet"):
                 yield leaf
-
-
-def _elements(sequence: Any) -> list[Any]:
-    return [sequence.apply(place) for place in range(sequence.size())]
 
 
 def _paths(struct: dict[str, Any], above: bytes) -> Iterator[bytes]:

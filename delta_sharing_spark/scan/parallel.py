@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 
@@ -24,15 +25,26 @@ class _ConsumerGone(Exception):
 class _Worker(threading.Thread):
     """Reads one split into a short queue; None marks its end."""
 
-    def __init__(self, split: Split, stop: threading.Event, readers: RunningReaders, ready: int) -> None:
+    def __init__(
+        self,
+        split: Split,
+        stop: threading.Event,
+        readers: RunningReaders,
+        ready: int,
+        begin_others: Callable[[], None],
+    ) -> None:
         super().__init__(name=f"delta-sharing-split-{split.index}", daemon=True)
         self._split, self._readers = split, readers
         self._stop_reading = stop
+        self._begin_others = begin_others
+        self._has_ended = False
         self.ready: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(ready)
 
     def run(self) -> None:
         with self._readers.watching():
             self._read()
+        self._has_ended = True
+        self._begin_others()
         if self._stop_reading.is_set():
             # The batches that were not taken are freed, but the allocator would keep their pages, tens of megabytes, for later.
             pa.default_memory_pool().release_unused()
@@ -59,6 +71,10 @@ class _Worker(threading.Thread):
             except queue.Empty:
                 assert check_cancelled is not None
                 check_cancelled()
+
+    def is_over(self) -> bool:
+        """Whether the split was read and none of its batches waits."""
+        return self._has_ended and self.ready.qsize() <= 1
 
     def _put(self, item: pa.RecordBatch | BaseException | None) -> None:
         while not self._stop_reading.is_set():
@@ -98,21 +114,35 @@ def read_splits(
         readers.close()
 
     waiting = iter(splits)
-    running: list[_Worker] = []
+    running: deque[_Worker] = deque()
+    beginning = threading.Lock()
+
+    def begin() -> None:
+        # A split may hold no row group, as the second half of a file that has only one: it takes no other's place.
+        with beginning:
+            while sum(not worker.is_over() for worker in running) < workers and not stop.is_set():
+                if (split := next(waiting, None)) is None:
+                    return
+                running.append(worker := _Worker(split, stop, readers, ready, begin))
+                try:
+                    worker.start()
+                except RuntimeError as error:  # no more threads: perhaps in another worker's, so the consumer is told
+                    worker.ready.put(error)
+
     try:
         threading.Thread(target=close, name="delta-sharing-closing", daemon=True).start()
         while True:
-            while len(running) < workers and (split := next(waiting, None)) is not None:
-                running.append(_Worker(split, stop, readers, ready))
-                running[-1].start()
+            begin()
             if not running:
                 return
             worker = running[0]
-            while (item := worker.take(check_cancelled)) is not None:
+            if (item := worker.take(check_cancelled)) is not None:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
-            running.pop(0)
+                continue
+            with beginning:
+                running.popleft()
             if progress is not None:
                 progress(worker._split.index)
     finally:

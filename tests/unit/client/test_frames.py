@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient, load_as_pandas, load_table_changes_as_pandas, scan_share
 from delta_sharing_spark.errors import ConfigError, OptionError
-from delta_sharing_spark.frames import to_pandas
+from delta_sharing_spark.pandas_frames import to_pandas
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer
@@ -216,3 +216,40 @@ def test_decimals_are_arrows_to_the_last_zero(drawn: tuple[int, int, list[int | 
     assert [value and value.as_tuple() for value in frame["d"]] == [
         value and value.as_tuple() for value in [*values[1:], *values]
     ]
+
+
+_COLUMNS = [
+    (pa.int8(), st.integers(-128, 127)),
+    (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+    (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    (pa.float32(), st.floats(width=32)),
+    (pa.float64(), st.floats()),
+    (pa.bool_(), st.booleans()),
+    (pa.timestamp("us"), st.integers(-(2**61), 2**61)),
+    (pa.timestamp("us", "UTC"), st.integers(-(2**61), 2**61)),
+    (pa.string(), st.text(max_size=5)),
+    (pa.binary(), st.binary(max_size=5)),
+    (pa.date32(), st.integers(-700_000, 2_900_000)),
+    (pa.null(), st.none()),
+]
+
+
+@given(st.data(), st.lists(st.integers(0, 3), max_size=4))
+def test_batches_give_the_frame_of_the_whole_table(data: st.DataObject, sizes: list[int]) -> None:
+    """Nulls come in any batch or none, and change the types of integers and booleans; so does a table without rows."""
+    schema = pa.schema([(f"c{i}", kind) for i, (kind, _) in enumerate(_COLUMNS)])
+    batches = [
+        pa.record_batch(
+            [
+                pa.array(data.draw(st.lists(st.none() | values, min_size=size, max_size=size)), kind)
+                for kind, values in _COLUMNS
+            ],
+            schema=schema,
+        )
+        for size in sizes
+    ]
+    table = pa.Table.from_batches(batches, schema)
+    frame = to_pandas(pa.RecordBatchReader.from_batches(schema, batches))
+    pandas.testing.assert_frame_equal(frame, table.to_pandas())
+    frame["c2"] = 7  # the memory is the frame's own
+    frame.loc[frame.index[:1], "c4"] = 0.5

@@ -116,8 +116,8 @@ class PlanReader:
             DeltaSharingError: As ``show_file``.
         """
         with self._lock:
-            if not self._shown and self.plan.scans is not None:
-                self._budget.openers.submit(self._visits.learn, self.plan.scans)
+            if not self._shown:
+                self._budget.openers.submit(self._learn)
             known = number in self._shown
             future = self._show(number)
             if number in self._ahead:
@@ -136,6 +136,9 @@ class PlanReader:
             with self._lock:
                 self._forget(number, future)  # the next try asks anew
             raise
+
+    def _learn(self) -> None:
+        self._visits.learn(self.plan.token, self.plan.queries)
 
     def _show(self, number: int, *, is_ahead: bool = False) -> Future[ShownFile]:
         future = self._shown.get(number)
@@ -177,10 +180,10 @@ class PlanReader:
         layout = shown.layout
         if offset < 4:
             yield memoryview(b"PAR1")[offset:]
-            if ((yield ENOUGH if self.plan.scans is None else LEAVES) or WAITS).has_left:
+            if ((yield ENOUGH if self.plan.queries is None else LEAVES) or WAITS).has_left:
                 return
             offset = 4
-        self._visits.learn(self.plan.scans)
+        self._learn()
         if shown.whole is not None:
             yield from self._whole(number, shown, offset)
             offset = max(offset, layout.data_end)

@@ -211,6 +211,7 @@ class Gateway:
                 return self._send_file(connection, reader, path, request.offset)
             connection.sendall(self._described(reader, path, request.operation))
         except DeltaSharingError as error:
+            reader.plan.has_failed = True
             connection.sendall(webhdfs.failure(_cause(error)))
         except OSError:
             raise
@@ -266,6 +267,7 @@ class Gateway:
             _send_rest(connection, pieces)
             return not is_last
         except DeltaSharingError as error:
+            reader.plan.has_failed = True
             # A client that wants more reads on from where the bytes ended, and is told the cause then.
             _log.info("an answer of %s broke off: %s", reader.plan.table, error)
             return False

@@ -13,7 +13,7 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.native.files import FileShape, ShownFile, rewriting_spec, show_file
-from delta_sharing_spark.native.visits import Scans
+from delta_sharing_spark.native.visits import Query
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.footer import TAIL
 from delta_sharing_spark.scan.plan import FileTask
@@ -54,14 +54,18 @@ class NativePlan:
         partitions: The values of the partition columns, by a partition's number.
         partition_column, deletion_column: Names, which no column of the table has, of the columns for the partition's
             number and for deleted rows.
-        scans: What the scans of its query read, where it is one query's; None where nothing tells.
+        version: The table's version; None where the server does not tell.
+        queries: The queries that read it, as far as they tell what their scans read; None where none ever did.
+        has_failed: Whether a file of it could not be read.
     """
 
-    scans: Scans | None = None
+    queries: list[Query] | None = None
+    has_failed = False
 
     def __init__(self, load: ResolvedScan, planned: ScanPlan) -> None:
         spec = planned.spec
         self.table = spec.table
+        self.version = load.version
         self.spec = spec
         self.output = load.output
         self.predicate = load.predicate
@@ -115,6 +119,18 @@ class NativePlan:
     def _directory_of(self, file: PlannedFile) -> str:
         return f"{self.partition_column}={file.partition}" if self.partition_columns else ""
 
+    def reads_as(self, other: NativePlan) -> bool:
+        """Whether a newer plan has the same files of the same version, and nothing of this one has failed since."""
+        return (
+            not self.has_failed
+            and self.version is not None
+            and (self.version, self.spec, self.output, self.report.mode)
+            == (other.version, other.spec, other.output, other.report.mode)
+            and self.predicate is None
+            and other.predicate is None
+            and [_identity(file.task) for file in self.files] == [_identity(file.task) for file in other.files]
+        )
+
     def path_of(self, number: int) -> str:
         """A file's path below the plan's root."""
         directory = self._directory_of(self.files[number])
@@ -155,6 +171,13 @@ class NativePlan:
         Only those of the same partition: others may have been pruned.
         """
         yield from self.directories[self._directory_of(self.files[number])][self._place[number] + 1 :]
+
+
+def _identity(task: FileTask) -> tuple[object, ...]:
+    """What tells a file from others, and the rows that are deleted in it; URLs differ from answer to answer."""
+    vector = task.deletion_vector
+    deleted = None if vector is None else (vector.unique_id, vector.offset, vector.size, vector.cardinality)
+    return task.id, task.size, task.partition_values, deleted
 
 
 def file_name(number: int) -> str:

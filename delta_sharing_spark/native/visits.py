@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import enum
 import os
+import threading
+import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
+from typing import Protocol
 
 from delta_sharing_spark.native.layout import Chunk
 
 #: Visits of row groups that are remembered, and tasks that are thought to work at the same time.
 _REMEMBERED, _AT_ONCE = 64, max(2, os.cpu_count() or 2)
 
-#: Gives the paths of the columns that each scan of a query reads, those below them included; None as long as it is not known.
-Scans = Callable[[], Sequence[frozenset[bytes]] | None]
+#: Seconds after which queries that Spark had not planned are asked again.
+_ASKED_AGAIN = 0.02
+
+
+class Query(Protocol):
+    """A query that reads a plan."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody can run it any more."""
+
+    def scans(self, token: str) -> Sequence[frozenset[bytes]] | None:
+        """The columns that each of its scans of a plan reads, as paths that stand for what is below them too.
+
+        None as long as it is not known.
+        """
 
 
 class Certainty(enum.Enum):
@@ -34,13 +51,29 @@ class Visits:
         #: The latest last; each is one task's way through one row group.
         self._visits: deque[set[bytes]] = deque(maxlen=_REMEMBERED)
         self._of: OrderedDict[tuple[int, int], set[bytes]] = OrderedDict()
-        self._scans: Sequence[frozenset[bytes]] | None = None
+        self._learning = threading.Lock()
+        self._learned: dict[Query, Sequence[frozenset[bytes]]] = {}
+        self._unplanned: tuple[list[Query], float] = [], 0.0
         self._planned_of: tuple[tuple[bytes, ...], list[set[bytes]]] = (), []
 
-    def learn(self, scans: Scans | None) -> None:
-        """Learn what the scans of the plan's query read, where it is known."""
-        if self._scans is None and scans is not None:
-            self._scans = scans()
+    def learn(self, token: str, queries: list[Query] | None) -> None:
+        """Learn what the scans of a plan's queries read, where it is known; queries that are gone are removed."""
+        if not queries:
+            return
+        with self._learning:
+            for query in [query for query in queries if query.is_gone]:
+                queries.remove(query)
+            unknown = [query for query in queries if query not in self._learned]
+            before, asked = self._unplanned
+            if (not unknown and len(self._learned) == len(queries)) or (
+                unknown == before and time.monotonic() < asked + _ASKED_AGAIN
+            ):
+                return
+            answers = {query: query.scans(token) for query in unknown}
+            learned = {query: scans for query, scans in (self._learned | answers).items() if scans is not None}
+            self._learned = {query: scans for query, scans in learned.items() if query in queries}
+            self._unplanned = [query for query in unknown if answers[query] is None], time.monotonic()
+            self._planned_of = (), []
 
     def enter(self, key: tuple[int, int], column: bytes, chunks: list[Chunk]) -> set[bytes]:
         """The visit of a row group that ``column`` belongs to: a new one if the latest has read that column already.
@@ -88,11 +121,12 @@ class Visits:
 
     def _planned(self, chunks: list[Chunk]) -> list[set[bytes]]:
         """The columns of a row group that each scan of the query reads."""
-        if not self._scans:
+        if not self._learned:
             return []
         columns = tuple(chunk.column for chunk in chunks)
         if self._planned_of[0] != columns:  # all files of a table are alike, as a rule
-            self._planned_of = columns, [{c for c in columns if _is_in(c, scan)} for scan in self._scans]
+            scans = [scan for scans in self._learned.values() for scan in scans]
+            self._planned_of = columns, [{c for c in columns if _is_in(c, scan)} for scan in scans]
         return self._planned_of[1]
 
 

@@ -13,7 +13,8 @@ from delta_sharing_spark.native.plan import NativePlan, StepAsideError, plan_nat
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
-from delta_sharing_spark.spark.native import Reach, native_frame, planned_frame, reach_of
+from delta_sharing_spark.spark.kept_frames import frame_of_plan
+from delta_sharing_spark.spark.native import Reach, native_frame, reach_of
 from delta_sharing_spark.spark.register import register
 from delta_sharing_spark.table_scan import ENGINES
 
@@ -105,7 +106,7 @@ def _frames_of_query(
         if (load, condition) not in frames:
             if plan is None or condition is not None:
                 plan = _pruned(scan, condition)
-            frames[load, condition] = planned_frame(spark, plan, reach), plan
+            frames[load, condition] = frame_of_plan(scan.table.client, spark, (load, condition), plan, reach)
         query_frames.append(frames[load, condition])
     return query_frames
 

@@ -139,6 +139,13 @@ def planned_frame(spark: SparkSession, plan: NativePlan, reach: Reach) -> DataFr
     return frame
 
 
+def is_served(plan: NativePlan, reach: Reach) -> bool:
+    """Whether a plan can still be read in a session with this reach."""
+    with _gateways_lock:
+        gateway = _gateways.get(reach.host or "")
+    return gateway is not None and gateway.serves(plan)
+
+
 def release(plan: NativePlan) -> None:
     """Stop serving a plan: DataFrames over it fail from now on, with an error that says so."""
     with _gateways_lock:

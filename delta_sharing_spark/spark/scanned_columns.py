@@ -11,7 +11,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -33,21 +32,28 @@ def tell_scans(frame: DataFrame, plans: Sequence[NativePlan]) -> None:
         frame: The query, of a classic session.
         plans: The plans that it reads.
     """
-    scans = _QueryScans(frame)
-    for plan in plans:
-        plan.scans = partial(scans.of, plan.token)
+    query = _Query(frame)
+    for plan in set(plans):
+        if plan.queries is None:
+            plan.queries = []
+        plan.queries.append(query)
 
 
-class _QueryScans:
-    """The columns that each scan of a query reads; the DataFrame is not kept alive for it."""
+class _Query:
+    """What the scans of a query read; its DataFrame is not kept alive for it."""
 
     def __init__(self, frame: DataFrame) -> None:
         self._frame = weakref.ref(frame)
         self._lock = threading.Lock()
         self._known: dict[str, list[frozenset[bytes]]] | None = None
 
-    def of(self, token: str) -> Sequence[frozenset[bytes]] | None:
-        """The columns that each scan of a native plan reads; None as long as Spark has not planned the query."""
+    @property
+    def is_gone(self) -> bool:
+        """See ``Query.is_gone``; the DataFrames that others made of this one are not counted."""
+        return self._frame() is None
+
+    def scans(self, token: str) -> Sequence[frozenset[bytes]] | None:
+        """See ``Query.scans``; not known until Spark has planned the query."""
         with self._lock:
             if self._known is None:
                 frame = self._frame()

@@ -54,3 +54,39 @@ def test_each_planned_column_chunk_is_fetched_once(
         server.reset_metrics()
         assert frame.collect() == [(expected,)]
         assert server.bytes_sent("data") == 0, "they are held"
+
+
+def test_queries_over_the_same_files_share_what_was_read(spark: Any, spark_mode: str, tmp_path: Path) -> None:
+    """A table that did not change is asked for, and not read, again; one that changed or failed is planned anew."""
+    if spark_mode == "connect":
+        pytest.skip("a kept DataFrame belongs to a classic session")
+    built = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64(), "text": pa.string()}))
+    built.append([{"id": n, "text": f"t{n}"} for n in range(100)], files=2)
+    count = "SELECT count(id), max(text) FROM s.d.t"
+    with SharingServer({"s.d.t": built.path}) as server:
+        client = SharingClient(server.write_profile(tmp_path / "config.share"))
+
+        def run(text: str = count, client: SharingClient = client, engine: str = "native") -> tuple[list[Any], int]:
+            server.reset_metrics()
+            found = client.sql(spark, text, engine=engine).collect()
+            return found, len([request for request in server.requests if request.kind == "data"])
+
+        assert run() == ([(100, "t99")], 2)
+        assert run() == ([(100, "t99")], 0)
+        assert run("SELECT a.id FROM s.d.t a JOIN s.d.t b USING (id) WHERE id = 7") == ([(7,)], 0)
+        assert run("SELECT count(*), 'x' FROM s.d.t VERSION AS OF 1") == ([(100, "x")], 2), (
+            "other options, another load"
+        )
+        assert run(client=SharingClient(server.profile()))[1] == 2, "another client may have other rights"
+        built.append([{"id": 100, "text": "u"}])
+        assert run() == ([(101, "u")], 3)
+        assert run() == ([(101, "u")], 0)
+        built.append([{"id": 101, "text": "v"}])
+        server.faults.add("data", times=None, status=404)
+        with pytest.raises(Exception, match="404"):
+            run()
+        server.faults.clear()
+        assert run() == ([(102, "v")], 4)
+        session = spark.newSession()
+        assert client.sql(session, count, engine="native").collect() == [(102, "v")]
+        assert client.sql(session, count, engine="native").sparkSession is session

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,6 +48,17 @@ def server(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharingServe
         yield running
 
 
+@dataclass(eq=False)
+class PlannedQuery:
+    """A query of whose scans Spark's plan tells the columns."""
+
+    columns: Sequence[frozenset[bytes]] | None
+    is_gone: bool = False
+
+    def scans(self, token: str) -> Sequence[frozenset[bytes]] | None:
+        return self.columns
+
+
 def size_of(file: pq.ParquetFile, *columns: str) -> int:
     group = file.metadata.row_group(0)
     chunks = (group.column(place) for place in range(group.num_columns))
@@ -58,7 +70,7 @@ def test_only_planned_columns_are_fetched_and_each_once(server: SharingServer, m
     monkeypatch.setattr(fetching, "LEAVES", Doubt(60.0, 60.0))
     scan = SharingClient(server.profile()).table("s.d.t").scan()
     with served(scan) as (_, native, address):
-        native.scans = lambda: [frozenset({b"id", b"c0", b"inner.y"}), frozenset({b"c2"})]
+        native.queries = [PlannedQuery([frozenset({b"id", b"c0", b"inner.y"}), frozenset({b"c2"})])]
         remote = [RemoteFile(file) for file, _ in files_under(address)]  # all footers are there
         for number, opened in enumerate(pq.ParquetFile(file, pre_buffer=False) for file in remote):
             server.reset_metrics()
@@ -74,7 +86,7 @@ def test_only_planned_columns_are_fetched_and_each_once(server: SharingServer, m
 
 def test_a_reader_that_wants_more_than_was_planned_gets_it(server: SharingServer, path: Path) -> None:
     native = plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved())
-    native.scans = lambda: [frozenset({b"id", b"c0"})]
+    native.queries = [PlannedQuery([frozenset({b"id", b"c0"})])]
     running = Gateway()
     running.add(native, lambda: False)
     try:
@@ -92,7 +104,7 @@ def test_a_reader_that_wants_more_than_was_planned_gets_it(server: SharingServer
 def test_a_column_of_another_scan_is_not_fetched_but_soon_sent(server: SharingServer, other: set[bytes]) -> None:
     """Which scan a reader belongs to is not known: it may want the column after those of the smaller scan."""
     native = plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved())
-    native.scans = lambda: [frozenset(other), frozenset({b"id", b"c0"})]
+    native.queries = [PlannedQuery([frozenset(other), frozenset({b"id", b"c0"})])]
     running = Gateway()
     running.add(native, lambda: False)
     try:
@@ -113,7 +125,7 @@ def test_a_column_of_another_scan_is_not_fetched_but_soon_sent(server: SharingSe
 def test_what_was_read_is_kept_within_bounds(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     scan = SharingClient(server.profile()).table("s.d.t").scan()
     with served(scan) as (running, native, address):
-        native.scans = lambda: [frozenset({b"c0"})]
+        native.queries = [PlannedQuery([frozenset({b"c0"})])]
         files = [pq.ParquetFile(RemoteFile(file), pre_buffer=False) for file, _ in files_under(address)]
         monkeypatch.setattr(budget, "KEPT_BYTES", 2 * size_of(files[0], "c0"))
         for opened in files:
@@ -139,3 +151,23 @@ def test_a_footer_costs_about_its_own_bytes(server: SharingServer, monkeypatch: 
         assert all(largest <= size < 2 * largest + 512 for size in fetched[-FILES + 1 :])
         monkeypatch.setattr(plan, "_TAIL", 64)
         monkeypatch.setattr(plan, "_TAIL_OF_COLUMN", 0)
+
+
+def test_a_plan_is_read_by_one_query_after_another(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a query reads is expected as long as somebody can run it, and asked for anew once Spark has planned it."""
+    monkeypatch.setattr(fetching, "LEAVES", Doubt(60.0, 60.0))
+    scan = SharingClient(server.profile()).table("s.d.t").scan()
+    first, second = PlannedQuery([frozenset({b"id", b"c0", b"c1"})]), PlannedQuery(None)
+    with served(scan) as (_, native, address):
+        native.queries = [first]
+        files = [pq.ParquetFile(RemoteFile(file), pre_buffer=False) for file, _ in files_under(address)]
+        files[0].read(["id", "c0", "c1"])
+        first.is_gone = True
+        native.queries.append(second)
+        files[1].read(["id"])
+        second.columns = [frozenset({b"id", b"c0"})]
+        time.sleep(0.05)
+        server.reset_metrics()
+        files[2].read(["id", "c0"])
+        assert server.bytes_sent("data") == size_of(files[2], "id", "c0")
+        assert native.queries == [second]

@@ -138,7 +138,8 @@ class PlanReader:
             raise
 
     def _learn(self) -> None:
-        self._visits.learn(self.plan.token, self.plan.queries)
+        if self.plan.queries is not None:
+            self._visits.learn(self.plan.token, self.plan.queries)
 
     def _show(self, number: int, *, is_ahead: bool = False) -> Future[ShownFile]:
         future = self._shown.get(number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -59,7 +59,7 @@ class NativePlan:
         has_failed: Whether a file of it could not be read.
     """
 
-    queries: list[Query] | None = None
+    queries: Sequence[Query] | None = None
     has_failed = False
 
     def __init__(self, load: ResolvedScan, planned: ScanPlan) -> None:
@@ -130,6 +130,10 @@ class NativePlan:
             and other.predicate is None
             and [_identity(file.task) for file in self.files] == [_identity(file.task) for file in other.files]
         )
+
+    def add_query(self, query: Query) -> None:
+        """Add a query that reads the plan, and remove those that nobody can run any more."""
+        self.queries = [*(known for known in self.queries or () if not known.is_gone), query]
 
     def path_of(self, number: int) -> str:
         """A file's path below the plan's root."""

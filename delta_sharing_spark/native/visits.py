@@ -54,15 +54,13 @@ class Visits:
         self._learning = threading.Lock()
         self._learned: dict[Query, Sequence[frozenset[bytes]]] = {}
         self._unplanned: tuple[list[Query], float] = [], 0.0
-        self._planned_of: tuple[tuple[bytes, ...], list[set[bytes]]] = (), []
+        #: What was learned, the columns of a row group, and those of them that each scan reads.
+        self._planned_of: tuple[object, tuple[bytes, ...], list[set[bytes]]] = None, (), []
 
-    def learn(self, token: str, queries: list[Query] | None) -> None:
-        """Learn what the scans of a plan's queries read, where it is known; queries that are gone are removed."""
-        if not queries:
-            return
+    def learn(self, token: str, queries: Sequence[Query]) -> None:
+        """Learn what the scans of a plan's queries read, where it is known; what is gone is forgotten."""
         with self._learning:
-            for query in [query for query in queries if query.is_gone]:
-                queries.remove(query)
+            queries = [query for query in queries if not query.is_gone]
             unknown = [query for query in queries if query not in self._learned]
             before, asked = self._unplanned
             if (not unknown and len(self._learned) == len(queries)) or (
@@ -73,7 +71,6 @@ class Visits:
             learned = {query: scans for query, scans in (self._learned | answers).items() if scans is not None}
             self._learned = {query: scans for query, scans in learned.items() if query in queries}
             self._unplanned = [query for query in unknown if answers[query] is None], time.monotonic()
-            self._planned_of = (), []
 
     def enter(self, key: tuple[int, int], column: bytes, chunks: list[Chunk]) -> set[bytes]:
         """The visit of a row group that ``column`` belongs to: a new one if the latest has read that column already.
@@ -121,13 +118,16 @@ class Visits:
 
     def _planned(self, chunks: list[Chunk]) -> list[set[bytes]]:
         """The columns of a row group that each scan of the query reads."""
-        if not self._learned:
+        learned = self._learned
+        if not learned:
             return []
         columns = tuple(chunk.column for chunk in chunks)
-        if self._planned_of[0] != columns:  # all files of a table are alike, as a rule
-            scans = [scan for scans in self._learned.values() for scan in scans]
-            self._planned_of = columns, [{c for c in columns if _is_in(c, scan)} for scan in scans]
-        return self._planned_of[1]
+        if (
+            self._planned_of[0] is not learned or self._planned_of[1] != columns
+        ):  # all files of a table are alike, as a rule
+            scans = [{c for c in columns if _is_in(c, scan)} for scans in learned.values() for scan in scans]
+            self._planned_of = learned, columns, scans
+        return self._planned_of[2]
 
 
 def _is_in(column: bytes, scan: frozenset[bytes]) -> bool:

@@ -34,9 +34,7 @@ def tell_scans(frame: DataFrame, plans: Sequence[NativePlan]) -> None:
     """
     query = _Query(frame)
     for plan in set(plans):
-        if plan.queries is None:
-            plan.queries = []
-        plan.queries.append(query)
+        plan.add_query(query)
 
 
 class _Query:

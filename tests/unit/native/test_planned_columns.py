@@ -159,11 +159,11 @@ def test_a_plan_is_read_by_one_query_after_another(server: SharingServer, monkey
     scan = SharingClient(server.profile()).table("s.d.t").scan()
     first, second = PlannedQuery([frozenset({b"id", b"c0", b"c1"})]), PlannedQuery(None)
     with served(scan) as (_, native, address):
-        native.queries = [first]
+        native.add_query(first)
         files = [pq.ParquetFile(RemoteFile(file), pre_buffer=False) for file, _ in files_under(address)]
         files[0].read(["id", "c0", "c1"])
         first.is_gone = True
-        native.queries.append(second)
+        native.add_query(second)
         files[1].read(["id"])
         second.columns = [frozenset({b"id", b"c0"})]
         time.sleep(0.05)

@@ -63,9 +63,8 @@ class Visits:
             queries = [query for query in queries if not query.is_gone]
             unknown = [query for query in queries if query not in self._learned]
             before, asked = self._unplanned
-            if (not unknown and len(self._learned) == len(queries)) or (
-                unknown == before and time.monotonic() < asked + _ASKED_AGAIN
-            ):
+            is_asked = unknown == before and time.monotonic() < asked + _ASKED_AGAIN
+            if self._learned.keys() <= set(queries) and (not unknown or is_asked):
                 return
             answers = {query: query.scans(token) for query in unknown}
             learned = {query: scans for query, scans in (self._learned | answers).items() if scans is not None}
@@ -122,12 +121,11 @@ class Visits:
         if not learned:
             return []
         columns = tuple(chunk.column for chunk in chunks)
-        if (
-            self._planned_of[0] is not learned or self._planned_of[1] != columns
-        ):  # all files of a table are alike, as a rule
+        known = self._planned_of
+        if known[0] is not learned or known[1] != columns:  # all files of a table are alike, as a rule
             scans = [{c for c in columns if _is_in(c, scan)} for scans in learned.values() for scan in scans]
-            self._planned_of = learned, columns, scans
-        return self._planned_of[2]
+            known = self._planned_of = learned, columns, scans
+        return known[2]
 
 
 def _is_in(column: bytes, scan: frozenset[bytes]) -> bool:

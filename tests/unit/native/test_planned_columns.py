@@ -17,7 +17,10 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import budget, fetching, plan
 from delta_sharing_spark.native.doubts import LEAVES, Doubt
 from delta_sharing_spark.native.gateway import Gateway
+from delta_sharing_spark.native.layout import Chunk
 from delta_sharing_spark.native.plan import plan_native
+from delta_sharing_spark.native.visits import Visits
+from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
@@ -154,20 +157,31 @@ def test_a_footer_costs_about_its_own_bytes(server: SharingServer, monkeypatch: 
 
 
 def test_a_plan_is_read_by_one_query_after_another(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a query reads is expected as long as somebody can run it, and asked for anew once Spark has planned it."""
+    """What a query reads is expected as long as somebody can run it."""
     monkeypatch.setattr(fetching, "LEAVES", Doubt(60.0, 60.0))
     scan = SharingClient(server.profile()).table("s.d.t").scan()
-    first, second = PlannedQuery([frozenset({b"id", b"c0", b"c1"})]), PlannedQuery(None)
+    first, second = PlannedQuery([frozenset({b"id", b"c0", b"c1"})]), PlannedQuery([frozenset({b"id", b"c0"})])
     with served(scan) as (_, native, address):
         native.add_query(first)
         files = [pq.ParquetFile(RemoteFile(file), pre_buffer=False) for file, _ in files_under(address)]
         files[0].read(["id", "c0", "c1"])
         first.is_gone = True
         native.add_query(second)
-        files[1].read(["id"])
-        second.columns = [frozenset({b"id", b"c0"})]
-        time.sleep(0.05)
         server.reset_metrics()
-        files[2].read(["id", "c0"])
-        assert server.bytes_sent("data") == size_of(files[2], "id", "c0")
+        files[1].read(["id", "c0"])
+        assert server.bytes_sent("data") == size_of(files[1], "id", "c0")
         assert native.queries == [second]
+
+
+def test_a_query_that_was_not_planned_is_asked_again() -> None:
+    chunks = [Chunk(Range(0, 4), 0, name) for name in (b"id", b"c0", b"inner.y")]
+    visits, queries = Visits(), [PlannedQuery([frozenset({b"id"})]), PlannedQuery(None)]
+    visits.learn("token", queries)
+    assert [visits.is_planned(chunk.column, chunks) for chunk in chunks] == [True, False, False]
+    queries[1].columns = [frozenset({b"c0", b"inner"})]
+    time.sleep(0.05)
+    visits.learn("token", queries)
+    assert [visits.is_planned(chunk.column, chunks) for chunk in chunks] == [True, True, True]
+    queries[0].is_gone = True
+    visits.learn("token", queries)
+    assert [visits.is_planned(chunk.column, chunks) for chunk in chunks] == [False, True, True]

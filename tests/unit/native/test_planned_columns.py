@@ -163,12 +163,15 @@ def test_a_plan_is_read_by_one_query_after_another(server: SharingServer, monkey
     first, second = PlannedQuery([frozenset({b"id", b"c0", b"c1"})]), PlannedQuery([frozenset({b"id", b"c0"})])
     with served(scan) as (_, native, address):
         native.add_query(first)
-        files = [pq.ParquetFile(RemoteFile(file), pre_buffer=False) for file, _ in files_under(address)]
-        files[0].read(["id", "c0", "c1"])
+        remote = [RemoteFile(file) for file, _ in files_under(address)]
+        files = [pq.ParquetFile(file, pre_buffer=False) for file in remote]
+        with ask(remote[0].address, "OPEN", offset=4) as response:
+            response.read(size_of(files[0], "id", "c0", "c1"))
         first.is_gone = True
         native.add_query(second)
         server.reset_metrics()
-        files[1].read(["id", "c0"])
+        with ask(remote[1].address, "OPEN", offset=4) as response:
+            response.read(size_of(files[1], "id", "c0"))
         assert server.bytes_sent("data") == size_of(files[1], "id", "c0")
         assert native.queries == [second]
 

@@ -47,6 +47,8 @@ def test_a_worker_that_cannot_begin_is_an_error_and_not_fewer_rows(monkeypatch: 
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
+    meeting = _Meeting()
     seen: list[Any] = []
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        seen.extend(read_splits(_splits(8, _Meeting()), 2))
+        seen.extend(read_splits(_splits(8, meeting), 2))
+    meeting.pair.abort()

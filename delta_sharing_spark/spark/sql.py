@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: Spark's conditions for a name of three parts that none of its catalogs has.
+_NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "REQUIRES_SINGLE_PART_NAMESPACE", "CATALOG_NOT_FOUND", "SCHEMA_NOT_FOUND")
+
 #: Makes a data frame of one: ``table("share.schema.name")`` gives a shared table's.
 Build = Callable[[Callable[[str], "DataFrame"]], "DataFrame"]
 #: A query over tables that stand in for the shared ones: what each is called with is its place among the references.
@@ -193,20 +196,45 @@ def _of_text(client: SharingClient, spark: SparkSession, text: str, args: Any) -
     tokens = tokens_of(text, double_quoted_names=double_quoted)
     catalog = _SharedTableCatalog(client, spark.conf.get("spark.sql.session.timeZone") or "UTC")
     mentions = table_references(text, tokens)
-    found = zip(mentions, catalog.find_all(mentions), strict=True)
-    shared = [(mention, reference) for mention, reference in found if reference is not None]
+    found = list(zip(mentions, catalog.find_all(mentions), strict=True))
+    shared = [(mention, reference) for mention, reference in found if isinstance(reference, SharedReference)]
+    missing = next((answer for _, answer in found if isinstance(answer, NotFoundError)), None)
     names = [f"t{i}" for i in range(len(shared))]
     # Spark fills names in braces in only where there are some.
     spliced = with_frames(text, tokens, [mention for mention, _ in shared], names) if shared else text
 
     def over(frame_of: Callable[[int], DataFrame]) -> DataFrame:
-        return _sql(spark, spliced, args, {name: frame_of(i) for i, name in enumerate(names)})
+        frames = {name: frame_of(i) for i, name in enumerate(names)}
+        return (
+            _sql(spark, spliced, args, frames)
+            if missing is None
+            else _sql_despite(missing, spark, spliced, args, frames)
+        )
 
     return [reference for _, reference in shared], over
 
 
 def _sql(spark: SparkSession, text: str, args: Any, frames: Mapping[str, DataFrame]) -> DataFrame:
     return spark.sql(text, args, **frames)
+
+
+def _sql_despite(
+    missing: NotFoundError, spark: SparkSession, text: str, args: Any, frames: Mapping[str, DataFrame]
+) -> DataFrame:
+    """A query that names a table which a share has not, and a catalog of Spark may have.
+
+    Raises:
+        pyspark.errors.AnalysisException: Spark has not, either; the sharing server's answer is its last line.
+    """
+    try:
+        frame = _sql(spark, text, args, frames)
+        frame.schema  # noqa: B018 - Connect says it now
+        return frame
+    except AnalysisException as error:
+        first = _first_line(error)
+        if not any(f"[{condition}" in first for condition in _NOT_THERE):
+            raise
+        raise AnalysisException(f"{first}\n{missing}") from None
 
 
 def _is_set(spark: SparkSession, conf: str) -> bool:
@@ -219,13 +247,16 @@ class _SharedTableCatalog:
     def __init__(self, client: SharingClient, time_zone: str) -> None:
         self._client, self._time_zone = client, time_zone
 
-    def find_all(self, mentions: Sequence[TableReference]) -> list[SharedReference | None]:
-        """The shared table of each mention, the same for the same table; None where the name is another table's."""
+    def find_all(self, mentions: Sequence[TableReference]) -> list[SharedReference | NotFoundError | None]:
+        """The shared table of each mention, the same for the same table; None where the name is in no share.
+
+        Where it is in one that has no such table, the server's answer.
+        """
         if not mentions:
             return []
         shares = {share.name.lower() for share in self._client.rest.list_shares()}
         keys: list[object] = []
-        calls: dict[object, Callable[[], SharedReference | None]] = {}
+        calls: dict[object, Callable[[], SharedReference | NotFoundError]] = {}
         for mention in mentions:
             key = None
             if mention.name[0].lower() in shares:
@@ -236,11 +267,11 @@ class _SharedTableCatalog:
         references = dict(zip(calls, in_parallel(list(calls.values())), strict=True))
         return [references.get(key) for key in keys]
 
-    def _find(self, name: TableName, options: Mapping[str, str]) -> SharedReference | None:
+    def _find(self, name: TableName, options: Mapping[str, str]) -> SharedReference | NotFoundError:
         try:
             return _reference(self._client, name, options)
-        except NotFoundError:
-            return None
+        except NotFoundError as answer:
+            return answer
 
     def _options(self, mention: TableReference) -> dict[str, str]:
         options = {}

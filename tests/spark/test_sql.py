@@ -471,8 +471,11 @@ def test_bounds_that_follow_the_clock_are_a_day_wider_and_only_lower(
 def test_what_is_not_there_is_spark_s_error(client: SharingClient, spark: Any) -> None:
     from pyspark.errors import AnalysisException
 
-    with pytest.raises(AnalysisException, match=r"TABLE_OR_VIEW_NOT_FOUND|CATALOG_NOT_FOUND|REQUIRES_SINGLE_PART"):
-        client.sql(spark, "SELECT 1 FROM market.shop.missing")
+    spark_s = r"TABLE_OR_VIEW_NOT_FOUND|CATALOG_NOT_FOUND|REQUIRES_SINGLE_PART"
+    with pytest.raises(
+        AnalysisException, match=rf"(?s)({spark_s}).*\nthe metadata of market.shop.order.*did you mean 'orders'\?$"
+    ):
+        client.sql(spark, "SELECT 1 FROM market.shop.order")
     with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
         client.sql(spark, "SELECT nothing FROM market.shop.orders")
     with pytest.raises(PredicateError, match="a query"):

@@ -116,7 +116,7 @@ class PlanReader:
             DeltaSharingError: As ``show_file``.
         """
         with self._lock:
-            if not self._shown:
+            if not self._shown and self.plan.queries:
                 self._budget.openers.submit(self._learn)
             known = number in self._shown
             future = self._show(number)
@@ -138,8 +138,7 @@ class PlanReader:
             raise
 
     def _learn(self) -> None:
-        if self.plan.queries is not None:
-            self._visits.learn(self.plan.token, self.plan.queries)
+        self._visits.learn(self.plan.token, self.plan.queries)
 
     def _show(self, number: int, *, is_ahead: bool = False) -> Future[ShownFile]:
         future = self._shown.get(number)
@@ -181,7 +180,7 @@ class PlanReader:
         layout = shown.layout
         if offset < 4:
             yield memoryview(b"PAR1")[offset:]
-            if ((yield ENOUGH if self.plan.queries is None else LEAVES) or WAITS).has_left:
+            if ((yield LEAVES if self.plan.queries else ENOUGH) or WAITS).has_left:
                 return
             offset = 4
         self._learn()

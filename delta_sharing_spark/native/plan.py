@@ -55,11 +55,11 @@ class NativePlan:
         partition_column, deletion_column: Names, which no column of the table has, of the columns for the partition's
             number and for deleted rows.
         version: The table's version; None where the server does not tell.
-        queries: The queries that read it, as far as they tell what their scans read; None where none ever did.
+        queries: The queries that read it, as far as they tell what their scans read; none where none ever did.
         has_failed: Whether a file of it could not be read.
     """
 
-    queries: Sequence[Query] | None = None
+    queries: Sequence[Query] = ()
     has_failed = False
 
     def __init__(self, load: ResolvedScan, planned: ScanPlan) -> None:
@@ -133,7 +133,7 @@ class NativePlan:
 
     def add_query(self, query: Query) -> None:
         """Add a query that reads the plan, and remove those that nobody can run any more."""
-        self.queries = [*(known for known in self.queries or () if not known.is_gone), query]
+        self.queries = [*(known for known in self.queries if not known.is_gone), query]
 
     def path_of(self, number: int) -> str:
         """A file's path below the plan's root."""

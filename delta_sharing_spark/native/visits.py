@@ -67,8 +67,8 @@ class Visits:
             if self._learned.keys() <= set(queries) and (not unknown or is_asked):
                 return
             answers = {query: query.scans(token) for query in unknown}
-            learned = {query: scans for query, scans in (self._learned | answers).items() if scans is not None}
-            self._learned = {query: scans for query, scans in learned.items() if query in queries}
+            learned = self._learned | answers
+            self._learned = {query: scans for query in queries if (scans := learned[query]) is not None}
             self._unplanned = [query for query in unknown if answers[query] is None], time.monotonic()
 
     def enter(self, key: tuple[int, int], column: bytes, chunks: list[Chunk]) -> set[bytes]:

@@ -204,30 +204,23 @@ def _of_text(client: SharingClient, spark: SparkSession, text: str, args: Any) -
     spliced = with_frames(text, tokens, [mention for mention, _ in shared], names) if shared else text
 
     def over(frame_of: Callable[[int], DataFrame]) -> DataFrame:
-        frames = {name: frame_of(i) for i, name in enumerate(names)}
-        return (
-            _sql(spark, spliced, args, frames)
-            if missing is None
-            else _sql_despite(missing, spark, spliced, args, frames)
-        )
+        return _sql(spark, spliced, args, {name: frame_of(i) for i, name in enumerate(names)}, missing)
 
     return [reference for _, reference in shared], over
 
 
-def _sql(spark: SparkSession, text: str, args: Any, frames: Mapping[str, DataFrame]) -> DataFrame:
-    return spark.sql(text, args, **frames)
-
-
-def _sql_despite(
-    missing: NotFoundError, spark: SparkSession, text: str, args: Any, frames: Mapping[str, DataFrame]
+def _sql(
+    spark: SparkSession, text: str, args: Any, frames: Mapping[str, DataFrame], missing: NotFoundError | None
 ) -> DataFrame:
-    """A query that names a table which a share has not, and a catalog of Spark may have.
+    """A query over frames; ``missing`` is the server's answer for a table that its share has not, and Spark may have.
 
     Raises:
-        pyspark.errors.AnalysisException: Spark has not, either; the sharing server's answer is its last line.
+        pyspark.errors.AnalysisException: Where Spark has that table neither, the server's answer is the last line.
     """
+    if missing is None:
+        return spark.sql(text, args, **frames)
     try:
-        frame = _sql(spark, text, args, frames)
+        frame = spark.sql(text, args, **frames)
         frame.schema  # noqa: B018 - Connect says it now
         return frame
     except AnalysisException as error:

@@ -66,10 +66,10 @@ def test_queries_over_the_same_files_share_what_was_read(spark: Any, spark_mode:
     with SharingServer({"s.d.t": built.path}) as server:
         client = SharingClient(server.write_profile(tmp_path / "config.share"))
 
-        def run(text: str = count, client: SharingClient = client, engine: str = "native") -> tuple[list[Any], int]:
+        def run(text: str = count, client: SharingClient = client) -> tuple[list[Any], int]:
             server.reset_metrics()
-            found = client.sql(spark, text, engine=engine).collect()
-            return found, len([request for request in server.requests if request.kind == "data"])
+            found = client.sql(spark, text, engine="native").collect()
+            return found, sum(request.kind == "data" for request in server.requests)
 
         assert run() == ([(100, "t99")], 2)
         assert run() == ([(100, "t99")], 0)

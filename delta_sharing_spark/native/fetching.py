@@ -9,6 +9,7 @@ a chunk too large for that by a window of a few pieces.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.doubts import ENOUGH, HELD, LEAVES, TASTED, UNKNOWN, WAITS, Doubt, Reaction
+from delta_sharing_spark.native.file_pass import FilePass
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.layout import Chunk, Layout
 from delta_sharing_spark.native.plan import NativePlan
@@ -105,6 +107,7 @@ class PlanReader:
         self._lock = threading.Lock()
         self._shown: dict[int, Future[ShownFile]] = {}
         self._visits = Visits()
+        self._pass = FilePass()
         self._groups: OrderedDict[tuple[int, int], _Group] = OrderedDict()
         self._ahead: set[int] = set()
         self._window = _FEWEST
@@ -116,8 +119,6 @@ class PlanReader:
             DeltaSharingError: As ``show_file``.
         """
         with self._lock:
-            if not self._shown and self.plan.queries:
-                self._budget.openers.submit(self._learn)
             known = number in self._shown
             future = self._show(number)
             if number in self._ahead:
@@ -137,8 +138,10 @@ class PlanReader:
                 self._forget(number, future)  # the next try asks anew
             raise
 
-    def _learn(self) -> None:
-        self._visits.learn(self.plan.token, self.plan.queries)
+    def _learn(self, since: float | None = None) -> bool:
+        """Ask what the running queries read, and say whether that is news; the answer is younger than ``since``."""
+        queries = self.plan.queries
+        return queries is not None and self._visits.learn(queries.scans(self.plan.token, since))
 
     def _show(self, number: int, *, is_ahead: bool = False) -> Future[ShownFile]:
         future = self._shown.get(number)
@@ -176,11 +179,19 @@ class PlanReader:
         Raises:
             DeltaSharingError: The bytes cannot be read; NullInRequiredError for a chunk with a NULL in a NOT NULL column.
         """
+        began = time.monotonic()
         shown = self.shown(number)
         layout = shown.layout
+        if offset >= layout.data_end:
+            with self._lock:
+                self._pass.opened(number)
+            if self.plan.queries is not None:
+                self._budget.openers.submit(self._learn)  # before the task that reads the footer asks for columns
+            yield memoryview(layout.tail)[offset - layout.data_end :]
+            return
         if offset < 4:
             yield memoryview(b"PAR1")[offset:]
-            if ((yield LEAVES if self.plan.queries else ENOUGH) or WAITS).has_left:
+            if ((yield ENOUGH if self.plan.queries is None else LEAVES) or WAITS).has_left:
                 return
             offset = 4
         self._learn()
@@ -201,6 +212,8 @@ class PlanReader:
                 yield from self._chunk(number, shown, chunk, start, near, run)
                 offset = chunk.range.end
                 doubt = self._next(number, layout, chunk, run)
+                if doubt is LEAVES and self._learn(began):  # not by a query that ran before
+                    doubt = self._next(number, layout, chunk, run)
                 is_in_doubt = doubt is not None and doubt is not HELD
             else:
                 end = layout.data_end if chunk is None else min(layout.data_end, chunk.range.start)
@@ -264,6 +277,7 @@ class PlanReader:
         key = (number, chunk.row_group)
         chunks = [c for c in shown.layout.chunks if c.row_group == chunk.row_group]
         with self._lock:
+            self._pass.read(number)
             is_first = run.key is None
             if run.key != key:
                 run.key, run.visit = key, self._visits.enter(key, chunk.column, chunks)
@@ -279,8 +293,7 @@ class PlanReader:
                 wanted = _chunks_to_fetch(chunk, chunks, likely, 0 if is_all else near)
                 buffer = self._fetch(key, shown, [c for c in wanted if group.find(c.range) is None])
             if is_all:
-                following = [c for c in shown.layout.chunks if c.row_group == key[1] + 1 and c.column in likely]
-                self._fetch_ahead((number, key[1] + 1), shown, following)
+                self._fetch_next(number, chunk.row_group, shown, likely)
             return buffer
 
     def _next(self, number: int, layout: Layout, chunk: Chunk, run: _Run) -> Doubt | None:
@@ -301,6 +314,21 @@ class PlanReader:
             if group is not None and group.find(after.range) is not None:
                 return HELD if run.is_to_be_asked() else None
             return UNKNOWN if certainty is Certainty.NONE else ENOUGH
+
+    def _fetch_next(self, number: int, row_group: int, shown: ShownFile, likely: set[bytes]) -> None:
+        """Fetch the same columns of the next row group, or of the file that Spark reads next."""
+        following = [c for c in shown.layout.chunks if c.row_group == row_group + 1 and c.column in likely]
+        if following:
+            self._fetch_ahead((number, row_group + 1), shown, following)
+        elif not any(c.row_group > row_group for c in shown.layout.chunks):
+            other = self._pass.next(self.plan.after(number))
+            future = None if other is None else self._shown.get(other)
+            if other is None or future is None or not future.done() or future.exception() is not None:
+                return
+            ahead = future.result()
+            if ahead.whole is None:
+                first = [c for c in ahead.layout.chunks if c.row_group == 0 and c.column in likely]
+                self._fetch_ahead((other, 0), ahead, first)
 
     def _fetch_ahead(self, key: tuple[int, int], shown: ShownFile, chunks: list[Chunk]) -> None:
         size = sum(chunk.range.length for chunk in chunks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.native.files import FileShape, ShownFile, rewriting_spec, show_file
-from delta_sharing_spark.native.visits import Query
+from delta_sharing_spark.native.visits import Queries
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.footer import TAIL
 from delta_sharing_spark.scan.plan import FileTask
@@ -55,11 +55,11 @@ class NativePlan:
         partition_column, deletion_column: Names, which no column of the table has, of the columns for the partition's
             number and for deleted rows.
         version: The table's version; None where the server does not tell.
-        queries: The queries that read it, as far as they tell what their scans read; none where none ever did.
+        queries: The queries that read it, where Spark tells what their scans read.
         has_failed: Whether a file of it could not be read.
     """
 
-    queries: Sequence[Query] = ()
+    queries: Queries | None = None
     has_failed = False
 
     def __init__(self, load: ResolvedScan, planned: ScanPlan) -> None:
@@ -130,10 +130,6 @@ class NativePlan:
             and other.predicate is None
             and [_identity(file.task) for file in self.files] == [_identity(file.task) for file in other.files]
         )
-
-    def add_query(self, query: Query) -> None:
-        """Add a query that reads the plan, and remove those that nobody can run any more."""
-        self.queries = [*(known for known in self.queries if not known.is_gone), query]
 
     def path_of(self, number: int) -> str:
         """A file's path below the plan's root."""

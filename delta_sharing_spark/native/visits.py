@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import enum
-import os
-import threading
-import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence, Set
 from typing import Protocol
 
+from delta_sharing_spark.native.file_pass import AT_ONCE
 from delta_sharing_spark.native.layout import Chunk
 
-#: Visits of row groups that are remembered, and tasks that are thought to work at the same time.
-_REMEMBERED, _AT_ONCE = 64, max(2, os.cpu_count() or 2)
-
-#: Seconds after which queries that Spark had not planned are asked again.
-_ASKED_AGAIN = 0.02
+#: Visits of row groups that are remembered.
+_REMEMBERED = 64
 
 
-class Query(Protocol):
-    """A query that reads a plan."""
+class Queries(Protocol):
+    """The queries that read plans now, as far as Spark tells."""
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether nobody can run it any more."""
+    def scans(self, token: str, since: float | None = None) -> Sequence[frozenset[bytes]]:
+        """The columns that each scan of a plan reads, as paths that stand for what is below them too.
 
-    def scans(self, token: str) -> Sequence[frozenset[bytes]] | None:
-        """The columns that each of its scans of a plan reads, as paths that stand for what is below them too.
-
-        None as long as it is not known.
+        ``since`` is the time, of ``time.monotonic()``, that the answer may not be older than; a moment old by default.
         """
 
 
@@ -51,25 +42,17 @@ class Visits:
         #: The latest last; each is one task's way through one row group.
         self._visits: deque[set[bytes]] = deque(maxlen=_REMEMBERED)
         self._of: OrderedDict[tuple[int, int], set[bytes]] = OrderedDict()
-        self._learning = threading.Lock()
-        self._learned: dict[Query, Sequence[frozenset[bytes]]] = {}
-        self._unplanned: tuple[list[Query], float] = [], 0.0
+        #: The columns that each scan of the running queries reads.
+        self._scans: Sequence[frozenset[bytes]] = ()
         #: What was learned, the columns of a row group, and those of them that each scan reads.
         self._planned_of: tuple[object, tuple[bytes, ...], list[set[bytes]]] = None, (), []
 
-    def learn(self, token: str, queries: Sequence[Query]) -> None:
-        """Learn what the scans of a plan's queries read, where it is known; what is gone is forgotten."""
-        with self._learning:
-            queries = [query for query in queries if not query.is_gone]
-            unknown = [query for query in queries if query not in self._learned]
-            before, asked = self._unplanned
-            is_asked = unknown == before and time.monotonic() < asked + _ASKED_AGAIN
-            if self._learned.keys() <= set(queries) and (not unknown or is_asked):
-                return
-            answers = {query: query.scans(token) for query in unknown}
-            learned = self._learned | answers
-            self._learned = {query: scans for query in queries if (scans := learned[query]) is not None}
-            self._unplanned = [query for query in unknown if answers[query] is None], time.monotonic()
+    def learn(self, scans: Sequence[frozenset[bytes]]) -> bool:
+        """Take over what the scans of the running queries read; returns whether that is something new."""
+        is_new = scans != self._scans
+        if is_new:
+            self._scans = scans
+        return is_new
 
     def enter(self, key: tuple[int, int], column: bytes, chunks: list[Chunk]) -> set[bytes]:
         """The visit of a row group that ``column`` belongs to: a new one if the latest has read that column already.
@@ -102,7 +85,7 @@ class Visits:
         largest: set[bytes] = set()
         for place, other in enumerate(reversed(self._visits)):
             if other is not visit and chunk.column in other and other & before == now:
-                if place >= _AT_ONCE:
+                if place >= AT_ONCE:
                     return other, Certainty.LEARNED
                 largest = max(largest, other, key=len)
         return largest, Certainty.NONE
@@ -117,14 +100,13 @@ class Visits:
 
     def _planned(self, chunks: list[Chunk]) -> list[set[bytes]]:
         """The columns of a row group that each scan of the query reads."""
-        learned = self._learned
-        if not learned:
+        scans = self._scans
+        if not scans:
             return []
         columns = tuple(chunk.column for chunk in chunks)
         known = self._planned_of
-        if known[0] is not learned or known[1] != columns:  # all files of a table are alike, as a rule
-            scans = [{c for c in columns if _is_in(c, scan)} for scans in learned.values() for scan in scans]
-            known = self._planned_of = learned, columns, scans
+        if known[0] is not scans or known[1] != columns:  # all files of a table are alike, as a rule
+            known = self._planned_of = scans, columns, [{c for c in columns if _is_in(c, scan)} for scan in scans]
         return known[2]
 
 

@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 def frame_of_plan(
     client: SharingClient, spark: SparkSession, load: tuple[str, str | None], plan: NativePlan, reach: Reach
-) -> tuple[DataFrame, NativePlan]:
+) -> DataFrame:
     """A plan as a DataFrame: one that is kept if its plan has the same files of the same version, else a new one.
 
     Args:
@@ -39,25 +39,22 @@ def frame_of_plan(
         load: The table with its options, and the condition that left out files.
         plan: The new plan.
 
-    Returns:
-        The DataFrame, and the plan that it reads.
-
     Raises:
         StepAsideError: As ``planned_frame``.
     """
     if is_connect(spark):
-        return planned_frame(spark, plan, reach), plan
+        return planned_frame(spark, plan, reach)
     with _lock:
         frames = _kept.setdefault(client, OrderedDict())
         kept = frames.get(load)
         if kept is not None:
             frames.move_to_end(load)
     if kept is not None and kept[0].sparkSession is spark and is_served(kept[1], reach) and kept[1].reads_as(plan):
-        return kept
+        return kept[0]
     frame = planned_frame(spark, plan, reach)
     with _lock:
         frames[load] = frame, plan
         frames.move_to_end(load)
         while len(frames) > _KEPT:
             frames.popitem(last=False)
-    return frame, plan
+    return frame

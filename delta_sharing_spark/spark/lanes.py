@@ -62,8 +62,8 @@ def frame_of(scan: Scan, spark: SparkSession, engine: str | None = None) -> Data
 
 def native_frames(
     spark: SparkSession, scans: Sequence[Scan], engine: str, conditions: Callable[[], Sequence[str | None]]
-) -> list[tuple[DataFrame, NativePlan]] | None:
-    """The scans of one query as DataFrames of the native lane, and their plans; None where the session or one of them cannot use it.
+) -> list[DataFrame] | None:
+    """The scans of one query as DataFrames of the native lane; None where the session or one of them cannot use it.
 
     Args:
         spark: A classic or Connect session.
@@ -94,10 +94,10 @@ def native_frames(
 
 def _frames_of_query(
     spark: SparkSession, scans: Sequence[Scan], reach: Reach, conditions: Callable[[], Sequence[str | None]]
-) -> list[tuple[DataFrame, NativePlan]]:
+) -> list[DataFrame]:
     loads = [repr((str(scan.table), sorted(scan.options.items()))) for scan in scans]
     plans = _plans(dict(zip(loads, scans, strict=True)))
-    frames: dict[tuple[str, str | None], tuple[DataFrame, NativePlan]] = {}
+    frames: dict[tuple[str, str | None], DataFrame] = {}
     query_frames = []
     for place, (load, scan) in enumerate(zip(loads, scans, strict=True)):
         plan, condition = plans[load], None

@@ -25,6 +25,7 @@ from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError, plan_native
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.spark.running_queries import running_queries
 from delta_sharing_spark.spark.statement import is_connect
 from delta_sharing_spark.table_scan import Scan
 
@@ -120,6 +121,7 @@ def planned_frame(spark: SparkSession, plan: NativePlan, reach: Reach) -> DataFr
         if condition is None:
             raise StepAsideError("its where cannot be written so that every session reads it alike")
     gateway = _gateway(reach)
+    plan.queries = running_queries()
     address = gateway.add(plan, _end_of(spark))
     try:
         frame = _rows(_relation(spark, plan, address), plan)

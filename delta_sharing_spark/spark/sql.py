@@ -27,7 +27,6 @@ from delta_sharing_spark.spark.narrowed_loads import Frames, SharedReference, co
 from delta_sharing_spark.spark.plan_needs import TableNeed
 from delta_sharing_spark.spark.plan_reading import PlanningRelations
 from delta_sharing_spark.spark.register import active_session, register
-from delta_sharing_spark.spark.scanned_columns import tell_scans
 from delta_sharing_spark.spark.statement import is_connect, require_query
 from delta_sharing_spark.spark.table_names import TableReference, table_references, tokens_of, with_frames
 
@@ -87,10 +86,7 @@ def _loaded(
     scans = [reference.scan for reference in references]
     native = native_frames(spark, scans, engine or client.engine, conditions) if scans else None
     if native is not None:
-        frame = over(lambda i: native[i][0])
-        if not is_connect(spark):
-            tell_scans(frame, [plan for _, plan in native])
-        return frame
+        return over(native.__getitem__)
     return _narrowed(Frames(client, spark, references), planned(), over)
 
 

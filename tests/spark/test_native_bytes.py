@@ -1,7 +1,9 @@
-"""What the native lane fetches for a query of ``client.sql``: by Spark's plan, the columns that its scans read and no more."""
+"""What the native lane fetches for a query: by Spark's plan, the columns that its scans read and no more."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,18 @@ import pytest
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.native.doubts import Doubt
+from delta_sharing_spark.spark.running_queries import RunningQueries, running_queries
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 FILES, ROWS = 4, 40_000
 
 
+@pytest.mark.parametrize("way", ["client.sql", "view"])
 def test_each_planned_column_chunk_is_fetched_once(
-    spark: Any, spark_mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One scan reads a dictionary first and then a run in which that column stands last, another scan one column alone."""
-    if spark_mode == "connect":
-        pytest.skip("Spark's plan of a query is there on classic sessions only")
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     # A machine under load takes longer to decode than a reader is waited for.
     monkeypatch.setattr("delta_sharing_spark.native.fetching.LEAVES", Doubt(60.0, 60.0))
@@ -47,13 +49,67 @@ def test_each_planned_column_chunk_is_fetched_once(
     chunks = read["item"] + read["day"] + sum(s["size"] for s in sizes)
     with SharingServer({"s.d.facts": built.path}) as server:
         client = SharingClient(server.write_profile(tmp_path / "config.share"))
-        frame = client.sql(spark, text, engine="native")
+        if way == "view":
+            client.register(spark, tables={"facts_of_bytes": "s.d.facts"}, engine="native")
+            frame = spark.sql(text.replace("s.d.facts", "facts_of_bytes"))
+        else:
+            frame = client.sql(spark, text, engine="native")
         server.reset_metrics()
         assert frame.collect() == [(expected,)]
         assert chunks <= server.bytes_sent("data") <= chunks + FILES * (8 << 10)
         server.reset_metrics()
         assert frame.collect() == [(expected,)]
         assert server.bytes_sent("data") == 0, "they are held"
+
+
+def test_what_running_queries_read_is_known(
+    spark: Any, spark_mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a derived DataFrame its own columns, of a cached one what fills the cache; nothing of an RDD, or after the end."""
+    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
+    inner = pa.struct({"x": pa.int64(), "y": pa.string()})
+    built = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64(), "text": pa.string(), "inner": inner}))
+    built.append([{"id": n, "text": f"t{n}", "inner": {"x": n, "y": "y"}} for n in range(100)], files=2)
+    told: list[frozenset[frozenset[bytes]]] = []
+    ask = RunningQueries.scans
+
+    def listen(self: RunningQueries, token: str, since: float | None = None) -> Any:
+        scans = ask(self, token, since)
+        told.append(frozenset(scans))
+        return scans
+
+    def columns_of(run: Callable[[], object]) -> set[frozenset[frozenset[bytes]]]:
+        told.clear()
+        run()
+        assert told, "a file was read"
+        return {scans for scans in told if scans}
+
+    monkeypatch.setattr(RunningQueries, "scans", listen)
+    everything = frozenset({b"id", b"text", b"inner.x", b"inner.y"})
+    with SharingServer({"s.d.t": built.path}) as server:
+        client = SharingClient(server.write_profile(tmp_path / "config.share"))
+        frame = client.sql(spark, "SELECT * FROM s.d.t", engine="native")
+        assert columns_of(frame.toArrow) == {frozenset({everything})}
+        assert columns_of(lambda: frame.groupBy("id").count().collect()) == {frozenset({frozenset({b"id"})})}
+        nested = frame.where("inner.y = 'y'").select("text").write.format("noop").mode("overwrite")
+        assert columns_of(nested.save) == {frozenset({frozenset({b"text", b"inner.y"})})}
+        other = client.table("s.d.t").scan().to_spark(spark, engine="native")
+        joined = other.alias("a").join(other.select("id"), "id").agg({"a.text": "max"})
+        assert columns_of(joined.collect) == {frozenset({frozenset({b"id", b"text"}), frozenset({b"id"})})}
+        cached = other.select("id", "inner").cache()
+        beside = other.select("text").crossJoin(cached.select("id")).agg({"text": "max"})
+        assert columns_of(beside.collect) == {
+            frozenset({frozenset({b"id", b"inner.x", b"inner.y"}), frozenset({b"text"})})
+        }
+        cached.unpersist()
+        queries = running_queries()
+        assert queries is not None
+        deadline = time.monotonic() + 10
+        while queries._known and time.monotonic() < deadline:
+            queries.scans("none", time.monotonic())
+        assert not queries._known
+        if spark_mode != "connect":
+            assert columns_of(lambda: other.rdd.map(lambda row: row.id).sum()) == set()
 
 
 def test_queries_over_the_same_files_share_what_was_read(spark: Any, spark_mode: str, tmp_path: Path) -> None:

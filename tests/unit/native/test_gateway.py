@@ -167,7 +167,7 @@ def test_a_load_opens_the_table_once(path: Path) -> None:
 def test_a_run_of_columns_costs_one_request_once_it_is_known(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark reads columns that lie side by side as one run; the gateway learns it, and goes on without a doubt."""
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
-    monkeypatch.setattr("delta_sharing_spark.native.visits._AT_ONCE", 1)
+    monkeypatch.setattr("delta_sharing_spark.native.visits.AT_ONCE", 1)
     with SharingServer({"s.d.t": path}) as server:
         running = Gateway()
         running.add(plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved()), lambda: False)
@@ -242,7 +242,7 @@ def test_columns_that_nobody_reads_are_fetched_once_at_most(path: Path, monkeypa
     import pyarrow.parquet as pq
 
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
-    monkeypatch.setattr("delta_sharing_spark.native.visits._AT_ONCE", 1)
+    monkeypatch.setattr("delta_sharing_spark.native.visits.AT_ONCE", 1)
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
         with served(scan) as (_, _, address):

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import budget, fetching, plan
+from delta_sharing_spark.native import budget, fetching, file_pass, plan
 from delta_sharing_spark.native.doubts import LEAVES, Doubt
+from delta_sharing_spark.native.file_pass import FilePass
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.layout import Chunk
 from delta_sharing_spark.native.plan import plan_native
@@ -51,14 +52,16 @@ def server(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharingServe
         yield running
 
 
-@dataclass(eq=False)
-class PlannedQuery:
-    """A query of whose scans Spark's plan tells the columns."""
+@dataclass
+class KnownQueries:
+    """Queries that run, of whose scans Spark's plan tells the columns; those of ``later`` are told once the answer is new."""
 
-    columns: Sequence[frozenset[bytes]] | None
-    is_gone: bool = False
+    columns: Sequence[frozenset[bytes]] = ()
+    later: Sequence[frozenset[bytes]] | None = None
 
-    def scans(self, token: str) -> Sequence[frozenset[bytes]] | None:
+    def scans(self, token: str, since: float | None = None) -> Sequence[frozenset[bytes]]:
+        if since is not None and self.later is not None:
+            self.columns = self.later
         return self.columns
 
 
@@ -68,12 +71,20 @@ def size_of(file: pq.ParquetFile, *columns: str) -> int:
     return sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema in columns)
 
 
+def footer_of(file: RemoteFile) -> pq.FileMetaData:
+    """A file's footer, read as Spark does: its length, and then just its bytes."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(end - 8)
+    file.seek(end - 8 - int.from_bytes(file.read(4), "little"))
+    return pq.read_metadata(pa.BufferReader(b"PAR1" + file.read()))
+
+
 def test_only_planned_columns_are_fetched_and_each_once(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first reader of all takes long over what it has, and nothing else is fetched; the next scan finds the bytes held."""
     monkeypatch.setattr(fetching, "LEAVES", Doubt(60.0, 60.0))
     scan = SharingClient(server.profile()).table("s.d.t").scan()
     with served(scan) as (_, native, address):
-        native.queries = [PlannedQuery([frozenset({b"id", b"c0", b"inner.y"}), frozenset({b"c2"})])]
+        native.queries = KnownQueries([frozenset({b"id", b"c0", b"inner.y"}), frozenset({b"c2"})])
         remote = [RemoteFile(file) for file, _ in files_under(address)]  # all footers are there
         for number, opened in enumerate(pq.ParquetFile(file, pre_buffer=False) for file in remote):
             server.reset_metrics()
@@ -89,7 +100,7 @@ def test_only_planned_columns_are_fetched_and_each_once(server: SharingServer, m
 
 def test_a_reader_that_wants_more_than_was_planned_gets_it(server: SharingServer, path: Path) -> None:
     native = plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved())
-    native.queries = [PlannedQuery([frozenset({b"id", b"c0"})])]
+    native.queries = KnownQueries([frozenset({b"id", b"c0"})])
     running = Gateway()
     running.add(native, lambda: False)
     try:
@@ -107,7 +118,7 @@ def test_a_reader_that_wants_more_than_was_planned_gets_it(server: SharingServer
 def test_a_column_of_another_scan_is_not_fetched_but_soon_sent(server: SharingServer, other: set[bytes]) -> None:
     """Which scan a reader belongs to is not known: it may want the column after those of the smaller scan."""
     native = plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved())
-    native.queries = [PlannedQuery([frozenset(other), frozenset({b"id", b"c0"})])]
+    native.queries = KnownQueries([frozenset(other), frozenset({b"id", b"c0"})])
     running = Gateway()
     running.add(native, lambda: False)
     try:
@@ -128,7 +139,7 @@ def test_a_column_of_another_scan_is_not_fetched_but_soon_sent(server: SharingSe
 def test_what_was_read_is_kept_within_bounds(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     scan = SharingClient(server.profile()).table("s.d.t").scan()
     with served(scan) as (running, native, address):
-        native.queries = [PlannedQuery([frozenset({b"c0"})])]
+        native.queries = KnownQueries([frozenset({b"c0"})])
         files = [pq.ParquetFile(RemoteFile(file), pre_buffer=False) for file, _ in files_under(address)]
         monkeypatch.setattr(budget, "KEPT_BYTES", 2 * size_of(files[0], "c0"))
         for opened in files:
@@ -157,34 +168,74 @@ def test_a_footer_costs_about_its_own_bytes(server: SharingServer, monkeypatch: 
 
 
 def test_a_plan_is_read_by_one_query_after_another(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a query reads is expected as long as somebody can run it."""
+    """What a query reads is expected as long as it runs; nobody is waited for by what one read that has ended."""
     monkeypatch.setattr(fetching, "LEAVES", Doubt(60.0, 60.0))
     scan = SharingClient(server.profile()).table("s.d.t").scan()
-    first, second = PlannedQuery([frozenset({b"id", b"c0", b"c1"})]), PlannedQuery([frozenset({b"id", b"c0"})])
     with served(scan) as (_, native, address):
-        native.add_query(first)
+        native.queries = KnownQueries([frozenset({b"id", b"c0", b"c1"})])
         remote = [RemoteFile(file) for file, _ in files_under(address)]
         files = [pq.ParquetFile(file, pre_buffer=False) for file in remote]
         with ask(remote[0].address, "OPEN", offset=4) as response:
             response.read(size_of(files[0], "id", "c0", "c1"))
-        first.is_gone = True
-        native.add_query(second)
+        native.queries = KnownQueries([frozenset({b"id", b"c0"})])
         server.reset_metrics()
         with ask(remote[1].address, "OPEN", offset=4) as response:
             response.read(size_of(files[1], "id", "c0"))
         assert server.bytes_sent("data") == size_of(files[1], "id", "c0")
-        assert native.queries == [second]
+        native.queries = KnownQueries(
+            [frozenset({b"id"})], later=[frozenset({b"id"}), frozenset({b"id", b"c0", b"c1"})]
+        )
+        with ask(remote[2].address, "OPEN", offset=4) as response:
+            assert len(response.read(size_of(files[2], "id", "c0", "c1"))) == size_of(files[2], "id", "c0", "c1")
 
 
-def test_a_query_that_was_not_planned_is_asked_again() -> None:
-    chunks = [Chunk(Range(0, 4), 0, name) for name in (b"id", b"c0", b"inner.y")]
-    visits, queries = Visits(), [PlannedQuery([frozenset({b"id"})]), PlannedQuery(None)]
-    visits.learn("token", queries)
-    assert [visits.is_planned(chunk.column, chunks) for chunk in chunks] == [True, False, False]
-    queries[1].columns = [frozenset({b"c0", b"inner"})]
-    time.sleep(0.05)
-    visits.learn("token", queries)
-    assert [visits.is_planned(chunk.column, chunks) for chunk in chunks] == [True, True, True]
-    queries[0].is_gone = True
-    visits.learn("token", queries)
-    assert [visits.is_planned(chunk.column, chunks) for chunk in chunks] == [False, True, True]
+def test_what_scans_read_covers_what_is_below_it() -> None:
+    chunks = [Chunk(Range(0, 4), 0, name) for name in (b"id", b"c0", b"inner.y", b"innermost")]
+    visits = Visits()
+    for scans, planned in (
+        ([frozenset({b"id"})], [True, False, False, False]),
+        ([frozenset({b"id"}), frozenset({b"c0", b"inner"})], [True, True, True, False]),
+        ([], [False, False, False, False]),
+    ):
+        assert visits.learn(scans)
+        assert not visits.learn(list(scans))
+        assert [visits.is_planned(chunk.column, chunks) for chunk in chunks] == planned
+
+
+def test_the_next_file_is_fetched_while_one_is_read(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a file was read to its end, the same columns of the next one; not where files are opened and not read."""
+    monkeypatch.setattr(file_pass, "AT_ONCE", 1)
+    scan = SharingClient(server.profile()).table("s.d.t").scan()
+    with served(scan) as (_, native, address):
+        native.queries = KnownQueries([frozenset({b"id", b"c0"})])
+        remote = [RemoteFile(file) for file, _ in files_under(address)]  # all footers are there
+        server.reset_metrics()
+        # The third file is fetched while the second is read; its footer is read, and then the fourth file.
+        steps = [(0, True, 1), (1, True, 3), (2, False, 3), (3, True, 4), (4, True, 5)]
+        for number, is_read, files_fetched in steps:
+            opened = pq.ParquetFile(remote[number], metadata=footer_of(remote[number]), pre_buffer=False)
+            if is_read:
+                assert opened.read(["id", "c0"]).num_rows == 2_000
+            deadline, expected = time.monotonic() + 10, files_fetched * size_of(opened, "id", "c0")
+            while server.bytes_sent("data") < expected and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert server.bytes_sent("data") == expected, f"file {number}"
+
+
+def test_passes_over_files() -> None:
+    """A file is foretold once; a file that is opened again begins a pass; so many as tasks are not opened yet."""
+    at_once = file_pass.AT_ONCE
+    spark, files = FilePass(), range(10 * at_once)
+    for number in range(at_once):
+        spark.opened(number)
+        spark.read(number)
+        assert spark.next(files[number + 1 :]) is None
+    spark.opened(at_once)
+    spark.read(at_once)
+    foretold = [spark.next(files[at_once + 1 :]) for _ in range(at_once + 1)]
+    assert foretold == [*range(at_once + 1, 2 * at_once + 1), None]
+    spark.opened(at_once + 1)
+    assert spark.next(files[at_once + 2 :]) == 2 * at_once + 1
+    spark.opened(0)
+    spark.read(0)
+    assert spark.next(files[1:]) is None

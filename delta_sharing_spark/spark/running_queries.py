@@ -1,0 +1,169 @@
+"""Finds out what the queries that Spark runs read of the native lane's plans, which would have to be guessed from requests.
+
+Spark's own plan of each query says it. Nothing is planned for this, and nothing is asked while no file is read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+from delta_sharing_spark.spark.plan_reading import elements
+
+_log = logging.getLogger(__name__)
+
+#: Of Spark's executions, the latest that are looked at.
+_LATEST = 32
+#: Seconds between two looks for new queries while none is known to read a plan, and while one is.
+_LOOK, _LOOK_BESIDE = 0.02, 0.1
+#: Seconds after which a session that did not answer is asked again.
+_REST = 5.0
+
+#: What a JVM that has ended, is another one, or forbids the question answers.
+_FAILURES = (Py4JError, PySparkException, OSError, TypeError)
+
+#: Of each plan, by its token, what the scans of a query read.
+_Scans = dict[str, list[frozenset[bytes]]]
+
+
+class _HiddenScansError(Exception):
+    """A plan has scans that it does not show."""
+
+
+class RunningQueries:
+    """The queries that a Spark application runs now, and what their scans read.
+
+    Args:
+        context: Its context, in whose JVM it has a session; a Connect server in this process has one as well.
+    """
+
+    def __init__(self, context: SparkContext) -> None:
+        sql = context._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+        self._store = sql.classic.SparkSession.getDefaultSession().get().sharedState().statusStore()
+        self._executions = sql.execution.SQLExecution
+        self._lock = threading.Lock()
+        #: By execution; None where its query is not planned yet.
+        self._known: dict[int, _Scans | None] = {}
+        self._newest = -1
+        self._looked = self._rests_until = 0.0
+
+    def scans(self, token: str, since: float | None = None) -> Sequence[frozenset[bytes]]:
+        """See ``Queries.scans``."""
+        with self._lock:
+            if time.monotonic() >= self._rests_until:
+                try:
+                    self._update(token, since)
+                except _FAILURES as error:
+                    _log.debug("Spark does not tell what its queries read (%s)", type(error).__name__)
+                    self._known.clear()
+                    self._rests_until = time.monotonic() + _REST
+            return [columns for scans in self._known.values() for columns in (scans or {}).get(token, ())]
+
+    def _update(self, token: str, since: float | None) -> None:
+        reading = [number for number, scans in self._known.items() if scans and token in scans]
+        running = [number for number in reading if self._execution(number) is not None]
+        for number in set(reading) - set(running):
+            del self._known[number]
+        if since is None:
+            since = time.monotonic() - (_LOOK_BESIDE if running else _LOOK)
+        if self._looked < since:
+            self._look()
+            self._looked = time.monotonic()
+
+    def _look(self) -> None:
+        """Look for queries that began, were planned or ended since the last look."""
+        for number in self._new():
+            self._known[number] = None
+        for number, scans in list(self._known.items()):
+            execution = self._execution(number)
+            if execution is None:
+                del self._known[number]
+            elif scans is None and execution.tracker().phases().contains("planning"):
+                self._known[number] = _scans_of(execution.executedPlan())
+
+    def _new(self) -> list[int]:
+        """The executions that began since the last look."""
+        first = max(0, self._store.executionsCount() - _LATEST)
+        listed = self._store.executionsList(first, _LATEST)
+        new: list[int] = []
+        for place in reversed(range(listed.size())):
+            number = listed.apply(place).executionId()
+            if number <= self._newest:
+                break
+            new.append(number)
+        self._newest = max(new, default=self._newest)
+        return new[::-1]
+
+    def _execution(self, number: int) -> Any:
+        """An execution's query; None once it has ended."""
+        return self._executions.getQueryExecution(number)
+
+
+_of_contexts: weakref.WeakKeyDictionary[SparkContext, RunningQueries] = weakref.WeakKeyDictionary()
+_of_contexts_lock = threading.Lock()
+
+
+def running_queries() -> RunningQueries | None:
+    """What the Spark application of this process runs; None where it does not tell."""
+    context = SparkContext._active_spark_context
+    if context is None:
+        return None
+    with _of_contexts_lock:
+        known = _of_contexts.get(context)
+        if known is None:
+            try:
+                known = _of_contexts[context] = RunningQueries(context)
+            except _FAILURES as error:
+                _log.debug("Spark does not tell what its queries read (%s)", type(error).__name__)
+        return known
+
+
+def _scans_of(plan: Any) -> _Scans:
+    """What the scans of a physical plan read of the gateway's plans; nothing where some scans cannot be seen."""
+    known: _Scans = {}
+    try:
+        for scan in _file_scans(plan):
+            path = str(scan.relation().location().rootPaths().head().toString())
+            if path.startswith("webhdfs:"):
+                columns = frozenset(_paths(json.loads(scan.requiredSchema().json()), b""))
+                known.setdefault(path.rpartition("/")[2], []).append(columns)
+    except _HiddenScansError:
+        return {}
+    return known
+
+
+def _file_scans(plan: Any) -> Iterator[Any]:
+    """The scans of files of a physical plan, those of its subqueries and of what is cached included."""
+    pending = [plan]
+    while pending:
+        plan = pending.pop()
+        pending += elements(plan.subqueriesAll())
+        for leaf in elements(plan.collectLeaves()):
+            name = str(leaf.nodeName())
+            if name == "AdaptiveSparkPlan":
+                pending.append(leaf.initialPlan())
+            elif name.startswith("InMemoryTableScan"):
+                pending.append(leaf.relation().cachedPlan())
+            elif name.startswith("Scan parquet"):
+                yield leaf
+            elif name == "Scan ExistingRDD":
+                raise _HiddenScansError
+
+
+def _paths(struct: dict[str, Any], above: bytes) -> Iterator[bytes]:
+    """The paths of the columns of a struct; an array or a map is one column."""
+    for field in struct["fields"]:
+        path = above + str(field["name"]).encode()
+        if isinstance(field["type"], dict) and field["type"]["type"] == "struct":
+            yield from _paths(field["type"], path + b".")
+        else:
+            yield path

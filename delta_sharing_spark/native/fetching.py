@@ -42,6 +42,9 @@ _TASTE = 4 << 10
 #: Columns of a run after each of which the reader may have enough; beyond, it is asked more and more seldom.
 _ASKED_EACH = 4
 
+#: Seconds between two looks for queries that Spark has begun, while none is known to read the plan, and while one is.
+_LOOK, _LOOK_BESIDE = 0.02, 0.1
+
 #: What an answer yields; it is sent the reader's reaction to a doubt.
 Pieces = Generator[memoryview | Doubt, Reaction | None, None]
 
@@ -139,9 +142,13 @@ class PlanReader:
             raise
 
     def _learn(self, since: float | None = None) -> bool:
-        """Ask what the running queries read, and say whether that is news; the answer is younger than ``since``."""
+        """Ask what the running queries read, those too that began before ``since``; returns whether that is news."""
         queries = self.plan.queries
         return queries is not None and self._visits.learn(queries.scans(self.plan.token, since))
+
+    def _moment_ago(self) -> float:
+        """The time that what is known of the running queries may not be older than, for what is fetched to depend on it."""
+        return time.monotonic() - (_LOOK_BESIDE if self._visits.knows_scans else _LOOK)
 
     def _show(self, number: int, *, is_ahead: bool = False) -> Future[ShownFile]:
         future = self._shown.get(number)
@@ -185,8 +192,9 @@ class PlanReader:
         if offset >= layout.data_end:
             with self._lock:
                 self._pass.opened(number)
-            if self.plan.queries is not None:
-                self._budget.openers.submit(self._learn)  # before the task that reads the footer asks for columns
+            if self.plan.queries is not None and not self._groups:
+                # The task that reads the footer asks for columns next, and none is held.
+                self._budget.openers.submit(self._learn, self._moment_ago())
             yield memoryview(layout.tail)[offset - layout.data_end :]
             return
         if offset < 4:
@@ -194,7 +202,8 @@ class PlanReader:
             if ((yield ENOUGH if self.plan.queries is None else LEAVES) or WAITS).has_left:
                 return
             offset = 4
-        self._learn()
+        if self._visits.knows_scans:
+            self._learn()
         if shown.whole is not None:
             yield from self._whole(number, shown, offset)
             offset = max(offset, layout.data_end)
@@ -209,10 +218,12 @@ class PlanReader:
                     yield shown.read(offset, start)
                     if ((yield TASTED) or WAITS).has_left:
                         return
+                if not self._is_held(number, chunk):
+                    self._learn(self._moment_ago())
                 yield from self._chunk(number, shown, chunk, start, near, run)
                 offset = chunk.range.end
                 doubt = self._next(number, layout, chunk, run)
-                if doubt is LEAVES and self._learn(began):  # not by a query that ran before
+                if (doubt is UNKNOWN and self._learn(self._moment_ago())) or (doubt is LEAVES and self._learn(began)):
                     doubt = self._next(number, layout, chunk, run)
                 is_in_doubt = doubt is not None and doubt is not HELD
             else:
@@ -264,6 +275,11 @@ class PlanReader:
             yield buffer.read(piece.start, piece.length)
         if not any(sent is chunk for _, sent in run.pending):
             self._done(number, chunk)
+
+    def _is_held(self, number: int, chunk: Chunk) -> bool:
+        with self._lock:
+            group = self._groups.get((number, chunk.row_group))
+            return group is not None and group.find(chunk.range) is not None
 
     def _was_read(self, number: int, chunks: list[tuple[set[bytes], Chunk]]) -> None:
         """Remember that the reader has read chunks."""

@@ -20,7 +20,8 @@ class Queries(Protocol):
     def scans(self, token: str, since: float | None = None) -> Sequence[frozenset[bytes]]:
         """The columns that each scan of a plan reads, as paths that stand for what is below them too.
 
-        ``since`` is the time, of ``time.monotonic()``, that the answer may not be older than; a moment old by default.
+        Queries that began after ``since``, a time of ``time.monotonic()``, may be missing; by default those that nobody asked
+        for before. None of them has ended.
         """
 
 
@@ -46,6 +47,11 @@ class Visits:
         self._scans: Sequence[frozenset[bytes]] = ()
         #: What was learned, the columns of a row group, and those of them that each scan reads.
         self._planned_of: tuple[object, tuple[bytes, ...], list[set[bytes]]] = None, (), []
+
+    @property
+    def knows_scans(self) -> bool:
+        """Whether it is known what some running query reads."""
+        return bool(self._scans)
 
     def learn(self, scans: Sequence[frozenset[bytes]]) -> bool:
         """Take over what the scans of the running queries read; returns whether that is something new."""

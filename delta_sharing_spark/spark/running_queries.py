@@ -23,8 +23,6 @@ _log = logging.getLogger(__name__)
 
 #: Of Spark's executions, the latest that are looked at.
 _LATEST = 32
-#: Seconds between two looks for new queries while none is known to read a plan, and while one is.
-_LOOK, _LOOK_BESIDE = 0.02, 0.1
 #: Seconds after which a session that did not answer is asked again.
 _REST = 5.0
 
@@ -69,15 +67,13 @@ class RunningQueries:
             return [columns for scans in self._known.values() for columns in (scans or {}).get(token, ())]
 
     def _update(self, token: str, since: float | None) -> None:
-        reading = [number for number, scans in self._known.items() if scans and token in scans]
-        running = [number for number in reading if self._execution(number) is not None]
-        for number in set(reading) - set(running):
-            del self._known[number]
-        if since is None:
-            since = time.monotonic() - (_LOOK_BESIDE if running else _LOOK)
-        if self._looked < since:
+        if since is not None and self._looked < since:
             self._look()
             self._looked = time.monotonic()
+            return
+        for number in [number for number, scans in self._known.items() if scans and token in scans]:
+            if self._execution(number) is None:
+                del self._known[number]
 
     def _look(self) -> None:
         """Look for queries that began, were planned or ended since the last look."""

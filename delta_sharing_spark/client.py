@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,8 @@ class SharingClient:
             from delta_sharing_spark.access.flight.settings import gateway_address
 
             self.rest = FlightCatalog(GatewayConnection(gateway_address(parsed)))
+        #: Names of shares that the server has had, in lower case.
+        self._shares: frozenset[str] = frozenset()
 
     @classmethod
     def over(cls, gateway: str, token: str | None = None, engine: str = "auto", **options: object) -> SharingClient:
@@ -93,6 +95,16 @@ class SharingClient:
     def list_shares(self) -> Sequence[Share]:
         """All shares."""
         return Listing(self.rest.list_shares())
+
+    def shares_among(self, names: Set[str]) -> Set[str]:
+        """Those of some names, in lower case, that are shares of the server; it is not asked for those that it has had.
+
+        Raises:
+            DeltaSharingError: As ``list_shares``.
+        """
+        if not names <= self._shares:
+            self._shares = frozenset(share.name.lower() for share in self.rest.list_shares())
+        return names & self._shares
 
     def list_schemas(self, share: Share | str) -> Sequence[Schema]:
         """All schemas of a share."""

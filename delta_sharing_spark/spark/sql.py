@@ -241,9 +241,7 @@ class _SharedTableCatalog:
 
         Where it is in one that has no such table, the server's answer.
         """
-        if not mentions:
-            return []
-        shares = {share.name.lower() for share in self._client.rest.list_shares()}
+        shares = self._client.shares_among({mention.name[0].lower() for mention in mentions})
         keys: list[object] = []
         calls: dict[object, Callable[[], SharedReference | NotFoundError]] = {}
         for mention in mentions:

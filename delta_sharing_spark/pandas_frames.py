@@ -191,9 +191,9 @@ class _Numbers(_ArrayColumn):
             return self._whole()
         import pandas
 
-        # Of pandas 2.0, what takes the type by name makes nanoseconds of it.
-        instants = pandas.DatetimeIndex(self._whole()).tz_localize("UTC").tz_convert(self._dtype.tz)
-        return pandas.Series(instants)
+        if pandas.__version__.startswith("2.0."):  # it takes integers for nanoseconds
+            return pandas.Series(pandas.DatetimeIndex(self._whole()).tz_localize("UTC").tz_convert(self._dtype.tz))
+        return pandas.Series(pandas.array(self._whole().view(np.int64), self._dtype, copy=False), copy=False)
 
 
 class _Objects(_ArrayColumn):

@@ -30,5 +30,5 @@ WAITS = Reaction(has_left=False, has_read_all=True)
 #: Where nothing tells what the reader wants; where what it read before says that it has enough; after a taste of more;
 #: where more is held, so that to send it costs little, but would teach that it was read.
 UNKNOWN, ENOUGH, TASTED, HELD = Doubt(0.02, 0.05), Doubt(0.05, 0.3), Doubt(0.0, 0.3), Doubt(0.002, 0.02)
-#: Where Spark's plan says that it has enough, or where Spark reads nothing: it leaves once it has decoded what it has.
-LEAVES = Doubt(2.0, 2.0)
+#: Where Spark's plan says that it has enough, or where Spark reads nothing: it leaves once it has decoded what it has, mostly soon.
+SOON, LEAVES = Doubt(0.25, 0.25), Doubt(2.0, 2.0)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import Budget
-from delta_sharing_spark.native.doubts import ENOUGH, HELD, LEAVES, TASTED, UNKNOWN, WAITS, Doubt, Reaction
+from delta_sharing_spark.native.doubts import ENOUGH, HELD, LEAVES, SOON, TASTED, UNKNOWN, WAITS, Doubt, Reaction
 from delta_sharing_spark.native.file_pass import FilePass
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.layout import Chunk, Layout
@@ -43,7 +43,7 @@ _TASTE = 4 << 10
 _ASKED_EACH = 4
 
 #: Seconds between two looks for queries that Spark has begun, while none is known to read the plan, and while one is.
-_LOOK, _LOOK_BESIDE = 0.02, 0.1
+_LOOK, _LOOK_BESIDE = 0.02, 0.5
 
 #: What an answer yields; it is sent the reader's reaction to a doubt.
 Pieces = Generator[memoryview | Doubt, Reaction | None, None]
@@ -207,7 +207,7 @@ class PlanReader:
         if shown.whole is not None:
             yield from self._whole(number, shown, offset)
             offset = max(offset, layout.data_end)
-        near, is_in_doubt, run = _NEAR, False, _Run()
+        near, is_in_doubt, is_told, run = _NEAR, False, False, _Run()
         while offset < layout.data_end:
             index = layout.chunk_from(offset)
             chunk = layout.chunks[index] if index < len(layout.chunks) else None
@@ -218,12 +218,13 @@ class PlanReader:
                     yield shown.read(offset, start)
                     if ((yield TASTED) or WAITS).has_left:
                         return
-                if not self._is_held(number, chunk):
+                if not is_told and not self._is_held(number, chunk):
                     self._learn(self._moment_ago())
+                    is_told = True
                 yield from self._chunk(number, shown, chunk, start, near, run)
                 offset = chunk.range.end
                 doubt = self._next(number, layout, chunk, run)
-                if (doubt is UNKNOWN and self._learn(self._moment_ago())) or (doubt is LEAVES and self._learn(began)):
+                if doubt is UNKNOWN and self._learn(began):
                     doubt = self._next(number, layout, chunk, run)
                 is_in_doubt = doubt is not None and doubt is not HELD
             else:
@@ -232,7 +233,9 @@ class PlanReader:
                 yield shown.read(offset, end)
                 doubt, offset = UNKNOWN, end
             if doubt is not None:
-                reaction = (yield doubt) or WAITS
+                reaction = (yield SOON if doubt is LEAVES else doubt) or WAITS
+                if doubt is LEAVES and not reaction.has_left and not self._learn(began):
+                    reaction = (yield LEAVES) or WAITS  # no query began that wants more
                 if reaction.has_read_all:
                     self._was_read(number, run.pending)
                 if reaction.has_left:

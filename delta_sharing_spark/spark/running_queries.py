@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 #: Of Spark's executions, the latest that are looked at.
 _LATEST = 32
+#: Seconds for which a query that ran is taken to run: the next one's tasks do not begin earlier.
+_VERIFIED = 0.01
 #: Seconds after which a session that did not answer is asked again.
 _REST = 5.0
 
@@ -52,7 +54,7 @@ class RunningQueries:
         #: By execution; None where its query is not planned yet.
         self._known: dict[int, _Scans | None] = {}
         self._newest = -1
-        self._looked = self._rests_until = 0.0
+        self._looked = self._verified = self._rests_until = 0.0
 
     def scans(self, token: str, since: float | None = None) -> Sequence[frozenset[bytes]]:
         """See ``Queries.scans``."""
@@ -69,11 +71,12 @@ class RunningQueries:
     def _update(self, token: str, since: float | None) -> None:
         if since is not None and self._looked < since:
             self._look()
-            self._looked = time.monotonic()
-            return
-        for number in [number for number, scans in self._known.items() if scans and token in scans]:
-            if self._execution(number) is None:
-                del self._known[number]
+            self._looked = self._verified = time.monotonic()
+        elif self._verified < time.monotonic() - _VERIFIED:
+            for number in [number for number, scans in self._known.items() if scans and token in scans]:
+                if self._execution(number) is None:
+                    del self._known[number]
+            self._verified = time.monotonic()
 
     def _look(self) -> None:
         """Look for queries that began, were planned or ended since the last look."""

@@ -219,6 +219,7 @@ class Gateway:
             if not self.serves(reader.plan):
                 connection.sendall(webhdfs.failure(_LET_GO))
                 return True
+            reader.plan.has_failed = True
             _log.exception("the native lane's gateway failed on a file of %s", reader.plan.table)
             connection.sendall(
                 webhdfs.failure(

@@ -229,7 +229,7 @@ def compare_in(op: str, operand: Column | Monotone, literal: Literal, common: Da
         return Compare(op, column, target)
     if column.type == STRING:
         raise PredicateError(
-            f"comparing the STRING column {column} with a {spark_name(literal.type)} would cast every row;"
+            f"comparing the STRING column {column} with a literal of type {spark_name(literal.type)} would cast every row;"
             f" write the literal as a string"
         )
     return in_range(column, *key_range(op, upcast(operand, common, zone), key(target.value, common)))

@@ -139,7 +139,9 @@ def cast(literal: Literal, target: DataType, zone: Zone) -> Literal:
         return Literal(value, target)
     converted = _cast_value(value, source, target, zone)
     if converted is None:
-        raise PredicateError(f"a cast of a {spark_name(source)} literal to {spark_name(target)} is not evaluated here")
+        raise PredicateError(
+            f"a cast of a literal of type {spark_name(source)} to {spark_name(target)} is not evaluated here"
+        )
     return Literal(converted, target)
 
 

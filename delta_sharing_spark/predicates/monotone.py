@@ -117,7 +117,7 @@ def _first_of_cast(kind: DataType, target: DataType, zone: Zone) -> FirstKey | N
             f"comparing a TIMESTAMP_NTZ column with a TIMESTAMP depends on the time zone {zone.name};"
             f" write a TIMESTAMP_NTZ literal"
         )
-    raise PredicateError(f"a cast of a {spark_name(kind)} column to {spark_name(target)} is not evaluated here")
+    raise PredicateError(f"a cast of a column of type {spark_name(kind)} to {spark_name(target)} is not evaluated here")
 
 
 def _factor(kind: DataType, target: DataType) -> int | None:

@@ -114,7 +114,9 @@ class _Conditions:
         """A column or literal that stands for a boolean expression."""
         if isinstance(operand, Column | Monotone | coercion.Coalesce):
             if operand.type != BOOLEAN:
-                raise self._cursor.error(start, f"a condition is needed here, not a {spark_name(operand.type)} column")
+                raise self._cursor.error(
+                    start, f"a condition is needed here, not a column of type {spark_name(operand.type)}"
+                )
             return self._cursor.bound(start, lambda: coercion.compare("=", operand, Literal(True, BOOLEAN), self._zone))
         if isinstance(operand, Literal):
             if operand.type not in (BOOLEAN, VOID):

@@ -42,7 +42,7 @@ def _narrowed(field: Field, rests: list[str], table: str) -> Field:
         return field
     if not isinstance(field.type, Struct):
         raise SchemaError(
-            f"column {field.name!r} of {table} is a {field.type}, it has no field {rests[0]!r}; name the column alone"
+            f"column {field.name!r} of {table} is of type {field.type}, it has no field {rests[0]!r}; name the column alone"
         )
     return Field(field.name, select(field.type, rests, table), field.nullable, field.metadata)
 
@@ -124,7 +124,7 @@ def _requested_type(have: DataType, want: DataType, table: str, path: str) -> Da
             )
     if have != want:
         raise SchemaError(
-            f"column {path!r} of {table} is a {have}, the given schema says {want}; "
+            f"column {path!r} of {table} is of type {have}, the given schema says {want}; "
             f"write its own type in the schema and cast the column after the load"
         )
     return want

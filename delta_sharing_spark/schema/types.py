@@ -197,7 +197,7 @@ def parse_schema(schema_string: str, table: str = "the table") -> Struct:
     parsed = parse_type(tree, table, "")
     if not isinstance(parsed, Struct):
         raise ResponseError(
-            f"the schema of {table} is a {parsed}, not a struct; ask the provider to check the table's metadata"
+            f"the schema of {table} is of type {parsed}, not a struct; ask the provider to check the table's metadata"
         )
     return parsed
 

@@ -72,7 +72,7 @@ def test_moments_are_pinned_when_the_table_is_loaded_and_refused_in_streams() ->
 REFUSED = {
     "current_date(1) = d": "takes 0 arguments",
     "a + 1 = 2": "arithmetic",
-    "year(a) = 1": "cast of a INT column",
+    "year(a) = 1": "cast of a column of type INT",
     "date_trunc('fortnight', ts) = '2024-01-01'": "unit",
     "coalesce(a, l) = 1": "coalesce takes a column",
     "coalesce(a, '1') = 1": "coalesce of a string",

@@ -46,7 +46,7 @@ def test_columns_by_name(columns: list[str], expected: str) -> None:
     [
         (["idd"], "t has no column 'idd'; did you mean 'id'"),
         (["place.yy"], "no column 'yy'"),
-        (["id.x"], "is a long, it has no field 'x'"),
+        (["id.x"], "is of type long, it has no field 'x'"),
         (["list.x"], "it has no field 'x'"),
         (["id", "ID"], "named twice"),
         (["place", "place.x"], "named twice"),
@@ -89,9 +89,9 @@ def test_a_users_schema_keeps_its_spelling_order_and_nullability_and_finds_the_f
     ("user_schema", "message"),
     [
         (Struct((Field("nope", LONG),)), "no column 'nope'"),
-        (Struct((Field("id", STRING),)), "'id' of t is a long, the given schema says string"),
+        (Struct((Field("id", STRING),)), "'id' of t is of type long, the given schema says string"),
         (Struct((Field("place", Struct((Field("z", LONG),))),)), "struct 'place' of t has no column 'z'"),
-        (Struct((Field("map", Map(LONG, POINT)),)), r"'map\.key' of t is a string"),
+        (Struct((Field("map", Map(LONG, POINT)),)), r"'map\.key' of t is of type string"),
         (Struct((Field("list", Array(LONG)),)), r"'list\.element'"),
     ],
 )

@@ -19,7 +19,7 @@ from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.doubts import ENOUGH, HELD, LEAVES, SOON, TASTED, UNKNOWN, WAITS, Doubt, Reaction
 from delta_sharing_spark.native.file_pass import FilePass
-from delta_sharing_spark.native.files import ShownFile
+from delta_sharing_spark.native.files import OpenSources, ShownFile
 from delta_sharing_spark.native.layout import Chunk, Layout
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.schema_match import NotNativeError
@@ -109,8 +109,11 @@ class PlanReader:
         self._budget = budget
         self._lock = threading.Lock()
         self._shown: dict[int, Future[ShownFile]] = {}
+        self._sources = OpenSources()
         self._visits = Visits()
         self._pass = FilePass()
+        #: Whether a reader read more than Spark's plans say; they are not asked for again then.
+        self._is_misled = False
         self._groups: OrderedDict[tuple[int, int], _Group] = OrderedDict()
         self._ahead: set[int] = set()
         self._window = _FEWEST
@@ -144,7 +147,9 @@ class PlanReader:
     def _learn(self, since: float | None = None) -> bool:
         """Ask what the running queries read, those too that began before ``since``; returns whether that is news."""
         queries = self.plan.queries
-        return queries is not None and self._visits.learn(queries.scans(self.plan.token, since))
+        if queries is None or self._is_misled:
+            return False
+        return self._visits.learn(queries.scans(self.plan.token, since))
 
     def _moment_ago(self) -> float:
         """The time that what is known of the running queries may not be older than, for what is fetched to depend on it."""
@@ -171,7 +176,7 @@ class PlanReader:
                 self._show(other, is_ahead=True)
 
     def _opened(self, number: int, may_rewrite: bool) -> ShownFile:
-        shown = self.plan.show(number, may_rewrite=may_rewrite)
+        shown = self.plan.show(number, self._sources, may_rewrite=may_rewrite)
         self._budget.hold(self, number, shown)
         return shown
 
@@ -208,6 +213,7 @@ class PlanReader:
             yield from self._whole(number, shown, offset)
             offset = max(offset, layout.data_end)
         near, is_in_doubt, is_told, run = _NEAR, False, False, _Run()
+        doubt: Doubt | None = None
         while offset < layout.data_end:
             index = layout.chunk_from(offset)
             chunk = layout.chunks[index] if index < len(layout.chunks) else None
@@ -216,8 +222,12 @@ class PlanReader:
                 if is_in_doubt and chunk.null_in is None:
                     start = min(offset + _TASTE, chunk.range.end)
                     yield shown.read(offset, start)
-                    if ((yield TASTED) or WAITS).has_left:
+                    reaction = (yield TASTED) or WAITS
+                    if reaction.has_left:
                         return
+                    if doubt is LEAVES and reaction.has_read_all:
+                        self._is_misled = True
+                        self._visits.learn(())
                 if not is_told and not self._is_held(number, chunk):
                     self._learn(self._moment_ago())
                     is_told = True
@@ -233,9 +243,7 @@ class PlanReader:
                 yield shown.read(offset, end)
                 doubt, offset = UNKNOWN, end
             if doubt is not None:
-                reaction = (yield SOON if doubt is LEAVES else doubt) or WAITS
-                if doubt is LEAVES and not reaction.has_left and not self._learn(began):
-                    reaction = (yield LEAVES) or WAITS  # no query began that wants more
+                doubt, reaction = yield from self._reaction(doubt, began)
                 if reaction.has_read_all:
                     self._was_read(number, run.pending)
                 if reaction.has_left:
@@ -243,6 +251,17 @@ class PlanReader:
                 run.pending, run.doubts, run.unasked = [], run.doubts + 1, 0
                 near *= _NEARER
         yield memoryview(layout.tail)[offset - layout.data_end :]
+
+    def _reaction(self, doubt: Doubt, began: float) -> Generator[Doubt, Reaction | None, tuple[Doubt, Reaction]]:
+        """The reader's reaction to a doubt; a reader is waited for long only if no query began that may want more."""
+        if doubt is not LEAVES:
+            return doubt, (yield doubt) or WAITS
+        reaction = (yield SOON) or WAITS
+        if reaction.has_left:
+            return doubt, reaction
+        if self._learn(began):
+            return UNKNOWN, reaction
+        return doubt, (yield LEAVES) or WAITS
 
     def _whole(self, number: int, shown: ShownFile, offset: int) -> Iterator[memoryview]:
         """The rest of a file that is in memory, up to its first chunk with a NULL in a NOT NULL column."""
@@ -408,10 +427,8 @@ class PlanReader:
         with self._lock:
             for key in list(self._groups):
                 self._drop(key)
-            shown, self._shown = list(self._shown.values()), {}
-        for future in shown:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                future.result().source.close()
+            self._shown = {}
+        self._sources.close()
         self._budget.forget(self)
 
 

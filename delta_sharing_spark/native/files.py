@@ -66,6 +66,52 @@ class ShownFile:
         return self.source.read(start, end - start)
 
 
+class OpenSources:
+    """The sources that are open of a plan's files, so that their reads can be broken off. Safe to call from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sources: weakref.WeakSet[ByteSource] = weakref.WeakSet()
+        self._is_closed = False
+
+    def add(self, source: ByteSource) -> ByteSource:
+        """Note a source that was opened, and close it if all are closed; returns it."""
+        with self._lock:
+            self._sources.add(source)
+            is_closed = self._is_closed
+        if is_closed:
+            source.close()
+        return source
+
+    def close(self) -> None:
+        """Break off all reads, and those of sources that are opened from now on."""
+        with self._lock:
+            self._is_closed = True
+            sources = list(self._sources)
+        for source in sources:
+            source.close()
+
+
+@dataclass(frozen=True, slots=True)
+class NotedAccess(FileAccess):
+    """Opens files by another access, and notes their sources."""
+
+    access: FileAccess
+    sources: OpenSources
+
+    def open(self, task: FileTask) -> ByteSource:
+        return self.sources.add(self.access.open(task))
+
+    def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
+        return self.sources.add(self.access.open_vector(task, vector))
+
+    def ends(self, task: FileTask) -> float | None:
+        return self.access.ends(task)
+
+    def renewed(self) -> FileAccess:
+        return NotedAccess(self.access.renewed(), self.sources)
+
+
 @dataclass(frozen=True, slots=True)
 class FileShape:
     """How all files of a plan are read, and the names of Spark's columns."""

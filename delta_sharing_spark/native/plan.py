@@ -12,7 +12,7 @@ import pyarrow as pa
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.native.files import FileShape, ShownFile, rewriting_spec, show_file
+from delta_sharing_spark.native.files import FileShape, NotedAccess, OpenSources, ShownFile, rewriting_spec, show_file
 from delta_sharing_spark.native.visits import Queries
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.footer import TAIL
@@ -151,10 +151,11 @@ class NativePlan:
             yield from ((name, None) for name in self.directories if name)
         yield from ((file_name(number), self.files[number].task.size) for number in self.directories.get(path, ()))
 
-    def show(self, number: int, *, may_rewrite: bool = True) -> ShownFile:
-        """Make a file ready to be served; raises as ``show_file``."""
+    def show(self, number: int, sources: OpenSources, *, may_rewrite: bool = True) -> ShownFile:
+        """Make a file ready to be served; what is opened for it is noted in ``sources``. Raises as ``show_file``."""
         file = self.files[number]
-        shown = show_file(file.task, file.access, self.shape, may_rewrite=may_rewrite, tail_bytes=self._tail_bytes)
+        access = NotedAccess(file.access, sources)
+        shown = show_file(file.task, access, self.shape, may_rewrite=may_rewrite, tail_bytes=self._tail_bytes)
         self._footer_bytes = max(self._footer_bytes, shown.footer_bytes)
         return shown
 

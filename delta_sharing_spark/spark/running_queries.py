@@ -159,10 +159,15 @@ def _file_scans(plan: Any) -> Iterator[Any]:
 
 
 def _paths(struct: dict[str, Any], above: bytes) -> Iterator[bytes]:
-    """The paths of the columns of a struct; an array or a map is one column."""
+    """The paths of the columns of a struct; an array or a map is one column, and so is a variant of which parts are read."""
     for field in struct["fields"]:
         path = above + str(field["name"]).encode()
-        if isinstance(field["type"], dict) and field["type"]["type"] == "struct":
+        if isinstance(field["type"], dict) and field["type"]["type"] == "struct" and not _is_variant(field["type"]):
             yield from _paths(field["type"], path + b".")
         else:
             yield path
+
+
+def _is_variant(struct: dict[str, Any]) -> bool:
+    """Whether Spark asks for parts of a variant, each a field of this struct; a file has the variant's own fields."""
+    return any("__VARIANT_METADATA_KEY" in field.get("metadata", {}) for field in struct["fields"])

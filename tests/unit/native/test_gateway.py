@@ -153,6 +153,36 @@ def test_a_thousand_loads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             running.close()
 
 
+def test_closing_breaks_off_what_is_being_opened(path: Path) -> None:
+    """The interpreter waits for these threads when it ends: as long as a storage that does not answer is asked."""
+    before = ours()
+    with (
+        SharingServer({"s.d.t": path}) as server,
+        served(SharingClient(server.profile()).table("s.d.t").scan()) as (
+            running,
+            _,
+            address,
+        ),
+    ):
+        server.faults.add("data", times=None, status=503)
+        (file, _), *_ = files_under(address)
+
+        def ask_for_a_file() -> None:
+            with suppress(OSError):
+                ask(file, "GETFILESTATUS")
+
+        asking = threading.Thread(target=ask_for_a_file)
+        asking.start()
+        deadline = time.monotonic() + 10
+        while not server.count("data") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        running.close()
+        asking.join(10)
+        for thread in ours() - before:
+            thread.join(10)
+        assert not ours() - before
+
+
 def test_a_load_opens_the_table_once(path: Path) -> None:
     with SharingServer() as server:
         server.add_table("s.d.t", path, access_modes=("url", "dir"))

@@ -17,6 +17,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import budget, fetching, file_pass, plan
 from delta_sharing_spark.native.doubts import LEAVES, Doubt
 from delta_sharing_spark.native.file_pass import FilePass
+from delta_sharing_spark.native.files import OpenSources
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.layout import Chunk
 from delta_sharing_spark.native.plan import plan_native
@@ -108,6 +109,7 @@ def test_a_reader_that_wants_more_than_was_planned_gets_it(server: SharingServer
         layout = reader.shown(0).layout
         came = list(reader.read(0, 4))
         assert came.count(LEAVES) == 1, "after the columns of the plan"
+        assert LEAVES not in list(reader.read(1, 4)), "a plan that misled is not believed again"
         stored = {file.read_bytes()[4 : layout.data_end] for file in path.rglob("*.parquet")}
         assert b"".join(p for p in came if isinstance(p, memoryview))[: layout.data_end - 4] in stored
     finally:
@@ -159,7 +161,7 @@ def test_a_footer_costs_about_its_own_bytes(server: SharingServer, monkeypatch: 
     for requests in (FILES, FILES + 1):
         native = plan_native(scan.resolved())
         server.reset_metrics()
-        largest = max(native.show(number).footer_bytes for number in range(FILES))
+        largest = max(native.show(number, OpenSources()).footer_bytes for number in range(FILES))
         fetched = [request.bytes for request in server.requests if request.kind == "data"]
         assert len(fetched) == requests
         assert all(largest <= size < 2 * largest + 512 for size in fetched[-FILES + 1 :])

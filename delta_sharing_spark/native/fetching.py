@@ -234,7 +234,7 @@ class PlanReader:
                 yield from self._chunk(number, shown, chunk, start, near, run)
                 offset = chunk.range.end
                 doubt = self._next(number, layout, chunk, run)
-                if doubt is UNKNOWN and self._learn(began):
+                if doubt is UNKNOWN and self._learn(max(began, time.monotonic() - _LOOK)):
                     doubt = self._next(number, layout, chunk, run)
                 is_in_doubt = doubt is not None and doubt is not HELD
             else:

@@ -171,8 +171,8 @@ def row(title: str, ways: Sequence[str], medians: Mapping[str, float]) -> None:
     print(f"{title:<20}" + "".join(f"{cell:>15}" for cell in cells), flush=True)
 
 
-def compare_tpch(contenders: Contenders, names: list[str], runs: int) -> dict[str, float]:
-    """The sums of the medians of all 22 queries."""
+def compare_tpch(contenders: Contenders, names: list[str], runs: int, chosen: Sequence[str]) -> dict[str, float]:
+    """The sums of the medians of all 22 queries, by each chosen way."""
     spark, client = contenders.spark, contenders.client
     for way in ("file", "lane"):
         for name in names:
@@ -193,18 +193,16 @@ def compare_tpch(contenders: Contenders, names: list[str], runs: int) -> dict[st
             frame = client.sql(spark, text.replace("tpch.sf.", "bench.file."), engine=engine)
             answers[engine] = frame.toArrow().to_pylist()
 
-        medians = measure(
-            {
-                "file": partial(over_views, "file"),
-                "lane": partial(over_views, "lane"),
-                "file+load": over_loads,
-                "lane sql": partial(by_client, client, "native"),
-                "new client": lambda: by_client(contenders.new_client(), "native"),
-                "python sql": partial(by_client, client, "python"),
-            },
-            runs,
-        )
-        if any(answer != answers["file"] for answer in answers.values()):
+        ways: dict[str, Run] = {
+            "file": partial(over_views, "file"),
+            "lane": partial(over_views, "lane"),
+            "file+load": over_loads,
+            "lane sql": partial(by_client, client, "native"),
+            "new client": lambda: by_client(contenders.new_client(), "native"),
+            "python sql": partial(by_client, client, "python"),
+        }
+        medians = measure({way: run for way, run in ways.items() if way in chosen or not chosen}, runs)
+        if any(answer != next(iter(answers.values())) for answer in answers.values()):
             print(f"  query {number}: the answers differ")
         for way, spent in medians.items():
             sums[way] = sums.get(way, 0.0) + spent
@@ -217,6 +215,9 @@ def main() -> None:
     parser.add_argument("--wide", type=int, default=100_000, help="rows of the table of 200 columns")
     parser.add_argument("--runs", type=int, default=5, help="of TPC-H and over the network at most 2")
     parser.add_argument("--scale", type=float, default=0.1, help="of TPC-H; 0 leaves it out")
+    parser.add_argument(
+        "--tpch", nargs="*", default=(), metavar="WAY", help="the ways of TPC-H; all of them by default"
+    )
     parser.add_argument("--network", action="store_true", help=f"{LATENCY * 1000:.0f} ms, {BANDWIDTH / 1e6:.0f} MB/s")
     parser.add_argument("--memory", default="3g", help="of Spark's driver")
     arguments = parser.parse_args()
@@ -248,7 +249,7 @@ def main() -> None:
             for title in TITLES:
                 row(title, ways, measure(contenders.of(title), arguments.runs))
             if tpch:
-                totals = compare_tpch(contenders, list(tpch), few)
+                totals = compare_tpch(contenders, list(tpch), few, arguments.tpch)
                 print()
                 head(f"TPC-H, scale {arguments.scale:g}", list(totals))
                 row(f"22 queries, {few} runs", list(totals), totals)

@@ -1,8 +1,8 @@
 """Fetches bytes for Spark's Parquet reader, whose requests say where it begins to read and never how far.
 
-The footer tells where the column chunk ends that begins there; the row group before tells which other chunks the query
-reads, or Spark's plan does. These are fetched by parallel ranges, the next row group's ahead of need, and so are the next
-files' footers. Memory is bounded: fetched chunks by ``budget.AHEAD_BYTES``, those kept once read by ``budget.KEPT_BYTES``,
+The footer tells where the column chunk ends that begins there; Spark's plan tells which other chunks the query reads, or
+what it read of the row group before. These are fetched by parallel ranges, those of the next row group or file ahead of
+need, and so are the next files' footers. Memory is bounded: fetched chunks by ``budget.AHEAD_BYTES``, those kept once read by ``budget.KEPT_BYTES``,
 a chunk too large for that by a window of a few pieces.
 """
 

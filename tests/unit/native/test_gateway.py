@@ -153,6 +153,25 @@ def test_a_thousand_loads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             running.close()
 
 
+def test_an_error_names_its_table(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It stands alone among Java's lines, and a file's id says nothing to a reader; the log has it once."""
+    with (
+        SharingServer({"s.d.t": path}) as server,
+        served(SharingClient(server.profile()).table("s.d.t").scan()) as (
+            _,
+            _,
+            address,
+        ),
+    ):
+        server.faults.add("data", times=None, status=404)
+        (file, _), *_ = files_under(address)
+        for _ in range(2):
+            with pytest.raises(RemoteError, match=r"^FileGoneError: s\.d\.t: file .*reload it$"):
+                ask(file, "GETFILESTATUS")
+        (line,) = (record.getMessage() for record in caplog.records if record.name.endswith("native.gateway"))
+        assert "FileGoneError: s.d.t: file" in line
+
+
 def test_closing_breaks_off_what_is_being_opened(path: Path) -> None:
     """The interpreter waits for these threads when it ends: as long as a storage that does not answer is asked."""
     before = ours()

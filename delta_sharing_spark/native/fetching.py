@@ -2,8 +2,8 @@
 
 The footer tells where the column chunk ends that begins there; Spark's plan tells which other chunks the query reads, or
 what it read of the row group before. These are fetched by parallel ranges, those of the next row group or file ahead of
-need, and so are the next files' footers. Memory is bounded: fetched chunks by ``budget.AHEAD_BYTES``, those kept once read by ``budget.KEPT_BYTES``,
-a chunk too large for that by a window of a few pieces.
+need, and so are the next files' footers. Memory is bounded: fetched chunks by ``budget.AHEAD_BYTES``, those kept once
+read by ``budget.KEPT_BYTES``, a chunk too large for that by a window of a few pieces.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.doubts import ENOUGH, HELD, LEAVES, SOON, TASTED, UNKNOWN, WAITS, Doubt, Reaction
 from delta_sharing_spark.native.file_pass import FilePass
-from delta_sharing_spark.native.files import OpenSources, ShownFile
+from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.layout import Chunk, Layout
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.native.visits import Certainty, Visits
+from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
-from delta_sharing_spark.storage.ranges import Range, cut
+from delta_sharing_spark.storage.ranges import ByteSource, Range, cut
 
 #: Of one row group.
 _GROUP_BYTES = 48 << 20
@@ -109,7 +110,7 @@ class PlanReader:
         self._budget = budget
         self._lock = threading.Lock()
         self._shown: dict[int, Future[ShownFile]] = {}
-        self._sources = OpenSources()
+        self._sources: OpenOnes[ByteSource] = OpenOnes()
         self._visits = Visits()
         self._pass = FilePass()
         #: Whether a reader read more than Spark's plans say; they are not asked for again then.
@@ -228,9 +229,11 @@ class PlanReader:
                     if doubt is LEAVES and reaction.has_read_all:
                         self._is_misled = True
                         self._visits.learn(())
-                if not is_told and not self._is_held(number, chunk):
-                    self._learn(self._moment_ago())
-                    is_told = True
+                if not is_told:
+                    with self._lock:
+                        is_told = not self._is_held((number, chunk.row_group), chunk)
+                    if is_told:
+                        self._learn(self._moment_ago())
                 yield from self._chunk(number, shown, chunk, start, near, run)
                 offset = chunk.range.end
                 doubt = self._next(number, layout, chunk, run)
@@ -298,10 +301,10 @@ class PlanReader:
         if not any(sent is chunk for _, sent in run.pending):
             self._done(number, chunk)
 
-    def _is_held(self, number: int, chunk: Chunk) -> bool:
-        with self._lock:
-            group = self._groups.get((number, chunk.row_group))
-            return group is not None and group.find(chunk.range) is not None
+    def _is_held(self, key: tuple[int, int], chunk: Chunk) -> bool:
+        """Whether a chunk is held or being fetched; the caller has the lock."""
+        group = self._groups.get(key)
+        return group is not None and group.find(chunk.range) is not None
 
     def _was_read(self, number: int, chunks: list[tuple[set[bytes], Chunk]]) -> None:
         """Remember that the reader has read chunks."""
@@ -348,8 +351,7 @@ class PlanReader:
                 return None
             if certainty is Certainty.PLANNED and not self._visits.is_planned(after.column, chunks):
                 return LEAVES
-            group = self._groups.get(key)
-            if group is not None and group.find(after.range) is not None:
+            if self._is_held(key, after):
                 return HELD if run.is_to_be_asked() else None
             return UNKNOWN if certainty is Certainty.NONE else ENOUGH
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.layout import Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
+from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
 from delta_sharing_spark.scan.plan import DeletionVector, FileSlice, FileTask, ReadSpec, Split
@@ -66,49 +67,27 @@ class ShownFile:
         return self.source.read(start, end - start)
 
 
-class OpenSources:
-    """The sources that are open of a plan's files, so that their reads can be broken off. Safe to call from several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sources: weakref.WeakSet[ByteSource] = weakref.WeakSet()
-        self._is_closed = False
-
-    def add(self, source: ByteSource) -> ByteSource:
-        """Note a source that was opened, and close it if all are closed; returns it."""
-        with self._lock:
-            self._sources.add(source)
-            is_closed = self._is_closed
-        if is_closed:
-            source.close()
-        return source
-
-    def close(self) -> None:
-        """Break off all reads, and those of sources that are opened from now on."""
-        with self._lock:
-            self._is_closed = True
-            sources = list(self._sources)
-        for source in sources:
-            source.close()
-
-
 @dataclass(frozen=True, slots=True)
 class NotedAccess(FileAccess):
-    """Opens files by another access, and notes their sources."""
+    """Opens files by another access, and notes their sources, so that their reads can be broken off."""
 
     access: FileAccess
-    sources: OpenSources
+    sources: OpenOnes[ByteSource]
 
     def open(self, task: FileTask) -> ByteSource:
+        """See ``FileAccess.open``."""
         return self.sources.add(self.access.open(task))
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
+        """See ``FileAccess.open_vector``."""
         return self.sources.add(self.access.open_vector(task, vector))
 
     def ends(self, task: FileTask) -> float | None:
+        """See ``Access.ends``."""
         return self.access.ends(task)
 
     def renewed(self) -> FileAccess:
+        """See ``Access.renewed``."""
         return NotedAccess(self.access.renewed(), self.sources)
 
 

@@ -12,13 +12,15 @@ import pyarrow as pa
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.native.files import FileShape, NotedAccess, OpenSources, ShownFile, rewriting_spec, show_file
+from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, rewriting_spec, show_file
 from delta_sharing_spark.native.visits import Queries
+from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.footer import TAIL
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.scan.split_reader import constants_of
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct
+from delta_sharing_spark.storage.ranges import ByteSource
 
 #: Beyond these Spark takes longer to list a directory than the Python source takes to plan (docs/native.md).
 MAX_FILES, MAX_PARTITIONS = 20_000, 2_000
@@ -151,7 +153,7 @@ class NativePlan:
             yield from ((name, None) for name in self.directories if name)
         yield from ((file_name(number), self.files[number].task.size) for number in self.directories.get(path, ()))
 
-    def show(self, number: int, sources: OpenSources, *, may_rewrite: bool = True) -> ShownFile:
+    def show(self, number: int, sources: OpenOnes[ByteSource], *, may_rewrite: bool = True) -> ShownFile:
         """Make a file ready to be served; what is opened for it is noted in ``sources``. Raises as ``show_file``."""
         file = self.files[number]
         access = NotedAccess(file.access, sources)

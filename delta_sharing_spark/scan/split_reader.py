@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
-import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network.connections import ReadCancelled
+from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import first_rows, keep_rows
 from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
@@ -81,16 +81,11 @@ def read_files(split: Split, access: FileAccess) -> Generator[pa.RecordBatch, No
         reader.close()
 
 
-class RunningReaders:
+class RunningReaders(OpenOnes["_SplitReader"]):
     """The readers of one consumer, to be closed when it goes away: their threads may wait for bytes.
 
     A generator cannot be closed while another thread runs it; its reader can.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._readers: weakref.WeakSet[_SplitReader] = weakref.WeakSet()
-        self._is_closed = False
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -100,22 +95,6 @@ class RunningReaders:
             yield
         finally:
             _CONSUMER.reset(before)
-
-    def add(self, reader: _SplitReader) -> None:
-        """Add a reader; it is closed at once if the consumer has gone."""
-        with self._lock:
-            self._readers.add(reader)
-            is_closed = self._is_closed
-        if is_closed:
-            reader.close()
-
-    def close(self) -> None:
-        """Close all readers, whichever thread they wait in."""
-        with self._lock:
-            self._is_closed = True
-            readers = list(self._readers)
-        for reader in readers:
-            reader.close()
 
 
 _CONSUMER: ContextVar[RunningReaders | None] = ContextVar("consumer", default=None)

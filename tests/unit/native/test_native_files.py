@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native.files import OpenSources
 from delta_sharing_spark.native.plan import StepAsideError, plan_native
 from delta_sharing_spark.native.thrift import read_struct, write_struct
+from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
@@ -99,9 +99,7 @@ def test_rows(client: SharingClient, number: int, mode: str) -> None:
     scan = client.table(f"s.d.t{number}").scan(accessMode=mode)
     with served(scan) as (_, plan, address):
         assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow())
-        assert not [n for n in range(len(plan.files)) if plan.show(n, OpenSources()).reason], (
-            "no file had to be rewritten"
-        )
+        assert not [n for n in range(len(plan.files)) if plan.show(n, OpenOnes()).reason], "no file had to be rewritten"
 
 
 @pytest.mark.parametrize("name", ["type_widening", "timestamps_int96", "variant_shredded", "mapping_upgraded"])
@@ -114,7 +112,7 @@ def test_files_that_spark_would_read_otherwise_are_rewritten(name: str) -> None:
             scan = SharingClient(server.profile()).table("s.d.t").scan(columns=["id"])
         with served(scan) as (_, plan, address):
             assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow())
-            rewritten = [plan.show(n, OpenSources()).reason for n in range(len(plan.files))]
+            rewritten = [plan.show(n, OpenOnes()).reason for n in range(len(plan.files))]
             assert any(rewritten) == (name in ("type_widening", "variant_shredded"))
 
 

@@ -17,11 +17,11 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import budget, fetching, file_pass, plan
 from delta_sharing_spark.native.doubts import LEAVES, Doubt
 from delta_sharing_spark.native.file_pass import FilePass
-from delta_sharing_spark.native.files import OpenSources
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.layout import Chunk
 from delta_sharing_spark.native.plan import plan_native
 from delta_sharing_spark.native.visits import Visits
+from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
@@ -161,7 +161,7 @@ def test_a_footer_costs_about_its_own_bytes(server: SharingServer, monkeypatch: 
     for requests in (FILES, FILES + 1):
         native = plan_native(scan.resolved())
         server.reset_metrics()
-        largest = max(native.show(number, OpenSources()).footer_bytes for number in range(FILES))
+        largest = max(native.show(number, OpenOnes()).footer_bytes for number in range(FILES))
         fetched = [request.bytes for request in server.requests if request.kind == "data"]
         assert len(fetched) == requests
         assert all(largest <= size < 2 * largest + 512 for size in fetched[-FILES + 1 :])

@@ -1,0 +1,42 @@
+"""Closes all of what is open at once, whichever threads use it."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Generic, Protocol, TypeVar
+
+
+class Closable(Protocol):
+    """What can be closed while other threads use it."""
+
+    def close(self) -> None: ...
+
+
+_T = TypeVar("_T", bound=Closable)
+
+
+class OpenOnes(Generic[_T]):
+    """Open things of one owner, which are not kept alive for it. Safe to call from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: weakref.WeakSet[_T] = weakref.WeakSet()
+        self._is_closed = False
+
+    def add(self, one: _T) -> _T:
+        """Add one, which is closed at once if all are; returns it."""
+        with self._lock:
+            self._open.add(one)
+            is_closed = self._is_closed
+        if is_closed:
+            one.close()
+        return one
+
+    def close(self) -> None:
+        """Close all, and whatever is added from now on."""
+        with self._lock:
+            self._is_closed = True
+            still_open = list(self._open)
+        for one in still_open:
+            one.close()

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
 
 from delta_sharing_spark.deltalog.paths import commit_name, in_log
 from delta_sharing_spark.errors import CredentialError, LogError, VersionError
+from delta_sharing_spark.network.parallel_calls import CallingThreads
 
 _READERS = 8
 #: Bytes of commits read ahead of their parsing.
 _AHEAD_BYTES = 2 << 20
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +67,18 @@ def read_all(read: Callable[[str], bytes], paths: Sequence[str]) -> Iterator[byt
     if len(paths) <= 1:
         yield from map(read, paths)
         return
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="delta-log") as pool:
+    with CallingThreads(_READERS) as threads:
         pending: deque[Future[bytes]] = deque()
         ahead, size, rest = 2, 0, iter(paths)
-        try:
-            while True:
-                while len(pending) < ahead and (path := next(rest, None)) is not None:
-                    pending.append(pool.submit(read, path))
-                if not pending:
-                    return
-                data = pending.popleft().result()
-                size = max(len(data), size * 3 // 4)
-                ahead = max(1, min(2 * _READERS, _AHEAD_BYTES // max(size, 1)))
-                yield data
-        finally:
-            for future in pending:
-                future.cancel()
-
-
-def parallel(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """A function's results over items, several at a time."""
-    if len(items) <= 1:
-        return list(map(function, items))
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="delta-log") as pool:
-        return list(pool.map(function, items))
+        while True:
+            while len(pending) < ahead and (path := next(rest, None)) is not None:
+                pending.append(threads.submit(partial(read, path)))
+            if not pending:
+                return
+            data = pending.popleft().result()
+            size = max(len(data), size * 3 // 4)
+            ahead = max(1, min(2 * _READERS, _AHEAD_BYTES // max(size, 1)))
+            yield data
 
 
 def no_log(table: str) -> LogError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogStore, checkpoint_names, commit_name, in_log
 from delta_sharing_spark.deltalog.segment import (
@@ -18,9 +19,9 @@ from delta_sharing_spark.deltalog.segment import (
     hole,
     no_log,
     not_yet,
-    parallel,
 )
 from delta_sharing_spark.errors import CredentialError, LogError, VersionError
+from delta_sharing_spark.network.parallel_calls import in_parallel
 
 _log = logging.getLogger(__name__)
 
@@ -195,7 +196,7 @@ class UnlistedLog:
                 return None
             return CommitFile(path, version, version, len(data), None, data if keep else None)
 
-        commits = parallel(commit, versions)
+        commits = in_parallel([partial(commit, version) for version in versions])
         self._kept += sum(one.size for one in commits if one is not None)
         return commits
 
@@ -223,7 +224,7 @@ class UnlistedLog:
         return True
 
     def _exist(self, paths: Sequence[str]) -> list[bool]:
-        return parallel(self._exists, paths)
+        return in_parallel([partial(self._exists, path) for path in paths])
 
     def _exist_commits(self, versions: Sequence[int]) -> list[bool]:
         return self._exist([in_log(commit_name(v)) for v in versions])

@@ -24,6 +24,7 @@ from delta_sharing_spark.native.fetching import Pieces, PlanReader
 from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.webhdfs import Request
+from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class Gateway:
         self.port: int = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._serve, name="delta-sharing-native", daemon=True)
         self._thread.start()
+        CLOSED_AT_EXIT.add(self)
 
     def add(self, plan: NativePlan, has_ended: HasEnded) -> str:
         """Serve a plan until its session has ended; returns its address for Spark."""

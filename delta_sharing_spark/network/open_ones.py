@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import concurrent.futures.thread  # noqa: F401 - its hook joins executors' threads, and comes after those registered later
 import threading
 import weakref
 from typing import Generic, Protocol, TypeVar
@@ -40,3 +42,9 @@ class OpenOnes(Generic[_T]):
             still_open = list(self._open)
         for one in still_open:
             one.close()
+
+
+#: What waits for a network: closed when the interpreter ends, which waits for the executors' threads first of all.
+CLOSED_AT_EXIT: OpenOnes[Closable] = OpenOnes()
+# Other hooks are called once those threads have ended, perhaps minutes later.
+getattr(threading, "_register_atexit", atexit.register)(CLOSED_AT_EXIT.close)

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
@@ -15,7 +15,7 @@ _AT_ONCE = 8
 
 
 def in_parallel(calls: Sequence[Callable[[], _T]]) -> list[_T]:
-    """Make calls that mostly wait for a server, up to eight at once.
+    """Make calls that mostly wait for a server or a storage, up to eight at once.
 
     Ctrl-C and the first error leave at once; what is under way then ends by itself, and the rest is not begun.
 
@@ -27,36 +27,61 @@ def in_parallel(calls: Sequence[Callable[[], _T]]) -> list[_T]:
     """
     if len(calls) < 2:
         return [call() for call in calls]
-    results = begin(calls, _AT_ONCE)
-    try:
+    with CallingThreads(_AT_ONCE) as threads:
+        results = [threads.submit(call) for call in calls]
         return [result.result() for result in results]
-    finally:
-        for result in results:
-            result.cancel()
 
 
 def begin(calls: Sequence[Callable[[], _T]], at_once: int) -> list[Future[_T]]:
     """Begin calls in up to ``at_once`` threads; returns their results to come. One that is cancelled first is not begun."""
-    waiting: queue.SimpleQueue[tuple[Callable[[], _T], Future[_T]]] = queue.SimpleQueue()
-    results: list[Future[_T]] = []
-    for call in calls:
-        results.append(Future())
-        waiting.put((call, results[-1]))
-    for _ in range(min(at_once, len(calls))):
-        # Daemons, not a pool's threads: the interpreter waits for those when it ends.
-        threading.Thread(target=_work, args=(waiting,), name="delta-sharing-parallel", daemon=True).start()
+    threads = CallingThreads(at_once)
+    results = [threads.submit(call) for call in calls]
+    threads.finish()
     return results
 
 
-def _work(waiting: queue.SimpleQueue[tuple[Callable[[], _T], Future[_T]]]) -> None:
-    while True:
-        try:
-            call, result = waiting.get_nowait()
-        except queue.Empty:
-            return
-        if not result.set_running_or_notify_cancel():
-            continue
-        try:
-            result.set_result(call())
-        except BaseException as error:  # handed to the caller's thread, which raises it
-            result.set_exception(error)
+class CallingThreads:
+    """Makes calls in up to ``at_once`` threads. As a context manager it leaves as ``in_parallel`` does.
+
+    An executor's threads are not daemons: it waits for them when it is left, and the interpreter does when it ends.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._threads = 0
+        self._is_left = False
+        self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+
+    def submit(self, call: Callable[[], _T]) -> Future[_T]:
+        """Begin a call as soon as a thread is free; returns its result to come. For one thread at a time."""
+        result: Future[_T] = Future()
+        self._waiting.put((call, result))
+        if self._threads < self._at_once:
+            self._threads += 1
+            threading.Thread(target=self._work, name="delta-sharing-parallel", daemon=True).start()
+        return result
+
+    def finish(self) -> None:
+        """End the threads once all calls are made."""
+        for _ in range(self._threads):
+            self._waiting.put(None)
+
+    def __enter__(self) -> CallingThreads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_left = True
+        self.finish()
+
+    def _work(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            call, result = item
+            if self._is_left:
+                result.cancel()
+            if not result.set_running_or_notify_cancel():
+                continue
+            try:
+                result.set_result(call())
+            except BaseException as error:  # handed to the caller's thread, which raises it
+                result.set_exception(error)
+            del call, result, item

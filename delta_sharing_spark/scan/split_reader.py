@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +14,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network.connections import ReadCancelled
-from delta_sharing_spark.network.open_ones import OpenOnes
+from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT, OpenOnes
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import first_rows, keep_rows
 from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
@@ -98,10 +96,6 @@ class RunningReaders(OpenOnes["_SplitReader"]):
 
 
 _CONSUMER: ContextVar[RunningReaders | None] = ContextVar("consumer", default=None)
-#: All readers of the process: the interpreter waits for their threads before it ends, and they for a silent storage.
-_running = RunningReaders()
-# The executor's own hook, which joins its threads, was registered before: later ones are called first.
-getattr(threading, "_register_atexit", atexit.register)(_running.close)
 
 
 def _name_table(error: DeltaSharingError, table: str) -> None:
@@ -133,7 +127,7 @@ class _SplitReader:
         self._in_flight = 0
         self._is_closed = False
         self._sources: dict[int, ByteSource] = {}
-        _running.add(self)
+        CLOSED_AT_EXIT.add(self)
         consumer = _CONSUMER.get()
         if consumer is not None:
             consumer.add(self)

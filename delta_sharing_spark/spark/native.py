@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import socket
@@ -315,15 +314,3 @@ def _executor_addresses() -> frozenset[str]:
         with suppress(OSError):
             addresses.update(str(info[4][0]) for info in socket.getaddrinfo(executor.host(), None))
     return frozenset(addresses)
-
-
-def close_gateways() -> None:
-    """End every gateway of this process, with its threads and sockets."""
-    with _gateways_lock:
-        gateways = list(_gateways.values())
-        _gateways.clear()
-    for gateway in gateways:
-        gateway.close()
-
-
-atexit.register(close_gateways)

@@ -16,29 +16,71 @@ import pytest
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.buckets import BucketServer
 
-READ = """
-import json, sys
+BEGIN = """
+import json, sys, threading, time, urllib.request
 from delta_sharing_spark import SharingClient
 client = SharingClient(json.loads(sys.argv[1]), storageEndpoint=sys.argv[2], readTimeout="100s")
-reader = client.table(sys.argv[3]).scan().to_record_batch_reader(workers=2)
-print("reading", flush=True)
+scan = client.table(sys.argv[3]).scan()
 """
-ENDS = {
-    "interrupted": "reader.read_all()",
-    "over": "import threading, time; threading.Thread(target=reader.read_all, daemon=True).start(); time.sleep(1)",
+#: What waits for the storage, and the files that it is silent about.
+READS = {
+    "rows": (
+        """
+reader = scan.to_record_batch_reader(workers=2)
+print("reading", flush=True)
+read = reader.read_all
+""",
+        ("data", r"\.parquet"),
+    ),
+    # The newest commit is read alone, those before it several at a time.
+    "log": (
+        """
+read = scan.to_arrow
+print("reading", flush=True)
+""",
+        ("log", r"0[2-5]\.json"),
+    ),
+    "gateway": (
+        """
+from delta_sharing_spark.native.gateway import Gateway
+from delta_sharing_spark.native.plan import plan_native
+plan = plan_native(scan.resolved())
+gateway = Gateway()
+address = gateway.add(plan, lambda: False).replace("webhdfs:", "http:").replace(plan.token, "webhdfs/v1/" + plan.token)
+with urllib.request.urlopen(address + "?op=LISTSTATUS") as listed:
+    name = json.load(listed)["FileStatuses"]["FileStatus"][0]["pathSuffix"]
+read = lambda: urllib.request.urlopen(f"{address}/{name}?op=GETFILESTATUS").read()
+print("reading", flush=True)
+""",
+        ("data", r"\.parquet"),
+    ),
 }
+ENDS = {
+    "interrupted": "read()",
+    "over": "threading.Thread(target=read, daemon=True).start(); time.sleep(1)",
+}
+CASES = [
+    ("sh.sc.url", "rows"),
+    ("sh.sc.dir", "rows"),
+    ("sh.sc.dir", "log"),
+    ("sh.sc.url", "gateway"),
+    ("sh.sc.dir", "gateway"),
+]
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("name", ["sh.sc.url", "sh.sc.dir"])
-def test_a_process_does_not_wait_for_a_silent_storage(tmp_path: Path, end: str, name: str) -> None:
+@pytest.mark.parametrize(("name", "what"), CASES)
+def test_a_process_does_not_wait_for_a_silent_storage(tmp_path: Path, end: str, name: str, what: str) -> None:
     """Two seconds on a quiet machine, in both modes (benchmarks/leaks.py); here far less than the silence."""
     table = DeltaTableBuilder(tmp_path / "t", pa.schema([("n", pa.int64())]))
-    table.append([{"n": n} for n in range(40)], files=4)
+    for _ in range(8):
+        table.append([{"n": n} for n in range(40)], files=4)
+    reading, (kind, files) = READS[what]
     with BucketServer({"sh.sc.url": table.path}) as server:
         server.add_bucket_table("sh.sc.dir", table.path)
-        silent = server.faults.add("data", r"\.parquet", times=None, stall=90, stall_at=10)
-        command = [sys.executable, "-c", READ + ENDS[end], json.dumps(server.profile()), server.storage_endpoint, name]
+        silent = server.faults.add(kind, files, times=None, stall=90, stall_at=10)
+        code = BEGIN + reading + ENDS[end]
+        command = [sys.executable, "-c", code, json.dumps(server.profile()), server.storage_endpoint, name]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         killer = threading.Timer(60, process.kill)
         killer.start()

@@ -57,6 +57,15 @@ class DeltaSharingError(Exception):
         super().__init__(shown(" ".join(message.split("\n"))))
         self.__dict__.update(details)
 
+    def name_table(self, table: str) -> None:
+        """Add a table to the message of an error that does not name it: a storage knows only the file."""
+        message = str(self)
+        if table in message:
+            return
+        file = f"file {getattr(self, 'file', None)}:"
+        named = f"{file[:-1]} of {table}:{message[len(file) :]}" if message.startswith(file) else f"{table}: {message}"
+        self.args = (named,)
+
 
 class ConfigError(DeltaSharingError):
     """What the user wrote is wrong; nothing was sent."""

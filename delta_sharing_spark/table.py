@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from delta_sharing_spark.access.directory.tokens import StorageToken
     from delta_sharing_spark.client import SharingClient
@@ -132,6 +133,10 @@ class SharedTable(RowSource):
     def to_record_batch_reader(self, workers: int | None = None) -> pa.RecordBatchReader:
         """The newest rows, as ``Scan.to_record_batch_reader``."""
         return self.scan().to_record_batch_reader(workers)
+
+    def to_spark(self, spark: SparkSession, engine: str | None = None) -> DataFrame:
+        """The newest version as a Spark DataFrame; raises as ``Scan.to_spark``, which names the engines."""
+        return self.scan().to_spark(spark, engine)
 
     def lazy(self) -> pl.LazyFrame:
         """The newest version as a lazy Polars frame, as ``Scan.lazy``."""

@@ -213,8 +213,11 @@ class Gateway:
                 return self._send_file(connection, reader, path, request.offset)
             connection.sendall(self._described(reader, path, request.operation))
         except DeltaSharingError as error:
-            cause = _cause(error, reader.plan.table)
-            if not reader.plan.has_failed:  # Spark's own error has it among many lines of Java, or not at all
+            error.name_table(reader.plan.table)
+            cause = f"{type(error).__name__}: {error}"
+            if (
+                not reader.plan.has_failed
+            ):  # it stands alone here; Spark's own error has it among many lines of Java, or not at all
                 _log.warning("the native lane could not read a file: %s", cause)
             reader.plan.has_failed = True
             connection.sendall(webhdfs.failure(cause))
@@ -321,12 +324,6 @@ def _is_reset(connection: socket.socket) -> bool:
 
 def _wait_for_reset() -> None:
     time.sleep(_RESET)
-
-
-def _cause(error: DeltaSharingError, table: str) -> str:
-    """The error in a line that names the table, for it stands alone among Java's."""
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if table in text else f"{type(error).__name__}: {table}: {text}"
 
 
 def _read_request(connection: socket.socket, waiting: bytes) -> tuple[Request | None, bytes]:

@@ -73,7 +73,7 @@ def read_files(split: Split, access: FileAccess) -> Generator[pa.RecordBatch, No
     try:
         yield from first_rows(reader.batches(), split.spec.limit)
     except DeltaSharingError as error:
-        _name_table(error, split.spec.table)
+        error.name_table(split.spec.table)
         raise
     finally:
         reader.close()
@@ -96,14 +96,6 @@ class RunningReaders(OpenOnes["_SplitReader"]):
 
 
 _CONSUMER: ContextVar[RunningReaders | None] = ContextVar("consumer", default=None)
-
-
-def _name_table(error: DeltaSharingError, table: str) -> None:
-    """Add the table to an error of a storage, which knows only the file."""
-    start = f"file {getattr(error, 'file', None)}:"
-    message = str(error)
-    if message.startswith(start):
-        error.args = (f"{start[:-1]} of {table}:{message[len(start) :]}",)
 
 
 class _SplitReader:

@@ -126,7 +126,7 @@ def test_where_and_columns_of_the_load(spark: Any, client: SharingClient) -> Non
 
 
 def test_empty_table_and_partition_columns_alone(spark: Any, client: SharingClient) -> None:
-    empty = client.table("views.d.empty").scan().to_spark(spark)
+    empty = client.table("views.d.empty").to_spark(spark)
     assert empty.count() == 0
     assert empty.columns == SCHEMA.names
     cities = client.table("views.d.cities").scan(columns=["city"]).to_spark(spark)
@@ -236,7 +236,7 @@ def test_a_session_without_webhdfs_reads_by_the_python_source(
 ) -> None:
     nothing = {"fs.webhdfs.impl": "no.such.FileSystem", "fs.webhdfs.impl.disable.cache": "true"}
     monkeypatch.setattr(native, "_READER_OPTIONS", {**native._READER_OPTIONS, **nothing})
-    frame = client.table("views.d.plain").scan().to_spark(spark, engine="native")
+    frame = client.table("views.d.plain").to_spark(spark, engine="native")
     assert "cannot read WebHDFS" in caplog.text
     assert not is_native(frame)
     assert frame.count() == 3000

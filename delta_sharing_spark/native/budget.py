@@ -22,11 +22,15 @@ _SHOWN_BYTES = 64 << 20
 _REWRITTEN_BYTES = 4 << 30
 
 
-class Holder(Protocol):
-    """A plan's reader, which is told to release what it holds when the budget is exceeded."""
+class FootersHolder(Protocol):
+    """Holds a plan's footers, and is told to release them when the budget is exceeded."""
 
     def forget(self, number: int) -> None:
         """Release a file's footer."""
+
+
+class ChunksHolder(Protocol):
+    """Holds a plan's column chunks, and is told to release them when the budget is exceeded."""
 
     def drop(self, key: tuple[int, int]) -> None:
         """Release the chunks of a row group; ``key`` is the file's number and the row group's."""
@@ -39,9 +43,9 @@ class Budget:
         self.fetchers = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-native-fetch")
         self.openers = ThreadPoolExecutor(CONNECTIONS // 2, thread_name_prefix="delta-sharing-native-open")
         self._lock = threading.Lock()
-        self._shown: OrderedDict[tuple[Holder, int], tuple[int, int]] = OrderedDict()
-        self._chunks: OrderedDict[tuple[Holder, tuple[int, int]], int] = OrderedDict()
-        self._kept: OrderedDict[tuple[Holder, tuple[int, int]], int] = OrderedDict()
+        self._shown: OrderedDict[tuple[FootersHolder, int], tuple[int, int]] = OrderedDict()
+        self._chunks: OrderedDict[tuple[ChunksHolder, tuple[int, int]], int] = OrderedDict()
+        self._kept: OrderedDict[tuple[ChunksHolder, tuple[int, int]], int] = OrderedDict()
         self._memory = self._disk = self._fetched = self._kept_bytes = 0
 
     @property
@@ -49,12 +53,12 @@ class Budget:
         """Whether nothing more should be fetched ahead."""
         return self._fetched >= AHEAD_BYTES
 
-    def use(self, holder: Holder, number: int) -> None:
+    def use(self, holder: FootersHolder, number: int) -> None:
         """Note that a file was asked for, so that it is released last."""
         with self._lock, suppress(KeyError):
             self._shown.move_to_end((holder, number))
 
-    def hold(self, holder: Holder, number: int, shown: ShownFile) -> None:
+    def hold(self, holder: FootersHolder, number: int, shown: ShownFile) -> None:
         """Add a file's footer, and release the longest unused beyond the bounds."""
         disk = shown.source.size if shown.reason is not None else 0
         gone = []
@@ -70,7 +74,7 @@ class Budget:
         for other, file in gone:
             other.forget(file)
 
-    def add(self, holder: Holder, key: tuple[int, int], size: int) -> None:
+    def add(self, holder: ChunksHolder, key: tuple[int, int], size: int) -> None:
         """Add chunks that are being fetched, and release the oldest unread ones beyond the bound."""
         gone = []
         with self._lock:
@@ -84,7 +88,7 @@ class Budget:
                 self._fetched -= self._chunks.pop(oldest)
         self._release(gone)
 
-    def keep(self, holder: Holder, key: tuple[int, int]) -> None:
+    def keep(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
         """Note that chunks were read, and release the oldest such beyond the bound."""
         gone = []
         with self._lock:
@@ -98,17 +102,17 @@ class Budget:
                 gone.append(oldest)
         self._release(gone)
 
-    def _release(self, gone: list[tuple[Holder, tuple[int, int]]]) -> None:
+    def _release(self, gone: list[tuple[ChunksHolder, tuple[int, int]]]) -> None:
         for holder, key in gone:
             self.fetchers.submit(holder.drop, key)  # not here: the caller holds its own lock
 
-    def remove(self, holder: Holder, key: tuple[int, int]) -> None:
+    def remove(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
         """Remove chunks that are no longer held."""
         with self._lock:
             self._fetched -= self._chunks.pop((holder, key), 0)
             self._kept_bytes -= self._kept.pop((holder, key), 0)
 
-    def forget(self, holder: Holder) -> None:
+    def forget(self, holder: FootersHolder) -> None:
         """Remove a released plan's footers."""
         with self._lock:
             for key in [k for k in self._shown if k[0] is holder]:

@@ -20,9 +20,9 @@ from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.doubts import Doubt, Reaction
-from delta_sharing_spark.native.fetching import Pieces, PlanReader
 from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
 from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.native.plan_reader import Pieces, PlanReader
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT
 
@@ -244,7 +244,7 @@ class Gateway:
         if directory is None and number is None:
             return webhdfs.not_found(path)
         if operation == "GETFILESTATUS":
-            length = None if number is None else reader.shown(number).layout.length
+            length = None if number is None else reader.files.get(number).layout.length
             return webhdfs.json_answer({"FileStatus": webhdfs.status("", length, self._started)})
         if operation == "LISTSTATUS":
             listed = [webhdfs.status(n, length, self._started) for n, length in plan.listed(path)]
@@ -258,7 +258,7 @@ class Gateway:
         if number is None:
             connection.sendall(webhdfs.not_found(path))
             return True
-        layout = reader.shown(number).layout
+        layout = reader.files.get(number).layout
         length = layout.length
         if offset >= length:
             connection.sendall(webhdfs.answer(200, b""))

@@ -16,7 +16,7 @@ import pytest
 
 from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import budget, doubts, fetching, gateway, peers
+from delta_sharing_spark.native import budget, doubts, gateway, held_chunks, peers, plan_reader
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan, plan_native
 from delta_sharing_spark.testing.server import SharingServer
@@ -95,7 +95,7 @@ def test_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Footers are let go of, chunks fetched ahead too, and the rows are the same; nothing is held at the end."""
     monkeypatch.setattr(budget, "_SHOWN_BYTES", 3000)
     monkeypatch.setattr(budget, "AHEAD_BYTES", 1 << 20)
-    monkeypatch.setattr(fetching, "_PIECE", 64 << 10)
+    monkeypatch.setattr(held_chunks, "_PIECE", 64 << 10)
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
@@ -222,11 +222,11 @@ def test_a_run_of_columns_costs_one_request_once_it_is_known(path: Path, monkeyp
         running.add(plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved()), lambda: False)
         try:
             reader = next(iter(running._plans.values()))[0]
-            first = [chunk.range for chunk in reader.shown(0).layout.chunks if chunk.row_group == 0]
+            first = [chunk.range for chunk in reader.files.get(0).layout.chunks if chunk.row_group == 0]
             length = first[3].end - first[0].start
             asked_of, expected = [], []
             for number in (0, 1):
-                reader.shown(number)
+                reader.files.get(number)
                 server.reset_metrics()
                 sent = asked = 0
                 answer, reaction = reader.read(number, first[0].start), None
@@ -251,7 +251,7 @@ def test_the_second_row_group_is_fetched_before_it_is_asked_for(path: Path, monk
     import pyarrow.parquet as pq
 
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
-    monkeypatch.setattr(fetching, "_NEAR", 0)
+    monkeypatch.setattr(plan_reader, "_NEAR", 0)
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
         with served(scan) as (running, _, address):
@@ -261,7 +261,7 @@ def test_the_second_row_group_is_fetched_before_it_is_asked_for(path: Path, monk
             server.reset_metrics()
             opened.read_row_group(0, ["c0", "c4"])
             reader = next(iter(running._plans.values()))[0]
-            assert wait_for(lambda: (1, 1) in reader._groups)
+            assert wait_for(lambda: (1, 1) in reader._chunks._groups)
             opened.read_row_group(1, ["c0", "c4"])
             chunks = [opened.metadata.row_group(group).column(column) for group in (0, 1) for column in (1, 5)]
             assert server.bytes_sent("data") <= sum(c.total_compressed_size for c in chunks) + (100 << 10)
@@ -270,14 +270,14 @@ def test_the_second_row_group_is_fetched_before_it_is_asked_for(path: Path, monk
 def test_a_reader_in_doubt_that_wants_all_gets_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A column chunk of less than a taste is sent with it, and nothing is left of the chunk."""
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
-    monkeypatch.setattr(fetching, "_TASTE", 64 << 10)
+    monkeypatch.setattr(plan_reader, "_TASTE", 64 << 10)
     with SharingServer({"s.d.t": path}) as server:
         running = Gateway()
         running.add(plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved()), lambda: False)
         try:
             reader = next(iter(running._plans.values()))[0]
-            layout = reader.shown(0).layout
-            assert layout.chunks[7].range.length < fetching._TASTE
+            layout = reader.files.get(0).layout
+            assert layout.chunks[7].range.length < plan_reader._TASTE
             came = list(reader.read(0, 0))
             assert doubts.TASTED in came
             stored = {file.read_bytes()[: layout.data_end] for file in path.rglob("*.parquet")}
@@ -301,7 +301,7 @@ def test_columns_that_nobody_reads_are_fetched_once_at_most(path: Path, monkeypa
                 for group in (0, 1):
                     opened.read_row_group(group, ["id", "c2"])
             chunks = [opened.metadata.row_group(group).column(column) for group in (0, 1) for column in (0, 3)]
-            assert server.bytes_sent("data") <= sum(c.total_compressed_size for c in chunks) + 4 * fetching._TASTE
+            assert server.bytes_sent("data") <= sum(c.total_compressed_size for c in chunks) + 4 * plan_reader._TASTE
 
 
 def test_what_a_reader_left_unread_is_seen_though_it_closes_in_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:

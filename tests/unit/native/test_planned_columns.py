@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import budget, fetching, file_pass, plan
+from delta_sharing_spark.native import budget, file_pass, plan, plan_reader
 from delta_sharing_spark.native.doubts import LEAVES, Doubt
 from delta_sharing_spark.native.file_pass import FilePass
 from delta_sharing_spark.native.gateway import Gateway
@@ -82,7 +82,7 @@ def footer_of(file: RemoteFile) -> pq.FileMetaData:
 
 def test_only_planned_columns_are_fetched_and_each_once(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first reader of all takes long over what it has, and nothing else is fetched; the next scan finds the bytes held."""
-    monkeypatch.setattr(fetching, "LEAVES", Doubt(60.0, 60.0))
+    monkeypatch.setattr(plan_reader, "LEAVES", Doubt(60.0, 60.0))
     scan = SharingClient(server.profile()).table("s.d.t").scan()
     with served(scan) as (_, native, address):
         native.queries = KnownQueries([frozenset({b"id", b"c0", b"inner.y"}), frozenset({b"c2"})])
@@ -106,7 +106,7 @@ def test_a_reader_that_wants_more_than_was_planned_gets_it(server: SharingServer
     running.add(native, lambda: False)
     try:
         reader = next(iter(running._plans.values()))[0]
-        layout = reader.shown(0).layout
+        layout = reader.files.get(0).layout
         came = list(reader.read(0, 4))
         assert came.count(LEAVES) == 1, "after the columns of the plan"
         assert LEAVES not in list(reader.read(1, 4)), "a plan that misled is not believed again"
@@ -125,7 +125,7 @@ def test_a_column_of_another_scan_is_not_fetched_but_soon_sent(server: SharingSe
     running.add(native, lambda: False)
     try:
         reader = next(iter(running._plans.values()))[0]
-        layouts = [reader.shown(number).layout for number in range(FILES)]  # all footers are there
+        layouts = [reader.files.get(number).layout for number in range(FILES)]  # all footers are there
         server.reset_metrics()
         answer, came = reader.read(0, 4), 0
         while not isinstance(piece := next(answer), Doubt):
@@ -171,7 +171,7 @@ def test_a_footer_costs_about_its_own_bytes(server: SharingServer, monkeypatch: 
 
 def test_a_plan_is_read_by_one_query_after_another(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a query reads is expected as long as it runs; nobody is waited for by what one read that has ended."""
-    monkeypatch.setattr(fetching, "LEAVES", Doubt(60.0, 60.0))
+    monkeypatch.setattr(plan_reader, "LEAVES", Doubt(60.0, 60.0))
     scan = SharingClient(server.profile()).table("s.d.t").scan()
     with served(scan) as (_, native, address):
         native.queries = KnownQueries([frozenset({b"id", b"c0", b"c1"})])

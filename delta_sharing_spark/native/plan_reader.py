@@ -1,18 +1,16 @@
-"""Fetches bytes for Spark's Parquet reader, whose requests say where it begins to read and never how far.
+"""Answers Spark's Parquet reader, whose requests say where it begins to read and never how far.
 
 The footer tells where the column chunk ends that begins there; Spark's plan tells which other chunks the query reads, or
 what it read of the row group before. These are fetched by parallel ranges, those of the next row group or file ahead of
-need, and so are the next files' footers. Memory is bounded: fetched chunks by ``budget.AHEAD_BYTES``, those kept once
-read by ``budget.KEPT_BYTES``, a chunk too large for that by a window of a few pieces.
+need. Memory is bounded: fetched chunks by ``budget.AHEAD_BYTES``, those kept once read by ``budget.KEPT_BYTES``, a chunk
+too large for that by a window of a few pieces.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from delta_sharing_spark.errors import NullInRequiredError
@@ -20,24 +18,17 @@ from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.doubts import ENOUGH, HELD, LEAVES, SOON, TASTED, UNKNOWN, WAITS, Doubt, Reaction
 from delta_sharing_spark.native.file_pass import FilePass
 from delta_sharing_spark.native.files import ShownFile
+from delta_sharing_spark.native.held_chunks import GROUP_BYTES, GroupKey, HeldChunks
 from delta_sharing_spark.native.layout import Chunk, Layout
 from delta_sharing_spark.native.plan import NativePlan
-from delta_sharing_spark.native.schema_match import NotNativeError
+from delta_sharing_spark.native.shown_files import ShownFiles
 from delta_sharing_spark.native.visits import Certainty, Visits
-from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
-from delta_sharing_spark.storage.ranges import ByteSource, Range, cut
+from delta_sharing_spark.storage.ranges import Range, cut
 
-#: Of one row group.
-_GROUP_BYTES = 48 << 20
-_PIECE, _PIECES = 4 << 20, 4
 _SENT = 1 << 20
-#: Row groups of a plan whose chunks are held.
-_GROUPS = 64
 #: Bytes after a chunk that are fetched with it, in case they are wanted too: so many more each time that they were.
 _NEAR, _NEARER = 64 << 10, 4
-#: Files whose footers are fetched ahead, at least and at most.
-_FEWEST, _MOST = 2, 32
 #: Bytes that are sent to a reader that may have enough: it leaves late where it decodes first what it has.
 _TASTE = 4 << 10
 #: Columns of a run after each of which the reader may have enough; beyond, it is asked more and more seldom.
@@ -48,25 +39,6 @@ _LOOK, _LOOK_BESIDE = 0.02, 0.5
 
 #: What an answer yields; it is sent the reader's reaction to a doubt.
 Pieces = Generator[memoryview | Doubt, Reaction | None, None]
-
-
-@dataclass(slots=True)
-class _Group:
-    """The chunks of a row group that are held or being fetched."""
-
-    buffers: list[BufferedRanges] = field(default_factory=list)
-    covered: list[Range] = field(default_factory=list)
-    unread: set[bytes] = field(default_factory=set)
-
-    def find(self, requested: Range) -> BufferedRanges | None:
-        for buffer, covered in zip(self.buffers, self.covered, strict=True):
-            if covered.start <= requested.start and requested.end <= covered.end:
-                return buffer
-        return None
-
-    def close(self) -> None:
-        for buffer in self.buffers:
-            buffer.close()
 
 
 @dataclass(slots=True)
@@ -81,7 +53,7 @@ class _Run:
     """
 
     pending: list[tuple[set[bytes], Chunk]] = field(default_factory=list)
-    key: tuple[int, int] | None = None
+    key: GroupKey | None = None
     visit: set[bytes] = field(default_factory=set)
     doubts: int = 0
     unasked: int = 0
@@ -103,47 +75,22 @@ class PlanReader:
     Args:
         plan: The plan.
         budget: Bounds what all plans hold.
+
+    Attributes:
+        plan: The plan.
+        files: Its files as they are served.
     """
 
     def __init__(self, plan: NativePlan, budget: Budget) -> None:
         self.plan = plan
         self._budget = budget
         self._lock = threading.Lock()
-        self._shown: dict[int, Future[ShownFile]] = {}
-        self._sources: OpenOnes[ByteSource] = OpenOnes()
+        self.files = ShownFiles(plan, budget)
+        self._chunks = HeldChunks(budget)
         self._visits = Visits()
         self._pass = FilePass()
         #: Whether a reader read more than Spark's plans say; they are not asked for again then.
         self._is_misled = False
-        self._groups: OrderedDict[tuple[int, int], _Group] = OrderedDict()
-        self._ahead: set[int] = set()
-        self._window = _FEWEST
-
-    def shown(self, number: int) -> ShownFile:
-        """A file as it is served; the footers of those that Spark will open next are fetched ahead.
-
-        Raises:
-            DeltaSharingError: As ``show_file``.
-        """
-        with self._lock:
-            known = number in self._shown
-            future = self._show(number)
-            if number in self._ahead:
-                self._ahead.discard(number)
-                self._window = min(_MOST, self._window * 2)
-            if not known or self._window > _FEWEST:
-                self._show_ahead(number)
-        try:
-            return future.result()
-        except NotNativeError:  # it was fetched ahead, and nothing is rewritten ahead
-            with self._lock:
-                self._forget(number, future)
-                future = self._show(number)
-            return future.result()
-        except BaseException:
-            with self._lock:
-                self._forget(number, future)  # the next try asks anew
-            raise
 
     def _learn(self, since: float | None = None) -> bool:
         """Ask what the running queries read, those too that began before ``since``; returns whether that is news."""
@@ -156,36 +103,6 @@ class PlanReader:
         """The time that what is known of the running queries may not be older than, for what is fetched to depend on it."""
         return time.monotonic() - (_LOOK_BESIDE if self._visits.knows_scans else _LOOK)
 
-    def _show(self, number: int, *, is_ahead: bool = False) -> Future[ShownFile]:
-        future = self._shown.get(number)
-        if future is None:
-            future = self._shown[number] = self._budget.openers.submit(self._opened, number, not is_ahead)
-        self._budget.use(self, number)
-        return future
-
-    def _forget(self, number: int, future: Future[ShownFile]) -> None:
-        if self._shown.get(number) is future:
-            del self._shown[number]
-
-    def _show_ahead(self, number: int) -> None:
-        if len(self._ahead) > 2 * self._window:
-            self._ahead.clear()  # Spark reads other files than it was thought to
-            self._window = _FEWEST
-        for _, other in zip(range(self._window), self.plan.after(number), strict=False):
-            if other not in self._shown:
-                self._ahead.add(other)
-                self._show(other, is_ahead=True)
-
-    def _opened(self, number: int, may_rewrite: bool) -> ShownFile:
-        shown = self.plan.show(number, self._sources, may_rewrite=may_rewrite)
-        self._budget.hold(self, number, shown)
-        return shown
-
-    def forget(self, number: int) -> None:
-        """Release a file's footer; reads of the file go on."""
-        with self._lock:
-            self._shown.pop(number, None)
-
     def read(self, number: int, offset: int) -> Pieces:
         """The file's bytes from ``offset`` to its end, or until the reaction to a doubt is that the reader has left.
 
@@ -193,12 +110,12 @@ class PlanReader:
             DeltaSharingError: The bytes cannot be read; NullInRequiredError for a chunk with a NULL in a NOT NULL column.
         """
         began = time.monotonic()
-        shown = self.shown(number)
+        shown = self.files.get(number)
         layout = shown.layout
         if offset >= layout.data_end:
             with self._lock:
                 self._pass.opened(number)
-            if self.plan.queries is not None and not self._groups:
+            if self.plan.queries is not None and self._chunks.is_empty:
                 # The task that reads the footer asks for columns next, and none is held.
                 self._budget.openers.submit(self._learn, self._moment_ago())
             yield memoryview(layout.tail)[offset - layout.data_end :]
@@ -230,8 +147,7 @@ class PlanReader:
                         self._is_misled = True
                         self._visits.learn(())
                 if not is_told:
-                    with self._lock:
-                        is_told = not self._is_held((number, chunk.row_group), chunk)
+                    is_told = self._chunks.find((number, chunk.row_group), chunk) is None
                     if is_told:
                         self._learn(self._moment_ago())
                 yield from self._chunk(number, shown, chunk, start, near, run)
@@ -294,24 +210,19 @@ class PlanReader:
             raise self._null_in(number, chunk)
         buffer = self._expect(number, shown, chunk, near, run)
         if buffer is None:
-            yield from self._windowed(shown, Range(start, chunk.range.end))
+            yield from self._chunks.windowed(shown, Range(start, chunk.range.end))
             return
         for piece in cut(Range(start, chunk.range.end), _SENT):  # none is left of a small chunk that was tasted whole
             yield buffer.read(piece.start, piece.length)
         if not any(sent is chunk for _, sent in run.pending):
-            self._done(number, chunk)
-
-    def _is_held(self, key: tuple[int, int], chunk: Chunk) -> bool:
-        """Whether a chunk is held or being fetched; the caller has the lock."""
-        group = self._groups.get(key)
-        return group is not None and group.find(chunk.range) is not None
+            self._chunks.was_read((number, chunk.row_group), chunk.column)
 
     def _was_read(self, number: int, chunks: list[tuple[set[bytes], Chunk]]) -> None:
         """Remember that the reader has read chunks."""
         for visit, chunk in chunks:
             with self._lock:
                 visit.add(chunk.column)
-            self._done(number, chunk)
+            self._chunks.was_read((number, chunk.row_group), chunk.column)
 
     def _expect(self, number: int, shown: ShownFile, chunk: Chunk, near: int, run: _Run) -> BufferedRanges | None:
         """The buffer of a chunk, fetched with the others that the query is likely to read; None if the chunk is too large."""
@@ -328,11 +239,10 @@ class PlanReader:
                 run.visit.add(chunk.column)
             else:
                 run.pending.append((run.visit, chunk))
-            group = self._groups.get(key, _Group())
-            buffer = group.find(chunk.range)
+            buffer = self._chunks.find(key, chunk)
             if buffer is None:
                 wanted = _chunks_to_fetch(chunk, chunks, likely, 0 if is_all else near)
-                buffer = self._fetch(key, shown, [c for c in wanted if group.find(c.range) is None])
+                buffer = self._chunks.fetch(key, shown, wanted)
             if is_all:
                 self._fetch_next(number, chunk.row_group, shown, likely)
             return buffer
@@ -351,7 +261,7 @@ class PlanReader:
                 return None
             if certainty is Certainty.PLANNED and not self._visits.is_planned(after.column, chunks):
                 return LEAVES
-            if self._is_held(key, after):
+            if self._chunks.find(key, after) is not None:
                 return HELD if run.is_to_be_asked() else None
             return UNKNOWN if certainty is Certainty.NONE else ENOUGH
 
@@ -359,86 +269,25 @@ class PlanReader:
         """Fetch the same columns of the next row group, or of the file that Spark reads next."""
         following = [c for c in shown.layout.chunks if c.row_group == row_group + 1 and c.column in likely]
         if following:
-            self._fetch_ahead((number, row_group + 1), shown, following)
+            self._chunks.fetch_ahead((number, row_group + 1), shown, following)
         elif not any(c.row_group > row_group for c in shown.layout.chunks):
             other = self._pass.next(self.plan.after(number))
-            future = None if other is None else self._shown.get(other)
-            if other is None or future is None or not future.done() or future.exception() is not None:
-                return
-            ahead = future.result()
-            if ahead.whole is None:
+            ahead = None if other is None else self.files.ready(other)
+            if other is not None and ahead is not None and ahead.whole is None:
                 first = [c for c in ahead.layout.chunks if c.row_group == 0 and c.column in likely]
-                self._fetch_ahead((other, 0), ahead, first)
-
-    def _fetch_ahead(self, key: tuple[int, int], shown: ShownFile, chunks: list[Chunk]) -> None:
-        size = sum(chunk.range.length for chunk in chunks)
-        if chunks and size <= _GROUP_BYTES and key not in self._groups and not self._budget.is_full:
-            self._fetch(key, shown, chunks)
-
-    def _fetch(self, key: tuple[int, int], shown: ShownFile, chunks: list[Chunk]) -> BufferedRanges | None:
-        """Begin to fetch chunks, the needed one first; None if that one is too large to be held."""
-        if chunks[0].range.length > _PIECE * _PIECES:
-            return None
-        buffer = BufferedRanges(shown.source, [chunk.range for chunk in chunks], self._budget.fetchers, _PIECE)
-        group = self._groups.setdefault(key, _Group())
-        for chunk in chunks:
-            group.buffers.append(buffer)
-            group.covered.append(chunk.range)
-            group.unread.add(chunk.column)
-        self._groups.move_to_end(key)
-        while len(self._groups) > _GROUPS:
-            self._drop(next(iter(self._groups)))
-        self._budget.add(self, key, buffer.size)
-        return buffer
-
-    def _done(self, number: int, chunk: Chunk) -> None:
-        key = (number, chunk.row_group)
-        with self._lock:
-            group = self._groups.get(key)
-            if group is not None:
-                group.unread.discard(chunk.column)
-                if not group.unread:
-                    self._budget.keep(self, key)
-
-    def _drop(self, key: tuple[int, int]) -> None:
-        group = self._groups.pop(key, None)
-        if group is not None:
-            self._budget.remove(self, key)
-
-    def drop(self, key: tuple[int, int]) -> None:
-        """Release the chunks of a row group; reads of it go on."""
-        with self._lock:
-            self._drop(key)
-
-    def _windowed(self, shown: ShownFile, requested: Range) -> Iterator[memoryview]:
-        """A chunk piece by piece, of which a few are fetched ahead."""
-        waiting = deque(cut(requested, _PIECE))
-        coming: deque[Future[memoryview]] = deque()
-        try:
-            while waiting or coming:
-                while waiting and len(coming) < _PIECES:
-                    piece = waiting.popleft()
-                    coming.append(self._budget.fetchers.submit(shown.read, piece.start, piece.end))
-                yield coming.popleft().result()
-        finally:
-            for future in coming:
-                future.cancel()
+                self._chunks.fetch_ahead((other, 0), ahead, first)
 
     def close(self) -> None:
         """Release everything; reads under way are broken off."""
-        with self._lock:
-            for key in list(self._groups):
-                self._drop(key)
-            self._shown = {}
-        self._sources.close()
-        self._budget.forget(self)
+        self._chunks.close()
+        self.files.close()
 
 
 def _chunks_to_fetch(chunk: Chunk, chunks: list[Chunk], likely: set[bytes], near: int) -> list[Chunk]:
     """The chunks to fetch with one that is asked for: those of its row group that the query likely reads, else those ``near``."""
     after = [c for c in chunks if c.range.start >= chunk.range.start]
     selected = [c for c in after if c is chunk or c.column in likely]
-    if sum(c.range.length for c in selected) > _GROUP_BYTES:
+    if sum(c.range.length for c in selected) > GROUP_BYTES:
         return [chunk]
     end = chunk.range.end
     for other in after[1:]:

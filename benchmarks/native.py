@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 from jvm import TUNED, JvmPeer, peer_home
 from scan import write_table
-from served import Served
+from served import BANDWIDTH, LATENCY, Served
 from tpch_data import tables
 from tpch_queries import QUERIES
 
@@ -41,7 +41,6 @@ from delta_sharing_spark import SharingClient
 from delta_sharing_spark.testing.interpreter import worker_python
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
-LATENCY, BANDWIDTH = 0.04, 30e6
 FILTER = "day = date'2022-01-15' and customer < 1000"
 TITLES = ("full scan", "three columns", "count", "selective filter", "two of 200 columns")
 #: What ``python+`` is told.

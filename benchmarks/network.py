@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import requests
+from served import BANDWIDTH, LATENCY
 
 from delta_sharing_spark.access.url import renewal as renewals
 from delta_sharing_spark.access.url.access import UrlAccess
@@ -32,7 +33,6 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
-LATENCY, BANDWIDTH = 0.04, 30e6
 _REFERENCE = """
 import sys, time, delta_sharing
 began = time.perf_counter()

@@ -14,6 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.buckets import BucketServer
 
+#: Of a network that is simulated: seconds before an answer, bytes a second and connection.
+LATENCY, BANDWIDTH = 0.04, 30e6
+
 
 class Served:
     """The server's process, with tables ``bench.file.<name>`` and, at ``s3://``, ``bench.s3.<name>``."""

@@ -3,10 +3,13 @@
     python benchmarks/to_pandas.py --reference /path/to/python          4,000,000 rows x 9 columns in 8 files
     python benchmarks/to_pandas.py --reference /path/to/python --rows 400000 --runs 1
 
+All is measured twice: from this machine, where decoding and conversion count alone, and over a network.
+
 ``--reference`` names an interpreter of an environment with ``delta-sharing`` (``pip install delta-sharing``); that of
 ``nox -s reference-client`` has both, and can be ``--ours`` as well, so that both have the same pandas. Each run is a
 process of its own that imports its client, then loads the table; the clock starts after the imports. They take turns; figures
-are medians. A second table lacks the decimals, of which either client makes four million Python objects. Rows, columns, types and values of both frames must be equal, up to the order of the files.
+are medians. A second table lacks the decimals, of which either client makes four million Python objects. Rows, columns,
+types and values of both frames must be equal, up to the order of the files.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from scan import write_table
-from served import Served
+from served import BANDWIDTH, LATENCY, Served
 
 _HEAD = """
 import json, resource, sys, time, warnings
@@ -62,11 +65,15 @@ def load(python: str, client: str, profile: Path, name: str) -> dict[str, Any]:
     return result
 
 
-def measure(arguments: argparse.Namespace, directory: Path, without: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Every run of each client over a table without some columns, the first of both left out."""
+def measure(
+    arguments: argparse.Namespace, directory: Path, without: Sequence[str], is_near: bool
+) -> dict[str, list[dict[str, Any]]]:
+    """Every run of each client over a table without some columns, the first of both left out; near, or over a network."""
     write_table(directory / "big", arguments.rows, arguments.files, 1_000_000, without)
     server = Served({"big": directory / "big"})
     try:
+        if not is_near:
+            server.shape(LATENCY, BANDWIDTH)
         profile = directory / "bench.share"
         profile.write_text(server.profile)
         pythons = {"ours": arguments.ours, "reference": arguments.reference}
@@ -109,9 +116,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     print(f"{arguments.rows:,} rows in {arguments.files} files, medians of {arguments.runs}")
-    for title, without in (("9 columns", ()), ("8 columns, no decimals", ("price",))):
+    network = f"{LATENCY * 1000:.0f} ms and {BANDWIDTH / 1e6:.0f} MB/s a connection"
+    for title, without, is_near in (
+        ("9 columns", (), True),
+        ("8 columns, no decimals", ("price",), True),
+        (f"9 columns, over {network}", (), False),
+        (f"8 columns, no decimals, over {network}", ("price",), False),
+    ):
         with tempfile.TemporaryDirectory(prefix="delta-sharing-bench-") as directory:
-            report(title, measure(arguments, Path(directory), without))
+            report(title, measure(arguments, Path(directory), without, is_near))
 
 
 if __name__ == "__main__":

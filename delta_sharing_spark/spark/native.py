@@ -203,9 +203,9 @@ def _rows(frame: DataFrame, plan: NativePlan) -> DataFrame:
 
 def _partition_value(field: Field, place: int, plan: NativePlan) -> Any:
     """The value of a partition column, by the partition's number: Spark prunes partitions by it."""
-    values = [scalar_sql(partition[place], field.type) for partition in plan.partitions]
-    if not values:
-        return F.expr(f"cast(null as {type_sql(field.type)})").alias(field.name, metadata=_metadata(field))
+    null = f"cast(null as {type_sql(field.type)})"
+    # The last element is no partition's: it makes the column nullable, as all that Spark reads of Parquet files are.
+    values = [*(scalar_sql(partition[place], field.type) for partition in plan.partitions), null]
     value = F.expr(f"element_at(array({', '.join(values)}), `{plan.partition_column}` + 1)")
     return value.alias(field.name, metadata=_metadata(field))
 

@@ -215,11 +215,10 @@ class Gateway:
         except DeltaSharingError as error:
             error.name_table(reader.plan.table)
             cause = f"{type(error).__name__}: {error}"
-            if (
-                not reader.plan.has_failed
-            ):  # it stands alone here; Spark's own error has it among many lines of Java, or not at all
+            with self._lock:
+                is_first, reader.plan.has_failed = not reader.plan.has_failed, True
+            if is_first:  # it stands alone here; Spark's own error has it among many lines of Java, or not at all
                 _log.warning("the native lane could not read a file: %s", cause)
-            reader.plan.has_failed = True
             connection.sendall(webhdfs.failure(cause))
         except OSError:
             raise

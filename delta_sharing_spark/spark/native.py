@@ -134,10 +134,17 @@ def planned_frame(spark: SparkSession, plan: NativePlan, reach: Reach) -> DataFr
         raise
     except Exception as error:
         gateway.release(plan)
-        text = str(error).strip().partition("\n")[0][:300]
-        raise StepAsideError(f"the session cannot read WebHDFS ({type(error).__name__}: {text})") from error
+        raise StepAsideError(f"the session cannot read WebHDFS ({_in_a_line(error)})") from error
     _log.info("table %s: native lane, %d files (%s)", plan.table, len(plan.files), reach.reason)
     return frame
+
+
+def _in_a_line(error: Exception) -> str:
+    """An error of Spark in a line: that of the JVM, where Python's names only the call."""
+    first, *others = str(error).strip().splitlines() or [""]
+    if first.startswith("An error occurred while calling") and others:
+        return others[0].lstrip(": ")[:300]
+    return f"{type(error).__name__}: {first[:300]}"
 
 
 def is_served(plan: NativePlan, reach: Reach) -> bool:

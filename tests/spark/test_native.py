@@ -238,6 +238,7 @@ def test_a_session_without_webhdfs_reads_by_the_python_source(
     monkeypatch.setattr(native, "_READER_OPTIONS", {**native._READER_OPTIONS, **nothing})
     frame = client.table("views.d.plain").to_spark(spark, engine="native")
     assert "cannot read WebHDFS" in caplog.text
+    assert "no.such.FileSystem not found" in caplog.text
     assert not is_native(frame)
     assert frame.count() == 3000
 

@@ -23,13 +23,14 @@ class OpenOnes(Generic[_T]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: weakref.WeakSet[_T] = weakref.WeakSet()
+        #: By id: what is open need not be hashable.
+        self._open: weakref.WeakValueDictionary[int, _T] = weakref.WeakValueDictionary()
         self._is_closed = False
 
     def add(self, one: _T) -> _T:
         """Add one, which is closed at once if all are; returns it."""
         with self._lock:
-            self._open.add(one)
+            self._open[id(one)] = one
             is_closed = self._is_closed
         if is_closed:
             one.close()
@@ -39,7 +40,7 @@ class OpenOnes(Generic[_T]):
         """Close all, and whatever is added from now on."""
         with self._lock:
             self._is_closed = True
-            still_open = list(self._open)
+            still_open = list(self._open.values())
         for one in still_open:
             one.close()
 

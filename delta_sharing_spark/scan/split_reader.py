@@ -118,7 +118,7 @@ class _SplitReader:
         self._fetching: deque[tuple[_OpenSlice, RowGroup]] = deque()
         self._in_flight = 0
         self._is_closed = False
-        self._sources: dict[int, ByteSource] = {}
+        self._sources: OpenOnes[ByteSource] = OpenOnes()
         CLOSED_AT_EXIT.add(self)
         consumer = _CONSUMER.get()
         if consumer is not None:
@@ -158,8 +158,7 @@ class _SplitReader:
         for _, group in list(self._fetching):
             group.close()
         self._fetching.clear()
-        for source in list(self._sources.values()):
-            source.close()
+        self._sources.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _fill(self) -> None:
@@ -200,32 +199,21 @@ class _SplitReader:
     def _done_with(self, opened: _OpenSlice) -> None:
         self._in_flight -= opened.reserved_bytes
         opened.reserved_bytes = 0
-        self._close_source(opened.source)
-
-    def _in_use(self, source: ByteSource) -> ByteSource:
-        """Add a source for ``close`` to break off; one that comes after it is closed at once."""
-        self._sources[id(source)] = source
-        if self._is_closed:
-            source.close()
-        return source
-
-    def _close_source(self, source: ByteSource) -> None:
-        self._sources.pop(id(source), None)
-        source.close()
+        opened.source.close()
 
     def _fetch_vector(self, task: FileTask, vector: DeletionVector) -> memoryview:
-        source = self._in_use(self._access.open_vector(task, vector))
+        source = self._sources.add(self._access.open_vector(task, vector))
         try:
             return source.read(0, source.size)
         finally:
-            self._close_source(source)
+            source.close()
 
     def _open(self, part: FileSlice, reserved: int) -> _OpenSlice:
         spec, task = self._spec, part.task
         context = Context(spec.table, task.id, spec.mapping)
         constants = constants_of(task, spec)
         from_file = Struct(tuple(f for f in spec.full_schema.fields if f.name not in constants))
-        source = self._in_use(self._access.open(task))
+        source = self._sources.add(self._access.open(task))
         footer = read_footer(source, spec.table, self._whole_below(part))
         leaves = leaves_of(footer.schema, from_file, context)
         may_match = row_group_filter(spec, footer, constants, context)

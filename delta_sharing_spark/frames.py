@@ -69,8 +69,8 @@ class RowSource(ABC):
         library("pandas", "to_pandas()")
         from delta_sharing_spark.pandas_frames import to_pandas
 
-        rows = self.to_record_batch_reader()
-        return to_pandas(rows, types_mapper=types_mapper, dtype_backend=dtype_backend, **options)
+        rows, count = self._sized_reader()
+        return to_pandas(rows, count, types_mapper=types_mapper, dtype_backend=dtype_backend, **options)
 
     def to_polars(self) -> pl.DataFrame:
         """All rows as a Polars DataFrame.
@@ -97,6 +97,10 @@ class RowSource(ABC):
         name = name or self._view_name()
         connection.register(name, self)
         return connection.view(name)
+
+    def _sized_reader(self) -> tuple[pa.RecordBatchReader, int | None]:
+        """The rows as they arrive, and how many the table's metadata promises; None if it does not tell."""
+        return self.to_record_batch_reader(), None
 
     @abstractmethod
     def _view_name(self) -> str:

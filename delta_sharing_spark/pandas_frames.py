@@ -23,6 +23,7 @@ _MOST_DIGITS = 18
 
 def to_pandas(
     rows: pa.RecordBatchReader,
+    count: int | None = None,
     *,
     types_mapper: Callable[[pa.DataType], Any] | None = None,
     dtype_backend: str | None = None,
@@ -35,6 +36,7 @@ def to_pandas(
 
     Args:
         rows: The batches.
+        count: How many rows there are expected to be, for which room is made at once; None if unknown.
         types_mapper: From an Arrow type to a pandas extension type, or None for the usual one.
         dtype_backend: ``"pyarrow"`` or ``"numpy_nullable"``, as in ``pandas.read_parquet``.
         **options: Further ones of ``pyarrow.Table.to_pandas``.
@@ -52,14 +54,17 @@ def to_pandas(
         if "keyword argument" not in str(refused):
             raise
         raise ConfigError(f"to_pandas(): {refused}; it takes what pyarrow.Table.to_pandas takes") from None
-    columns = [_column(field, dtype, options, usual) for field, dtype in zip(rows.schema, empty.dtypes, strict=True)]
-    count = 0
+    columns = [
+        _column(field, dtype, options, usual, count or 0)
+        for field, dtype in zip(rows.schema, empty.dtypes, strict=True)
+    ]
+    read = 0
     for batch in rows:
-        count += batch.num_rows
+        read += batch.num_rows
         for column, values in zip(columns, batch.columns, strict=True):
             column.add(values)
     values = {name: column.series() for name, column in zip(empty.columns, columns, strict=True)}
-    return pandas.DataFrame(values, index=pandas.RangeIndex(count), columns=empty.columns, copy=False)
+    return pandas.DataFrame(values, index=pandas.RangeIndex(read), columns=empty.columns, copy=False)
 
 
 def _mapper_of(backend: str | None, pandas: Any) -> Callable[[pa.DataType], Any] | None:
@@ -89,16 +94,16 @@ class _Column(ABC):
         """All values; called once, at the end."""
 
 
-def _column(field: pa.Field, dtype: Any, options: Mapping[str, Any], usual: bool) -> _Column:
+def _column(field: pa.Field, dtype: Any, options: Mapping[str, Any], usual: bool, count: int) -> _Column:
     """What collects a column whose pandas type is ``dtype`` where it has no rows; ``usual`` without the user's options."""
     import numpy as np
     import pyarrow.types as pt
 
     if dtype == np.dtype(object):
-        return _Objects(field, options)
+        return _Objects(field, options, count)
     is_number = pt.is_integer(field.type) or pt.is_floating(field.type) or pt.is_boolean(field.type)
     if usual and (is_number or pt.is_timestamp(field.type)):
-        return _Numbers(dtype)
+        return _Numbers(dtype, count)
     if hasattr(dtype, "__from_arrow__"):
         return _ExtensionArrays(dtype)
     return _ArrowChunks(field, options)
@@ -146,12 +151,10 @@ class _ExtensionArrays(_Column):
 
 
 class _ArrayColumn(_Column):
-    """Values in one array of numpy that grows, so that a batch's memory is free for the next one."""
+    """Values in one array of numpy, so that a batch's memory is free for the next one; it grows beyond ``count`` rows."""
 
-    def __init__(self, dtype: npt.DTypeLike) -> None:
-        import numpy as np
-
-        self._array: npt.NDArray[Any] = np.empty(0, dtype=dtype)
+    def __init__(self, dtype: npt.DTypeLike, count: int) -> None:
+        self._array = _room_for(count, dtype)
         self._count = 0
 
     def _append(self, part: npt.NDArray[Any]) -> None:
@@ -167,21 +170,36 @@ class _ArrayColumn(_Column):
         return self._array
 
 
+def _room_for(count: int, dtype: npt.DTypeLike, at_least: int = 0) -> npt.NDArray[Any]:
+    """Memory for ``count`` values, of which the system clears none before it is used; for fewer if there is not so much.
+
+    The metadata that promised so many rows may be wrong.
+    """
+    import numpy as np
+
+    try:
+        return np.empty(max(count, at_least), dtype)
+    except (MemoryError, ValueError):
+        return np.empty(at_least, dtype)
+
+
 class _Numbers(_ArrayColumn):
     """Integers, floats, booleans and timestamps."""
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: Any, count: int) -> None:
         import numpy as np
 
         #: The pandas type; timestamps with a time zone have one that numpy does not know.
         self._dtype = dtype
-        super().__init__(dtype if isinstance(dtype, np.dtype) else np.dtype(f"M8[{dtype.unit}]"))
+        super().__init__(dtype if isinstance(dtype, np.dtype) else np.dtype(f"M8[{dtype.unit}]"), count)
 
     def add(self, values: pa.Array) -> None:
         part = values.to_numpy(zero_copy_only=False)
         if values.null_count and part.dtype != self._array.dtype:
             # As in pyarrow: with a null, integers are floats and booleans are objects.
-            self._array = self._whole().astype(part.dtype)
+            wider = _room_for(len(self._array), part.dtype, at_least=self._count)
+            wider[: self._count] = self._array[: self._count]
+            self._array = wider
         self._append(part)
 
     def series(self) -> pd.Series | npt.NDArray[Any]:
@@ -203,10 +221,10 @@ class _Objects(_ArrayColumn):
     being read on the others.
     """
 
-    def __init__(self, field: pa.Field, options: Mapping[str, Any]) -> None:
+    def __init__(self, field: pa.Field, options: Mapping[str, Any], count: int) -> None:
         import pyarrow.types as pt
 
-        super().__init__(object)
+        super().__init__(object, count)
         self._field, self._options = field, options
         #: One object for equal values; None where a column's first rows show that it seldom repeats them.
         self._known: dict[Any, Any] | None = {} if pt.is_decimal(field.type) or pt.is_date32(field.type) else None

@@ -134,6 +134,9 @@ class SharedTable(RowSource):
         """The newest rows, as ``Scan.to_record_batch_reader``."""
         return self.scan().to_record_batch_reader(workers)
 
+    def _sized_reader(self) -> tuple[pa.RecordBatchReader, int | None]:
+        return self.scan()._sized_reader()
+
     def to_spark(self, spark: SparkSession, engine: str | None = None) -> DataFrame:
         """The newest version as a Spark DataFrame; raises as ``Scan.to_spark``, which names the engines."""
         return self.scan().to_spark(spark, engine)

@@ -190,6 +190,12 @@ class Scan(RowSource):
 
         return pa.RecordBatchReader.from_batches(self.arrow_schema(), self._batches(workers))
 
+    def _sized_reader(self) -> tuple[pa.RecordBatchReader, int | None]:
+        import pyarrow as pa
+
+        planned = self.plan()
+        return pa.RecordBatchReader.from_batches(self.arrow_schema(), _read(planned, None)), planned.exact_rows
+
     def arrow_schema(self) -> pa.Schema:
         """The columns of the result in Arrow's types."""
         from delta_sharing_spark.schema.arrow import arrow_schema
@@ -226,15 +232,19 @@ class Scan(RowSource):
         return cheapest_column(shape.schema, shape.partition_columns)
 
     def _batches(self, workers: int | None) -> Iterator[pa.RecordBatch]:
-        from delta_sharing_spark.display import Progress
-        from delta_sharing_spark.scan.parallel import read_splits
+        yield from _read(self.plan(), workers)
 
-        planned = self.plan()
-        with Progress(planned) as progress:
-            workers = workers or min(8, os.cpu_count() or 1)
-            for batch in read_splits(planned.splits, workers, progress=progress.finish_split):
-                progress.add_rows(batch.num_rows)
-                yield batch
+
+def _read(planned: ScanPlan, workers: int | None) -> Iterator[pa.RecordBatch]:
+    """The rows of a plan, with a bar of progress on a terminal or in a notebook."""
+    from delta_sharing_spark.display import Progress
+    from delta_sharing_spark.scan.parallel import read_splits
+
+    with Progress(planned) as progress:
+        workers = workers or min(8, os.cpu_count() or 1)
+        for batch in read_splits(planned.splits, workers, progress=progress.finish_split):
+            progress.add_rows(batch.num_rows)
+            yield batch
 
 
 def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> str | None:

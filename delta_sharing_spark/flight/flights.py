@@ -27,8 +27,8 @@ _PLANS_KEPT, _CANCELLED_KEPT = 8, 10_000
 _FRESH_SHARE = 0.1
 #: A read may hold fetched this share of what the others leave, so that later ones have some too; and the least of each.
 _SHARE_OF_THE_REST, _LEAST_FETCH_AHEAD = 8, 4 << 20
-#: Batches that a read may hold decoded, and all together where they are many.
-_READY, _READY_OF_ALL = 4, 32
+#: Bytes that a read may hold decoded, and all together where they are many; each holds a batch more.
+_READY_BYTES, _READY_BYTES_OF_ALL = 8 << 20, 64 << 20
 
 
 @dataclass(eq=False, slots=True)
@@ -134,7 +134,7 @@ class Flights:
             left = self._settings.memory_budget - sum(other.fetch_ahead for other in self._reads.values())
             read.fetch_ahead = max(_LEAST_FETCH_AHEAD, min(left // _SHARE_OF_THE_REST, split.spec.fetch_ahead))
             self._reads[id(read)] = read
-            ready = max(1, min(_READY, _READY_OF_ALL // len(self._reads)))
+            ready_bytes = min(_READY_BYTES, _READY_BYTES_OF_ALL // len(self._reads))
         spec = replace(split.spec, fetch_ahead=read.fetch_ahead)
 
         def check_cancelled() -> None:
@@ -145,7 +145,7 @@ class Flights:
 
         try:
             whole = [replace(split, spec=spec)]
-            with closing(read_splits(whole, 1, check_cancelled=check_cancelled, ready=ready)) as batches:
+            with closing(read_splits(whole, 1, check_cancelled=check_cancelled, ready_bytes=ready_bytes)) as batches:
                 for batch in batches:
                     check_cancelled()
                     yield batch

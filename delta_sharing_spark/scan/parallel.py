@@ -1,4 +1,4 @@
-"""Reads splits in parallel without Spark: their batches come in order, and only a few of each split are read ahead."""
+"""Reads splits in parallel without Spark: their batches come in order, and some bytes of each split are read ahead."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from delta_sharing_spark.scan.plan import Split
+from delta_sharing_spark.scan.row_group_reader import decoding_pool
 from delta_sharing_spark.scan.split_reader import RunningReaders, read_split
 
-_READY = 4
+#: Bytes of a split's batches that are held for the consumer; the batch that exceeds them is held as well.
+READY_BYTES = 16 << 20
 #: Seconds between two calls of ``check_cancelled`` while the consumer waits for a batch.
 _LOOK_EVERY = 0.5
 
@@ -22,15 +24,70 @@ class _ConsumerGone(Exception):
     """The consumer went away."""
 
 
+#: A batch, the error that ended the split, or None for its end.
+_Item: TypeAlias = "pa.RecordBatch | BaseException | None"
+
+
+class _ReadyBatches:
+    """The batches of one split that were read and not taken, held to some bytes; last its error, or None for its end."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._held = limit, 0
+        self._items: deque[_Item] = deque()
+        self._changed = threading.Condition()
+
+    def put(self, batch: pa.RecordBatch, is_over: Callable[[], bool]) -> None:
+        """Add a batch, once there is room for it.
+
+        Raises:
+            _ConsumerGone: ``is_over`` says that nobody takes it.
+        """
+        with self._changed:
+            while not is_over():
+                if self._held < self._limit:
+                    self._held += batch.nbytes
+                    self._add(batch)
+                    return
+                self._changed.wait(0.1)
+        raise _ConsumerGone
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Add what comes last, for which there is always room."""
+        with self._changed:
+            self._add(error)
+
+    def _add(self, item: _Item) -> None:
+        self._items.append(item)
+        self._changed.notify_all()
+
+    def take(self, timeout: float | None) -> _Item:
+        """Wait for the next item.
+
+        Raises:
+            TimeoutError: There was none for ``timeout`` seconds.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._items, timeout):
+                raise TimeoutError
+            item = self._items.popleft()
+            if isinstance(item, pa.RecordBatch):
+                self._held -= item.nbytes
+                self._changed.notify_all()
+            return item
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
 class _Worker(threading.Thread):
-    """Reads one split into a short queue; None marks its end."""
+    """Reads one split."""
 
     def __init__(
         self,
         split: Split,
         stop: threading.Event,
         readers: RunningReaders,
-        ready: int,
+        ready_bytes: int,
         begin_others: Callable[[], None],
     ) -> None:
         super().__init__(name=f"delta-sharing-split-{split.index}", daemon=True)
@@ -38,7 +95,7 @@ class _Worker(threading.Thread):
         self._stop_reading = stop
         self._begin_others = begin_others
         self._has_ended = False
-        self.ready: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(ready)
+        self.ready = _ReadyBatches(ready_bytes)
 
     def run(self) -> None:
         with self._readers.watching():
@@ -47,43 +104,33 @@ class _Worker(threading.Thread):
         self._begin_others()
         if self._stop_reading.is_set():
             # The batches that were not taken are freed, but the allocator would keep their pages, tens of megabytes, for later.
-            pa.default_memory_pool().release_unused()
+            decoding_pool().release_unused()
 
     def _read(self) -> None:
         batches = read_split(self._split)
         try:
             for batch in batches:
-                self._put(batch)
-            self._put(None)
+                self.ready.put(batch, self._stop_reading.is_set)
+            self.ready.end()
         except _ConsumerGone:
             pass
         except BaseException as error:  # handed to the consumer's thread, which raises it
-            with suppress(_ConsumerGone):
-                self._put(error)
+            self.ready.end(error)
         finally:
             batches.close()
 
-    def take(self, check_cancelled: Callable[[], None] | None) -> pa.RecordBatch | BaseException | None:
+    def take(self, check_cancelled: Callable[[], None] | None) -> _Item:
         """Wait for the next item, and call ``check_cancelled`` meanwhile."""
         while True:
             try:
-                return self.ready.get(timeout=None if check_cancelled is None else _LOOK_EVERY)
-            except queue.Empty:
+                return self.ready.take(None if check_cancelled is None else _LOOK_EVERY)
+            except TimeoutError:
                 assert check_cancelled is not None
                 check_cancelled()
 
     def is_over(self) -> bool:
         """Whether the split was read and none of its batches waits."""
-        return self._has_ended and self.ready.qsize() <= 1
-
-    def _put(self, item: pa.RecordBatch | BaseException | None) -> None:
-        while not self._stop_reading.is_set():
-            try:
-                self.ready.put(item, timeout=0.1)
-                return
-            except queue.Full:
-                continue
-        raise _ConsumerGone
+        return self._has_ended and len(self.ready) <= 1
 
 
 def read_splits(
@@ -91,7 +138,7 @@ def read_splits(
     workers: int,
     progress: Callable[[int], None] | None = None,
     check_cancelled: Callable[[], None] | None = None,
-    ready: int = _READY,
+    ready_bytes: int = READY_BYTES,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The rows of ``splits``, split by split, of which up to ``workers`` are read at the same time.
 
@@ -100,7 +147,7 @@ def read_splits(
         workers: How many splits are read at the same time.
         progress: Called with the index of each split that is done.
         check_cancelled: Called twice a second while the consumer waits; what it raises ends the reads.
-        ready: How many batches of a split are read ahead of the consumer.
+        ready_bytes: Bytes of a split's batches that are read ahead of the consumer; one batch more is held.
 
     Raises:
         As ``read_split``, for the first split that fails.
@@ -123,11 +170,11 @@ def read_splits(
             while sum(not worker.is_over() for worker in running) < workers and not stop.is_set():
                 if (split := next(waiting, None)) is None:
                     return
-                running.append(worker := _Worker(split, stop, readers, ready, begin))
+                running.append(worker := _Worker(split, stop, readers, ready_bytes, begin))
                 try:
                     worker.start()
                 except RuntimeError as error:  # no more threads: perhaps in another worker's, so the consumer is told
-                    worker.ready.put(error)
+                    worker.ready.end(error)
 
     try:
         threading.Thread(target=close, name="delta-sharing-closing", daemon=True).start()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from pyarrow.parquet.core import ParquetReader
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.redaction import redact
@@ -94,7 +96,9 @@ def read_row_group(group: RowGroup, table: str) -> Iterator[pa.RecordBatch]:
     file = RangeFile(group.ranges, group.source.size)
     try:
         # buffer_size makes pyarrow read pages as they come instead of whole column chunks; held bytes need no buffer.
-        parquet = pq.ParquetFile(
+        # This is what pq.ParquetFile wraps, which takes no memory pool.
+        reader = ParquetReader(decoding_pool())
+        reader.open(
             file,
             metadata=group.footer.metadata,
             pre_buffer=False,
@@ -102,7 +106,7 @@ def read_row_group(group: RowGroup, table: str) -> Iterator[pa.RecordBatch]:
             coerce_int96_timestamp_unit="us",
             page_checksum_verification=True,
         )
-        batches = parquet.reader.iter_batches(
+        batches = reader.iter_batches(
             _batch_rows(group), row_groups=[group.index], column_indices=group.leaves, use_threads=False
         )
         decoded = 0
@@ -124,6 +128,21 @@ def read_row_group(group: RowGroup, table: str) -> Iterator[pa.RecordBatch]:
             f"{group.rows}; the file is damaged: ask the provider to check it",
             file=group.source.name,
         )
+
+
+def decoding_pool() -> pa.MemoryPool:
+    """The memory that rows are decoded into.
+
+    Arrow's default, mimalloc, returns memory to the system after 10 ms, and the next batch waits for the system to clear
+    new pages: up to a fifth of a read. What a user chose instead is kept.
+    """
+    default = pa.default_memory_pool()
+    if default.backend_name != "mimalloc":
+        return default
+    if mmap.PAGESIZE == 4096:  # jemalloc, built for one size of pages, runs where they are no larger
+        with suppress(NotImplementedError):  # an Arrow built without it
+            return pa.jemalloc_memory_pool()
+    return pa.system_memory_pool()
 
 
 def _batch_rows(group: RowGroup) -> int:

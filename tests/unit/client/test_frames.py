@@ -234,9 +234,12 @@ _COLUMNS = [
 ]
 
 
-@given(st.data(), st.lists(st.integers(0, 3), max_size=4))
-def test_batches_give_the_frame_of_the_whole_table(data: st.DataObject, sizes: list[int]) -> None:
-    """Nulls come in any batch or none, and change the types of integers and booleans; so does a table without rows."""
+@given(st.data(), st.lists(st.integers(0, 3), max_size=4), st.sampled_from([None, 0, 1, 5, 12, 10**15, 10**30]))
+def test_batches_give_the_frame_of_the_whole_table(data: st.DataObject, sizes: list[int], promised: int | None) -> None:
+    """Nulls come in any batch or none, and change the types of integers and booleans; so does a table without rows.
+
+    The number of rows that the metadata promises may be wrong, and more than any memory holds.
+    """
     schema = pa.schema([(f"c{i}", kind) for i, (kind, _) in enumerate(_COLUMNS)])
     batches = [
         pa.record_batch(
@@ -249,7 +252,7 @@ def test_batches_give_the_frame_of_the_whole_table(data: st.DataObject, sizes: l
         for size in sizes
     ]
     table = pa.Table.from_batches(batches, schema)
-    frame = to_pandas(pa.RecordBatchReader.from_batches(schema, batches))
+    frame = to_pandas(pa.RecordBatchReader.from_batches(schema, batches), promised)
     pandas.testing.assert_frame_equal(frame, table.to_pandas())
     frame["c2"] = 7  # the memory is the frame's own
     frame.loc[frame.index[:1], "c4"] = 0.5

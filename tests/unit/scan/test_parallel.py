@@ -12,6 +12,7 @@ import pytest
 
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Access, ReadSpec, Split
+from delta_sharing_spark.scan.row_group_reader import decoding_pool
 
 
 @dataclass
@@ -52,3 +53,37 @@ def test_a_worker_that_cannot_begin_is_an_error_and_not_fewer_rows(monkeypatch: 
     with pytest.raises(RuntimeError, match="can't start new thread"):
         seen.extend(read_splits(_splits(8, meeting), 2))
     meeting.pair.abort()
+
+
+@dataclass
+class _Counted:
+    """A split of ten batches, of which it is noted how many were read."""
+
+    read: int = 0
+    seven: threading.Event = field(default_factory=threading.Event)
+
+    def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
+        for _ in range(10):
+            self.read += 1
+            if self.read == 7:
+                self.seven.set()
+            yield pa.record_batch({"n": pa.array([0] * 1000, pa.int64())})
+
+
+def test_so_many_bytes_are_read_ahead_and_no_more() -> None:
+    counted = _Counted()
+    batches = read_splits(_splits(1, counted), 1, ready_bytes=5 * 8000)
+    taken = 1
+    next(batches)
+    # Five are held, one waits for room.
+    assert counted.seven.wait(60)
+    threading.Event().wait(0.3)
+    assert counted.read == 7
+    taken += sum(1 for _ in batches)
+    assert taken == 10
+
+
+def test_memory_that_the_user_chose_is_decoded_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = pa.logging_memory_pool(pa.system_memory_pool())
+    monkeypatch.setattr(pa, "default_memory_pool", lambda: chosen)
+    assert decoding_pool() is chosen

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import queue
+import re
 import select
 import socket
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from delta_sharing_spark.errors import DeltaSharingError
@@ -25,12 +26,15 @@ from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.plan_reader import Pieces, PlanReader
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT
+from delta_sharing_spark.redaction import shown
 
 _log = logging.getLogger(__name__)
 
 #: Plans and files of plans that a gateway keeps: the longest unused plan is let go of beyond.
 MAX_PLANS, MAX_PLANNED_FILES = 2_000, 500_000
 _CONNECTIONS = 512
+#: Errors that are kept, to be told from what Spark makes of them.
+_ERRORS_KEPT = 64
 #: Seconds: a kept connection may idle; between two looks at whether the sessions still live; a send may take.
 _IDLE, _WATCH, _STALLED = 60.0, 1.0, 600.0
 _MAX_HEAD = 64 << 10
@@ -60,6 +64,7 @@ class Gateway:
         self._lock = threading.Lock()
         self._plans: OrderedDict[str, tuple[PlanReader, HasEnded]] = OrderedDict()
         self._connections: set[socket.socket] = set()
+        self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
         #: Accepted connections for the threads, and None for each to end.
         self._arrived: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
         self._workers = self._workers_idle = 0
@@ -104,6 +109,29 @@ class Gateway:
             entry = self._plans.pop(plan.token, None)
         if entry is not None:
             entry[0].close()
+
+    def error_in(self, messages: Sequence[str]) -> str | None:
+        """The error of a file that failed a query, in a line; None if the query failed by something else.
+
+        Args:
+            messages: Those of Spark's exception and of what caused it, the first cause last.
+        """
+        text = "\n".join(messages)
+        with self._lock:
+            for error in reversed(self._errors):
+                if error in text:
+                    return error
+            failed = re.search(rf"FAILED_READ_FILE.* webhdfs://\S+:{self.port}/(\w+)/(\S+\.parquet)", text)
+            entry = self._plans.get(failed[1]) if failed else None
+        number = entry[0].plan.number_of(failed[2]) if entry and failed else None
+        if entry is None or number is None:
+            return None
+        plan, why = entry[0].plan, " ".join(messages[-1].split())
+        return shown(
+            f"FileError: file {plan.files[number].task.id} of {plan.table}: Spark's Parquet reader failed on it "
+            f"({why}); load the table with engine='python', which may say more, and ask the provider to check "
+            f"the file"
+        )
 
     def close(self) -> None:
         """Release all plans, end the threads, close the sockets."""
@@ -205,7 +233,7 @@ class Gateway:
             if entry is not None:
                 self._plans.move_to_end(token)
         if entry is None:
-            connection.sendall(webhdfs.failure(_LET_GO))
+            connection.sendall(self._failure(_LET_GO))
             return True
         reader = entry[0]
         try:
@@ -219,22 +247,28 @@ class Gateway:
                 is_first, reader.plan.has_failed = not reader.plan.has_failed, True
             if is_first:  # it stands alone here; Spark's own error has it among many lines of Java, or not at all
                 _log.warning("the native lane could not read a file: %s", cause)
-            connection.sendall(webhdfs.failure(cause))
+            connection.sendall(self._failure(cause))
         except OSError:
             raise
         except Exception as error:
             if not self.serves(reader.plan):
-                connection.sendall(webhdfs.failure(_LET_GO))
+                connection.sendall(self._failure(_LET_GO))
                 return True
             reader.plan.has_failed = True
             _log.exception("the native lane's gateway failed on a file of %s", reader.plan.table)
             connection.sendall(
-                webhdfs.failure(
+                self._failure(
                     f"delta-sharing-spark: a file of {reader.plan.table} could not be served ({type(error).__name__}); "
                     f"load the table with engine='python', and report it"
                 )
             )
         return True
+
+    def _failure(self, error: str) -> bytes:
+        with self._lock:
+            if error not in self._errors:
+                self._errors.append(error)
+        return webhdfs.failure(error)
 
     def _described(self, reader: PlanReader, path: str, operation: str) -> bytes:
         plan = reader.plan

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError, plan_native
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.spark.native_errors import raise_causes
 from delta_sharing_spark.spark.running_queries import running_queries
 from delta_sharing_spark.spark.statement import is_connect
 from delta_sharing_spark.table_scan import Scan
@@ -120,6 +121,8 @@ def planned_frame(spark: SparkSession, plan: NativePlan, reach: Reach) -> DataFr
         if condition is None:
             raise StepAsideError("its where cannot be written so that every session reads it alike")
     gateway = _gateway(reach)
+    if not is_connect(spark):
+        raise_causes(_error_in)
     plan.queries = running_queries()
     address = gateway.add(plan, _end_of(spark))
     try:
@@ -152,6 +155,13 @@ def is_served(plan: NativePlan, reach: Reach) -> bool:
     with _gateways_lock:
         gateway = _gateways.get(reach.host or "")
     return gateway is not None and gateway.serves(plan)
+
+
+def _error_in(messages: Sequence[str]) -> str | None:
+    """As ``Gateway.error_in``, for all gateways."""
+    with _gateways_lock:
+        gateways = list(_gateways.values())
+    return next((error for gateway in gateways if (error := gateway.error_in(messages)) is not None), None)
 
 
 def release(plan: NativePlan) -> None:

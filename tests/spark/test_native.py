@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 from delta_sharing_spark import SharingClient, load_as_spark
 from delta_sharing_spark.errors import OptionError
@@ -145,7 +146,7 @@ def test_empty_table_and_partition_columns_alone(spark: Any, client: SharingClie
     ],
 )
 def test_a_fault_fails_the_query_with_its_cause(
-    spark: Any, client: SharingClient, shared: SharingServer, fault: dict[str, Any], words: str
+    spark: Any, spark_mode: str, client: SharingClient, shared: SharingServer, fault: dict[str, Any], words: str
 ) -> None:
     frame = client.table("views.d.plain").scan(accessMode="url").to_spark(spark)
     assert frame.count() == 3000
@@ -153,11 +154,25 @@ def test_a_fault_fails_the_query_with_its_cause(
     spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
     try:
         shared.faults.add("data", times=None, **fault)
-        with pytest.raises(Exception, match=words):
+        with pytest.raises(PySparkException, match=words) as caught:
             client.table("views.d.plain").scan(accessMode="url").to_spark(spark).collect()
+        if spark_mode == "classic":  # one line, that of the lane
+            assert re.fullmatch(r"\w+Error: file \w+ of views\.d\.plain: [^\n]*", str(caught.value))
     finally:
         spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+
+
+def test_errors_that_are_not_the_lanes_stay_as_they_are(spark: Any, spark_mode: str, client: SharingClient) -> None:
+    if spark_mode != "classic":
+        pytest.skip("classic PySpark alone speaks to the JVM")
+    from py4j.protocol import Py4JJavaError
+
+    frame = client.table("views.d.plain").to_spark(spark)
+    with pytest.raises(Py4JJavaError, match="IndexOutOfBounds"):
+        spark._jvm.java.util.ArrayList().get(0)
+    with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
+        frame.selectExpr("assert_true(id / 0 > 0)").collect()
 
 
 def test_a_frame_outlives_its_urls_and_ends_when_let_go(

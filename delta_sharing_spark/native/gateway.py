@@ -7,7 +7,6 @@ ends with the last session that loaded something.
 from __future__ import annotations
 
 import logging
-import queue
 import re
 import select
 import socket
@@ -35,8 +34,8 @@ MAX_PLANS, MAX_PLANNED_FILES = 2_000, 500_000
 _CONNECTIONS = 512
 #: Errors that are kept, to be told from what Spark makes of them.
 _ERRORS_KEPT = 64
-#: Seconds: a kept connection may idle; between two looks at whether the sessions still live; a send may take.
-_IDLE, _WATCH, _STALLED = 60.0, 1.0, 600.0
+#: Seconds: a connection may idle, or take a send; between two looks at whether the sessions still live.
+_STALLED, _WATCH = 600.0, 1.0
 _MAX_HEAD = 64 << 10
 #: Seconds that bytes may lie unread before more are sent all the same; between two looks, at most.
 _UNREAD, _LONGEST_PAUSE = 2.0, 0.05
@@ -65,16 +64,14 @@ class Gateway:
         self._plans: OrderedDict[str, tuple[PlanReader, HasEnded]] = OrderedDict()
         self._connections: set[socket.socket] = set()
         self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
-        #: Accepted connections for the threads, and None for each to end.
-        self._arrived: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
-        self._workers = self._workers_idle = 0
-        self.is_closed = False
+        #: Threads that serve connections, and those of them that wait for one.
+        self._workers = self._waiting = 0
+        self._closing = threading.Event()
         self._started = int(time.time() * 1000)
         self._listener = socket.create_server((host, 0), backlog=256)
-        self._listener.settimeout(_WATCH)
         self.port: int = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve, name="delta-sharing-native", daemon=True)
-        self._thread.start()
+        self._begin_worker()
+        threading.Thread(target=self._watch, name="delta-sharing-native", daemon=True).start()
         CLOSED_AT_EXIT.add(self)
 
     def add(self, plan: NativePlan, has_ended: HasEnded) -> str:
@@ -133,21 +130,23 @@ class Gateway:
             f"the file"
         )
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it serves no more."""
+        return self._closing.is_set()
+
     def close(self) -> None:
         """Release all plans, end the threads, close the sockets."""
         with self._lock:
             if self.is_closed:
                 return
-            self.is_closed = True
+            self._closing.set()
             plans, self._plans = self._plans, OrderedDict()
-            connections = list(self._connections)
-            for _ in range(self._workers):
-                self._arrived.put(None)
-        # The thread ends before the descriptor is free: it would take the clients of whoever has that number next.
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(5)
+            connections, waiting = list(self._connections), self._waiting
+        # No system but Linux wakes a thread that waits for a connection other than by one.
+        for _ in range(waiting):
+            with suppress(OSError):
+                socket.create_connection((self.host, self.port), timeout=_WATCH).close()
         self._listener.close()
         for connection in connections:
             with suppress(OSError):
@@ -156,18 +155,10 @@ class Gateway:
             reader.close()
         self._budget.close()
 
-    def _serve(self) -> None:
-        watched = time.monotonic()
-        while not self.is_closed:
-            connection = None
-            with suppress(OSError):  # the time-out, or the listener is closed
-                connection, _ = self._listener.accept()
-            if time.monotonic() - watched >= _WATCH:
-                watched = time.monotonic()
-                if self._release_ended():
-                    self.close()
-            if connection is not None:
-                self._take(connection)
+    def _watch(self) -> None:
+        while not self._closing.wait(_WATCH):
+            if self._release_ended():
+                self.close()
 
     def _release_ended(self) -> bool:
         """Release the plans whose session has ended; whether these were the last ones."""
@@ -179,26 +170,43 @@ class Gateway:
             reader.close()
         return were_last
 
-    def _take(self, connection: socket.socket) -> None:
+    def _begin_worker(self) -> None:
         with self._lock:
-            if self.is_closed or len(self._connections) >= _CONNECTIONS:
-                connection.close()
-                return
-            self._connections.add(connection)
-            self._arrived.put(connection)
-            if self._workers_idle:
-                self._workers_idle -= 1
+            if self.is_closed or self._waiting or self._workers >= _CONNECTIONS:
                 return
             self._workers += 1
-        threading.Thread(target=self._work, name="delta-sharing-native-connection", daemon=True).start()
+            self._waiting += 1
+        try:
+            threading.Thread(target=self._work, name="delta-sharing-native-connection", daemon=True).start()
+        except RuntimeError as error:  # no more threads: connections wait for those that there are
+            with self._lock:
+                self._workers -= 1
+                self._waiting -= 1
+                if not self._workers:
+                    raise DeltaSharingError(f"the native lane's gateway cannot begin: {error}") from None
 
     def _work(self) -> None:
-        """Serve one connection after another: Spark opens one for each run of columns, and a new thread for each is slow."""
-        while (connection := self._arrived.get()) is not None:
-            self._converse(connection)
-            del connection
+        """Serve one connection after another; which thread takes one is the system's choice, and costs no other a turn."""
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as error:
+                connection = None
+                if not self.is_closed:  # too many open files, perhaps
+                    _log.warning("the native lane's gateway could not accept a connection: %s", error)
+                    time.sleep(_WATCH)
             with self._lock:
-                self._workers_idle += 1
+                self._waiting -= 1
+                if connection is not None:
+                    self._connections.add(connection)
+            if connection is not None:
+                self._begin_worker()
+                self._converse(connection)
+                del connection
+            with self._lock:
+                if self.is_closed:
+                    return
+                self._waiting += 1
 
     def _converse(self, connection: socket.socket) -> None:
         try:
@@ -206,14 +214,11 @@ class Gateway:
             if not self._admits(connection):
                 _log.warning("a process of another user asked the native lane's gateway for a file, and was refused")
                 return
+            connection.settimeout(_STALLED)
             waiting = b""
             while not self.is_closed:
-                connection.settimeout(_IDLE)
                 request, waiting = _read_request(connection, waiting)
-                if request is None:
-                    return
-                connection.settimeout(_STALLED)
-                if not self._answer(connection, request):
+                if request is None or not self._answer(connection, request):
                     return
         except (OSError, ValueError) as error:
             _log.debug("a connection of the gateway ended: %s", type(error).__name__)
@@ -291,28 +296,26 @@ class Gateway:
         if number is None:
             connection.sendall(webhdfs.not_found(path))
             return True
-        layout = reader.files.get(number).layout
-        length = layout.length
+        length = reader.files.get(number).layout.length
         if offset >= length:
             connection.sendall(webhdfs.answer(200, b""))
             return True
         pieces = reader.read(number, offset)
         first = next(pieces)  # an error has to come before the head
         assert isinstance(first, memoryview)
-        # Java reads up to 512 KiB of what a stream has left when it is closed, to keep its connection: nobody wants those.
-        is_last = offset < layout.data_end
-        start = webhdfs.head(200, length - offset, is_last=is_last)
+        # Hadoop's client closes the connection of each OPEN. Where it could keep it, Java reads up to 512 KiB of what a
+        # stream has left when it is closed: nobody wants those.
+        start = webhdfs.head(200, length - offset, is_last=True)
         connection.sendall(b"".join((start, first)) if len(first) < 65536 else start)
         if len(first) >= 65536:
             connection.sendall(first)
         try:
             _send_rest(connection, pieces)
-            return not is_last
         except DeltaSharingError as error:
             reader.plan.has_failed = True
             # A client that wants more reads on from where the bytes ended, and is told the cause then.
             _log.info("an answer of %s broke off: %s", reader.plan.table, error)
-            return False
+        return False
 
 
 def _send_rest(connection: socket.socket, pieces: Pieces) -> None:

@@ -82,6 +82,11 @@ class Layout:
     def length(self) -> int:
         return self.data_end + len(self.tail)
 
+    @property
+    def has_nulls(self) -> bool:
+        """Whether a column that is declared NOT NULL has a NULL."""
+        return any(chunk.null_in is not None for chunk in self.chunks)
+
     def chunk_from(self, offset: int) -> int:
         """The number of the first chunk that begins at or after ``offset``."""
         return bisect.bisect_left(self.chunks, offset, key=lambda chunk: chunk.range.start)

@@ -6,11 +6,15 @@ import ipaddress
 import os
 import socket
 import struct
+import threading
+import weakref
 from pathlib import Path
 
 #: Of linux/sock_diag.h and linux/inet_diag.h: one socket, looked up by its addresses and ports.
 _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _HEADER, _REQUEST, _SOCKET_ID = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), struct.Struct("!HH16s16s")
+#: Where an answer repeats the ports: after a family, a state, a timer and a number of retries.
+_PORTS_AT = _HEADER.size + 4
 _ANY = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
 #: What an answer tells of the socket: seconds to its end, bytes not read by its process, bytes not sent, its owner.
 _TOLD, _TOLD_AT = struct.Struct("=IIII"), _HEADER.size + 4 + _SOCKET_ID.size + len(_ANY)
@@ -33,25 +37,48 @@ def unread_by_peer(peer: socket.socket) -> int | None:
     return None if told is None else told[0]
 
 
+class _Kernel(threading.local):
+    """This thread's socket for questions to Linux's kernel, which is closed with the thread."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+
+    def answer(self, question: bytes) -> bytes:
+        """The kernel's answer, which it has given when a question is sent; empty where there is none."""
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG)
+                weakref.finalize(threading.current_thread(), self._socket.close)
+            self._socket.sendto(question, (0, 0))
+            return self._socket.recv(4096, socket.MSG_DONTWAIT)
+        except OSError:
+            self.forget()
+            return b""
+
+    def forget(self) -> None:
+        """Close the socket: an answer that comes late is none to the next question."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+_kernel = _Kernel()
+
+
 def _by_kernel(theirs: Address, ours: Address) -> tuple[int, int] | None:
     """The unread bytes of the other socket and its owner's uid, as Linux's kernel tells; None where it does not."""
-    family = getattr(socket, "AF_NETLINK", None)
-    if family is None:
+    if not hasattr(socket, "AF_NETLINK"):
         return None
-    source, target = (ipaddress.ip_address(address) for address, _ in (theirs, ours))
-    inet = socket.AF_INET if source.version == 4 else socket.AF_INET6
-    body = _REQUEST.pack(inet, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
-    body += _SOCKET_ID.pack(theirs[1], ours[1], source.packed, target.packed) + _ANY
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM, _SOCK_DIAG) as asked:
-            asked.settimeout(1)
-            asked.sendto(
-                _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + body, (0, 0)
-            )
-            answer = asked.recv(4096)
-    except OSError:
-        return None
+    family = socket.AF_INET6 if ":" in theirs[0] else socket.AF_INET
+    ports = struct.pack("!HH", theirs[1], ours[1])
+    addresses = (socket.inet_pton(family, address).ljust(16, b"\0") for address, _ in (theirs, ours))
+    body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + ports + b"".join(addresses) + _ANY
+    question = _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + body
+    answer = _kernel.answer(question)
     if len(answer) < _TOLD_AT + _TOLD.size or _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
+        return None
+    if answer[_PORTS_AT : _PORTS_AT + len(ports)] != ports:
+        _kernel.forget()
         return None
     _, unread, _, owner = _TOLD.unpack_from(answer, _TOLD_AT)
     return unread, owner

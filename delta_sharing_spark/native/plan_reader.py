@@ -27,6 +27,8 @@ from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import Range, cut
 
 _SENT = 1 << 20
+#: Bytes of a small file that are sent whatever a reader wants of them: it costs less than to find out.
+_SENT_WHOLE = 64 << 10
 #: Bytes after a chunk that are fetched with it, in case they are wanted too: so many more each time that they were.
 _NEAR, _NEARER = 64 << 10, 4
 #: Bytes that are sent to a reader that may have enough: it leaves late where it decodes first what it has.
@@ -112,6 +114,9 @@ class PlanReader:
         began = time.monotonic()
         shown = self.files.get(number)
         layout = shown.layout
+        if shown.whole is not None and layout.length - offset <= _SENT_WHOLE and not layout.has_nulls:
+            yield memoryview(b"".join((shown.whole[: layout.data_end], layout.tail)))[offset:]
+            return
         if offset >= layout.data_end:
             with self._lock:
                 self._pass.opened(number)

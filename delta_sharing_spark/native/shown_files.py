@@ -40,13 +40,12 @@ class ShownFiles:
             DeltaSharingError: As ``show_file``.
         """
         with self._lock:
-            known = number in self._shown
             future = self._show(number)
             if number in self._ahead:
                 self._ahead.discard(number)
-                self._window = min(_MOST, self._window * 2)
-            if not known or self._window > _FEWEST:
-                self._show_ahead(number)
+                if not future.done():  # Spark waits for it: it should have been begun earlier
+                    self._window = min(_MOST, self._window * 2)
+            self._show_ahead(number)
         try:
             return future.result()
         except NotNativeError:  # it was fetched ahead, and nothing is rewritten ahead

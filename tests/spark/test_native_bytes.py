@@ -68,6 +68,7 @@ def test_what_running_queries_read_is_known(
 ) -> None:
     """Of a derived DataFrame its own columns, of a cached one what fills the cache; nothing of an RDD, or after the end."""
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
+    monkeypatch.setattr("delta_sharing_spark.native.plan_reader._SENT_WHOLE", -1)
     inner = pa.struct({"x": pa.int64(), "y": pa.string()})
     built = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64(), "text": pa.string(), "inner": inner}))
     built.append([{"id": n, "text": f"t{n}", "inner": {"x": n, "y": "y"}} for n in range(100)], files=2)

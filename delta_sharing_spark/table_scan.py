@@ -157,12 +157,13 @@ class Scan(RowSource):
 
         With a session, also which lane ``to_spark`` takes in it, and why not the other.
         """
-        text = explanation(self.plan(), self.resolved())
+        planned = self.plan()
+        text = explanation(planned, self.resolved())
         if spark is None:
             return text
         from delta_sharing_spark.spark.lanes import explain_engine
 
-        return f"{text}\nengine     {explain_engine(self, spark, engine)}"
+        return f"{text}\nengine     {explain_engine(self, spark, planned, engine)}"
 
     def to_spark(self, spark: SparkSession, engine: str | None = None) -> DataFrame:
         """A Spark DataFrame; it is Spark that reads.

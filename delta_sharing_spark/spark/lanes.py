@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.errors import ConfigError, OptionError
-from delta_sharing_spark.native.plan import NativePlan, StepAsideError, plan_native, why_not
+from delta_sharing_spark.native.plan import NativePlan, StepAsideError, native_plan, plan_native, why_not
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
@@ -21,6 +21,7 @@ from delta_sharing_spark.table_scan import ENGINES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from delta_sharing_spark.access.plan import ScanPlan
     from delta_sharing_spark.table_scan import Scan
 
 _log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def frame_of(scan: Scan, spark: SparkSession, engine: str | None = None) -> Data
         unfit = _unfit(reach, engine)
         if unfit is None:
             try:
-                return native_frame(spark, scan, reach)[0]
+                return native_frame(spark, scan, reach, unless_slower=engine == "auto")[0]
             except StepAsideError as reason:
                 unfit = str(reason)
         why = unfit
@@ -85,7 +86,7 @@ def native_frames(
     why = _unfit(reach, engine)
     if why is None:
         try:
-            return _frames_of_query(spark, scans, reach, conditions)
+            return _frames_of_query(spark, scans, reach, conditions, unless_slower=engine == "auto")
         except StepAsideError as reason:
             why = str(reason)
     _log.log(logging.WARNING if engine == "native" else logging.INFO, "query: Python data source (%s)", why)
@@ -93,46 +94,63 @@ def native_frames(
 
 
 def _frames_of_query(
-    spark: SparkSession, scans: Sequence[Scan], reach: Reach, conditions: Callable[[], Sequence[str | None]]
+    spark: SparkSession,
+    scans: Sequence[Scan],
+    reach: Reach,
+    conditions: Callable[[], Sequence[str | None]],
+    *,
+    unless_slower: bool,
 ) -> list[DataFrame]:
-    loads = [repr((str(scan.table), sorted(scan.options.items()))) for scan in scans]
-    plans = _plans(dict(zip(loads, scans, strict=True)))
     frames: dict[tuple[str, str | None], DataFrame] = {}
     query_frames = []
-    for place, (load, scan) in enumerate(zip(loads, scans, strict=True)):
-        plan, condition = plans[load], None
-        if plan is None or len(plan.files) > MANY_FILES:
-            condition = conditions()[place]
+    for scan, (load, condition, plan) in zip(scans, _plans_of_query(scans, conditions, unless_slower), strict=True):
         if (load, condition) not in frames:
-            if plan is None or condition is not None:
-                plan = _pruned(scan, condition)
             frames[load, condition] = frame_of_plan(scan.table.client, spark, (load, condition), plan, reach)
         query_frames.append(frames[load, condition])
     return query_frames
 
 
-def _plans(scans: Mapping[str, Scan]) -> dict[str, NativePlan | None]:
+def _plans_of_query(
+    scans: Sequence[Scan], conditions: Callable[[], Sequence[str | None]], unless_slower: bool
+) -> Iterator[tuple[str, str | None, NativePlan]]:
+    """What tells each scan's load from others, the condition by which files are left out, if there is one, and its plan."""
+    loads = [repr((str(scan.table), sorted(scan.options.items()))) for scan in scans]
+    whole = _plans(dict(zip(loads, scans, strict=True)), unless_slower)
+    pruned: dict[tuple[str, str], NativePlan] = {}
+    for place, (load, scan) in enumerate(zip(loads, scans, strict=True)):
+        plan, condition = whole[load], None
+        if plan is None or len(plan.files) > MANY_FILES:
+            condition = conditions()[place]
+        if condition is not None:
+            if (load, condition) not in pruned:
+                pruned[load, condition] = _pruned(scan, condition, unless_slower)
+            plan = pruned[load, condition]
+        yield load, condition, plan or _pruned(scan, None, unless_slower)
+
+
+def _plans(scans: Mapping[str, Scan], unless_slower: bool) -> dict[str, NativePlan | None]:
     """The plans of scans with all their files, made at the same time; None where a scan has too many."""
-    return dict(zip(scans, in_parallel([partial(_whole, scan) for scan in scans.values()]), strict=True))
+    calls = [partial(_whole, scan, unless_slower) for scan in scans.values()]
+    return dict(zip(scans, in_parallel(calls), strict=True))
 
 
-def _whole(scan: Scan) -> NativePlan | None:
+def _whole(scan: Scan, unless_slower: bool) -> NativePlan | None:
     opener, load = scan.opened()
     try:
-        return plan_native(load, opener)
+        return plan_native(load, opener, unless_slower=unless_slower)
     except StepAsideError as reason:
         if why_not(load) is not None:
             raise StepAsideError(f"{scan.table}: {reason}") from None
         return None
 
 
-def _pruned(scan: Scan, condition: str | None) -> NativePlan:
+def _pruned(scan: Scan, condition: str | None, unless_slower: bool) -> NativePlan:
     """A scan's plan without the files in which no row can fulfil a condition."""
     opener, load = scan.opened()
     if condition is not None:
         load = replace(load, pushed=parse_where(condition, load.columns, time_zone=load.options.time_zone))
     try:
-        return plan_native(load, opener)
+        return plan_native(load, opener, unless_slower=unless_slower)
     except StepAsideError as reason:
         raise StepAsideError(f"{scan.table}: {reason}") from None
 
@@ -146,21 +164,40 @@ def python_frame(scan: Scan, spark: SparkSession) -> DataFrame:
     return spark.read.format("deltaSharing").options(**options).load(path)
 
 
-def explain_engine(scan: Scan, spark: SparkSession, engine: str | None = None) -> str:
-    """The lane that a scan takes in a session, and why not the other."""
+def explain_engine(scan: Scan, spark: SparkSession, planned: ScanPlan, engine: str | None = None) -> str:
+    """The lane that a scan, whose plan is ``planned``, takes in a session, and why not the other."""
     engine = checked_engine(engine or scan.table.client.engine)
     if engine == "python":
         return "Python data source: engine='python'"
     reach = reach_of(spark)
     why = _unfit(reach, engine) or why_not(scan.resolved())
-    return f"Python data source: {why}" if why else f"native lane, Spark's own Parquet reader: {reach.reason}"
+    if why is None:
+        try:
+            native_plan(scan.resolved(), planned, unless_slower=engine == "auto")
+        except StepAsideError as reason:
+            why = str(reason)
+    return _explained(reach, why)
 
 
-def explain_engines(spark: SparkSession, scans: Sequence[Scan], engine: str) -> str:
-    """The lane that a query over scans takes in a session, in one line."""
-    each = [(scan, explain_engine(scan, spark, engine)) for scan in scans]
-    unfit = next((f"{text} ({scan.table})" for scan, text in each if not text.startswith("native")), None)
-    return unfit or f"{each[0][1]}, which prunes; conditions leave out files where a table has more than {MANY_FILES}"
+def explain_engines(spark: SparkSession, scans: Sequence[Scan], conditions: Sequence[str | None], engine: str) -> str:
+    """The lane that a query over scans takes in a session, in one line; ``conditions`` as for ``native_frames``."""
+    if checked_engine(engine) == "python":
+        return "Python data source: engine='python'"
+    reach = reach_of(spark)
+    why = _unfit(reach, engine)
+    if why is None:
+        try:
+            list(_plans_of_query(scans, lambda: conditions, unless_slower=engine == "auto"))
+        except StepAsideError as reason:
+            why = str(reason)
+    line = _explained(reach, why)
+    return line if why else f"{line}, which prunes; conditions leave out files where a table has more than {MANY_FILES}"
+
+
+def _explained(reach: Reach, why_not_native: str | None) -> str:
+    if why_not_native is not None:
+        return f"Python data source: {why_not_native}"
+    return f"native lane, Spark's own Parquet reader: {reach.reason}"
 
 
 def checked_engine(engine: str) -> str:

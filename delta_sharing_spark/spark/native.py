@@ -95,17 +95,19 @@ def reach_of(spark: SparkSession) -> Reach:
     return Reach(host or None, f"the executors are not in the driver's process ({master})", is_local=False)
 
 
-def native_frame(spark: SparkSession, scan: Scan, reach: Reach) -> tuple[DataFrame, NativePlan]:
-    """A scan as a DataFrame that Spark's own reader reads.
+def native_frame(
+    spark: SparkSession, scan: Scan, reach: Reach, *, unless_slower: bool = False
+) -> tuple[DataFrame, NativePlan]:
+    """A scan as a DataFrame that Spark's own reader reads, unless the Python source is faster, if that is asked.
 
     Raises:
-        StepAsideError: The native lane cannot read the load, or not in this session.
+        StepAsideError: The native lane cannot read the load, or not in this session, or is slower.
         DeltaSharingError: The load cannot be planned.
     """
     if reach.host is None:
         raise StepAsideError(reach.reason)
     opener, load = scan.opened()
-    plan = plan_native(load, opener)
+    plan = plan_native(load, opener, unless_slower=unless_slower)
     return planned_frame(spark, plan, reach), plan
 
 

@@ -108,7 +108,8 @@ def explain(
     if not references:
         return "no shared table"
     needs = plan(client, spark, references, over).needs
-    lines = [explain_engines(spark, [r.scan for r in references], engine or client.engine)]
+    scans, conditions = [r.scan for r in references], [need.where for need in needs]
+    lines = [explain_engines(spark, scans, conditions, engine or client.engine)]
     lines += [line for r, n in zip(references, needs, strict=True) for line in _explained(client, r, n)]
     return "\n".join(lines)
 

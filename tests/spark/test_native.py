@@ -86,6 +86,26 @@ def test_engines(spark: Any, client: SharingClient, shared: SharingServer, tmp_p
         scan.to_spark(spark, engine="jvm")
 
 
+def test_many_small_files_are_left_to_the_python_source(
+    spark: Any, client: SharingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the native lane is asked for, or a query leaves few of them; explain says what happens."""
+    monkeypatch.setattr("delta_sharing_spark.native.plan.MANY_FILES", 2)
+    scan, text = client.table("views.d.plain").scan(), "SELECT id FROM views.d.plain"
+    frame = scan.to_spark(spark)
+    assert not is_native(frame)
+    assert ids(frame) == list(range(3000))
+    assert is_native(scan.to_spark(spark, engine="native"))
+    told = "Python data source: it has 3 files to read, of "
+    assert told in scan.explain(spark)
+    assert "engine     native lane" in scan.explain(spark, engine="native")
+    assert not is_native(client.sql(spark, text))
+    assert "Python data source: views.d.plain: it has 3 files" in client.explain_sql(text, spark)
+    assert is_native(few := client.sql(spark, f"{text} WHERE id < 10"))
+    assert ids(few) == list(range(10))
+    assert client.explain_sql(f"{text} WHERE id < 10", spark).startswith("native lane")
+
+
 def test_spark_prunes_and_filters_exactly(spark: Any, client: SharingClient, shared: SharingServer) -> None:
     for table in ("plain", "cities"):
         expected = spark.createDataFrame(client.table(f"views.d.{table}").scan().to_arrow())

@@ -252,9 +252,9 @@ def test_the_tables_of_a_query_are_asked_for_at_the_same_time(
     def waiting(call: Callable[..., Any]) -> Callable[..., Any]:
         barrier = threading.Barrier(2, timeout=60)
 
-        def wait_and_call(*arguments: Any) -> Any:
+        def wait_and_call(*arguments: Any, **named: Any) -> Any:
             barrier.wait()
-            return call(*arguments)
+            return call(*arguments, **named)
 
         return wait_and_call
 

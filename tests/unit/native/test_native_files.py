@@ -161,6 +161,19 @@ def test_tables_that_spark_would_take_long_to_list(
         plan_native(client.table("s.d.t1").scan().resolved())
 
 
+def test_many_small_files_are_left_to_the_python_source_if_it_may_read(
+    client: SharingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delta_sharing_spark.native.plan.MANY_FILES", 1)
+    load = client.table("s.d.t1").scan().resolved()
+    with pytest.raises(StepAsideError, match=r"\d+ files to read, of \d+ KiB on average"):
+        plan_native(load, unless_slower=True)
+    count = len(plan_native(load).files)
+    assert count > 1
+    monkeypatch.setattr("delta_sharing_spark.native.plan.SMALL_FILE", 0)
+    assert len(plan_native(load, unless_slower=True).files) == count
+
+
 def test_unknown_paths(client: SharingClient) -> None:
     with served(client.table("s.d.t1").scan()) as (_, plan, address):
         (file, _), *_ = files_under(address)

@@ -147,6 +147,10 @@ class Gateway:
         for _ in range(waiting):
             with suppress(OSError):
                 socket.create_connection((self.host, self.port), timeout=_WATCH).close()
+        # They leave before the descriptor is free: they would take the clients of whoever has that number next.
+        patience = time.monotonic() + 5
+        while self._waiting and time.monotonic() < patience:
+            time.sleep(0.001)
         self._listener.close()
         for connection in connections:
             with suppress(OSError):

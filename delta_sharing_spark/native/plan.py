@@ -176,7 +176,9 @@ class NativePlan:
 
         Only those of the same partition: others may have been pruned.
         """
-        yield from self.directories[self._directory_of(self.files[number])][self._place[number] + 1 :]
+        numbers = self.directories[self._directory_of(self.files[number])]
+        for place in range(self._place[number] + 1, len(numbers)):
+            yield numbers[place]
 
 
 def _identity(task: FileTask) -> tuple[object, ...]:

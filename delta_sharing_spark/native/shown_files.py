@@ -40,12 +40,14 @@ class ShownFiles:
             DeltaSharingError: As ``show_file``.
         """
         with self._lock:
+            is_first = number not in self._shown or number in self._ahead
             future = self._show(number)
             if number in self._ahead:
                 self._ahead.discard(number)
                 if not future.done():  # Spark waits for it: it should have been begun earlier
                     self._window = min(_MOST, self._window * 2)
-            self._show_ahead(number)
+            if is_first:
+                self._show_ahead(number)
         try:
             return future.result()
         except NotNativeError:  # it was fetched ahead, and nothing is rewritten ahead

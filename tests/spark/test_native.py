@@ -87,9 +87,10 @@ def test_engines(spark: Any, client: SharingClient, shared: SharingServer, tmp_p
 
 
 def test_many_small_files_are_left_to_the_python_source(
-    spark: Any, client: SharingClient, monkeypatch: pytest.MonkeyPatch
+    spark: Any, shared: SharingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless the native lane is asked for, or a query leaves few of them; explain says what happens."""
+    client = SharingClient(shared.write_profile(tmp_path / "config.share"))
     monkeypatch.setattr("delta_sharing_spark.native.plan.MANY_FILES", 2)
     scan, text = client.table("views.d.plain").scan(), "SELECT id FROM views.d.plain"
     frame = scan.to_spark(spark)

@@ -98,9 +98,9 @@ class RowSource(ABC):
         connection.register(name, self)
         return connection.view(name)
 
+    @abstractmethod
     def _sized_reader(self) -> tuple[pa.RecordBatchReader, int | None]:
         """The rows as they arrive, and how many the table's metadata promises; None if it does not tell."""
-        return self.to_record_batch_reader(), None
 
     @abstractmethod
     def _view_name(self) -> str:

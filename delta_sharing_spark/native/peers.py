@@ -13,11 +13,11 @@ from pathlib import Path
 #: Of linux/sock_diag.h and linux/inet_diag.h: one socket, looked up by its addresses and ports.
 _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _HEADER, _REQUEST, _SOCKET_ID = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), struct.Struct("!HH16s16s")
-#: Where an answer repeats the ports: after a family, a state, a timer and a number of retries.
-_PORTS_AT = _HEADER.size + 4
+#: Where an answer repeats the socket's ports and addresses: after a family, a state, a timer and a number of retries.
+_ID_AT, _PORTS = _HEADER.size + 4, 4
 _ANY = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
 #: What an answer tells of the socket: seconds to its end, bytes not read by its process, bytes not sent, its owner.
-_TOLD, _TOLD_AT = struct.Struct("=IIII"), _HEADER.size + 4 + _SOCKET_ID.size + len(_ANY)
+_TOLD, _TOLD_AT = struct.Struct("=IIII"), _ID_AT + _SOCKET_ID.size + len(_ANY)
 _TABLES = (Path("/proc/net/tcp6"), Path("/proc/net/tcp"))
 
 Address = tuple[str, int]
@@ -70,14 +70,15 @@ def _by_kernel(theirs: Address, ours: Address) -> tuple[int, int] | None:
     if not hasattr(socket, "AF_NETLINK"):
         return None
     family = socket.AF_INET6 if ":" in theirs[0] else socket.AF_INET
-    ports = struct.pack("!HH", theirs[1], ours[1])
-    addresses = (socket.inet_pton(family, address).ljust(16, b"\0") for address, _ in (theirs, ours))
-    body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + ports + b"".join(addresses) + _ANY
+    addresses = (socket.inet_pton(family, address) for address, _ in (theirs, ours))
+    identity = _SOCKET_ID.pack(theirs[1], ours[1], *addresses)
+    body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + identity + _ANY
     question = _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + body
     answer = _kernel.answer(question)
     if len(answer) < _TOLD_AT + _TOLD.size or _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
         return None
-    if answer[_PORTS_AT : _PORTS_AT + len(ports)] != ports:
+    # Not the addresses: Java's sockets have those of IPv4 in the form of IPv6.
+    if answer[_ID_AT : _ID_AT + _PORTS] != identity[:_PORTS]:
         _kernel.forget()
         return None
     _, unread, _, owner = _TOLD.unpack_from(answer, _TOLD_AT)

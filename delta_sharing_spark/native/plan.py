@@ -26,7 +26,7 @@ from delta_sharing_spark.storage.ranges import ByteSource
 MAX_FILES, MAX_PARTITIONS = 20_000, 2_000
 #: More files than these, of fewer bytes each on average, are read faster by the Python source: each costs five requests of
 #: Spark's, about 5 ms on two cores; the Python source takes half of that, and gains where a file has more to be left out.
-MANY_FILES, SMALL_FILE = 200, 512 << 10
+MOST_SMALL_FILES, SMALL_FILE = 200, 512 << 10
 #: Bytes fetched for a footer that nothing is known of, in all and for each column; and at most.
 _TAIL, _TAIL_OF_COLUMN, _LONGEST_TAIL = 2 << 10, 320, 1 << 20
 _VOID = Primitive("void")
@@ -235,7 +235,7 @@ def native_plan(load: ResolvedScan, planned: ScanPlan, *, unless_slower: bool = 
     files, size = planned.report.files, planned.report.bytes
     if files > MAX_FILES:
         raise StepAsideError(f"it has {files} files to read, more than {MAX_FILES}, and Spark lists each")
-    if unless_slower and files > MANY_FILES and size < files * SMALL_FILE:
+    if unless_slower and files > MOST_SMALL_FILES and size < files * SMALL_FILE:
         raise StepAsideError(
             f"it has {files} files to read, of {max(1, size // files >> 10)} KiB on average, which Spark's reader opens slowly"
         )

@@ -15,7 +15,7 @@ from delta_sharing_spark.scan.row_group_reader import decoding_pool
 from delta_sharing_spark.scan.split_reader import RunningReaders, read_split
 
 #: Bytes of a split's batches that are held for the consumer; the batch that exceeds them is held as well.
-READY_BYTES = 16 << 20
+_READY_BYTES = 16 << 20
 #: Seconds between two calls of ``check_cancelled`` while the consumer waits for a batch.
 _LOOK_EVERY = 0.5
 
@@ -104,7 +104,8 @@ class _Worker(threading.Thread):
         self._begin_others()
         if self._stop_reading.is_set():
             # The batches that were not taken are freed, but the allocator would keep their pages, tens of megabytes, for later.
-            decoding_pool().release_unused()
+            for pool in (decoding_pool(), pa.default_memory_pool()):  # decoded rows, and what was made of them
+                pool.release_unused()
 
     def _read(self) -> None:
         batches = read_split(self._split)
@@ -138,7 +139,7 @@ def read_splits(
     workers: int,
     progress: Callable[[int], None] | None = None,
     check_cancelled: Callable[[], None] | None = None,
-    ready_bytes: int = READY_BYTES,
+    ready_bytes: int = _READY_BYTES,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The rows of ``splits``, split by split, of which up to ``workers`` are read at the same time.
 

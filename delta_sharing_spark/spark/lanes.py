@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from delta_sharing_spark.access.plan import ScanPlan
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.table_scan import Scan
 
 _log = logging.getLogger(__name__)
@@ -119,38 +120,44 @@ def _plans_of_query(
     pruned: dict[tuple[str, str], NativePlan] = {}
     for place, (load, scan) in enumerate(zip(loads, scans, strict=True)):
         plan, condition = whole[load], None
-        if plan is None or len(plan.files) > MANY_FILES:
+        if isinstance(plan, StepAsideError) or len(plan.files) > MANY_FILES:
             condition = conditions()[place]
         if condition is not None:
             if (load, condition) not in pruned:
                 pruned[load, condition] = _pruned(scan, condition, unless_slower)
             plan = pruned[load, condition]
-        yield load, condition, plan or _pruned(scan, None, unless_slower)
+        if isinstance(plan, StepAsideError):
+            raise plan
+        yield load, condition, plan
 
 
-def _plans(scans: Mapping[str, Scan], unless_slower: bool) -> dict[str, NativePlan | None]:
-    """The plans of scans with all their files, made at the same time; None where a scan has too many."""
+def _plans(scans: Mapping[str, Scan], unless_slower: bool) -> dict[str, NativePlan | StepAsideError]:
+    """The plans of scans with all their files, made at the same time; an error where a scan has too many."""
     calls = [partial(_whole, scan, unless_slower) for scan in scans.values()]
     return dict(zip(scans, in_parallel(calls), strict=True))
 
 
-def _whole(scan: Scan, unless_slower: bool) -> NativePlan | None:
-    opener, load = scan.opened()
+def _whole(scan: Scan, unless_slower: bool) -> NativePlan | StepAsideError:
+    load = scan.resolved()
     try:
-        return plan_native(load, opener, unless_slower=unless_slower)
+        return _plan(scan, load, unless_slower)
     except StepAsideError as reason:
         if why_not(load) is not None:
-            raise StepAsideError(f"{scan.table}: {reason}") from None
-        return None
+            raise
+        return reason
 
 
-def _pruned(scan: Scan, condition: str | None, unless_slower: bool) -> NativePlan:
+def _pruned(scan: Scan, condition: str, unless_slower: bool) -> NativePlan:
     """A scan's plan without the files in which no row can fulfil a condition."""
-    opener, load = scan.opened()
-    if condition is not None:
-        load = replace(load, pushed=parse_where(condition, load.columns, time_zone=load.options.time_zone))
+    load = scan.resolved()
+    pushed = parse_where(condition, load.columns, time_zone=load.options.time_zone)
+    return _plan(scan, replace(load, pushed=pushed), unless_slower)
+
+
+def _plan(scan: Scan, load: ResolvedScan, unless_slower: bool) -> NativePlan:
+    """The plan of a load of a scan; an error names the scan's table."""
     try:
-        return plan_native(load, opener, unless_slower=unless_slower)
+        return plan_native(load, scan.opened()[0], unless_slower=unless_slower)
     except StepAsideError as reason:
         raise StepAsideError(f"{scan.table}: {reason}") from None
 
@@ -166,38 +173,38 @@ def python_frame(scan: Scan, spark: SparkSession) -> DataFrame:
 
 def explain_engine(scan: Scan, spark: SparkSession, planned: ScanPlan, engine: str | None = None) -> str:
     """The lane that a scan, whose plan is ``planned``, takes in a session, and why not the other."""
-    engine = checked_engine(engine or scan.table.client.engine)
-    if engine == "python":
-        return "Python data source: engine='python'"
-    reach = reach_of(spark)
-    why = _unfit(reach, engine) or why_not(scan.resolved())
-    if why is None:
-        try:
-            native_plan(scan.resolved(), planned, unless_slower=engine == "auto")
-        except StepAsideError as reason:
-            why = str(reason)
-    return _explained(reach, why)
+
+    def attempt(unless_slower: bool) -> None:
+        if (why := why_not(scan.resolved())) is not None:
+            raise StepAsideError(why)
+        native_plan(scan.resolved(), planned, unless_slower=unless_slower)
+
+    return _explained(spark, engine or scan.table.client.engine, attempt)
 
 
 def explain_engines(spark: SparkSession, scans: Sequence[Scan], conditions: Sequence[str | None], engine: str) -> str:
     """The lane that a query over scans takes in a session, in one line; ``conditions`` as for ``native_frames``."""
+    line = _explained(
+        spark, engine, lambda unless_slower: list(_plans_of_query(scans, lambda: conditions, unless_slower))
+    )
+    if not line.startswith("native"):
+        return line
+    return f"{line}, which prunes; conditions leave out files where a table has more than {MANY_FILES}"
+
+
+def _explained(spark: SparkSession, engine: str, attempt: Callable[[bool], object]) -> str:
+    """The lane, and why not the other; ``attempt`` plans for the native lane, unless that is slower if it is given True."""
     if checked_engine(engine) == "python":
         return "Python data source: engine='python'"
     reach = reach_of(spark)
     why = _unfit(reach, engine)
     if why is None:
         try:
-            list(_plans_of_query(scans, lambda: conditions, unless_slower=engine == "auto"))
+            attempt(engine == "auto")
+            return f"native lane, Spark's own Parquet reader: {reach.reason}"
         except StepAsideError as reason:
             why = str(reason)
-    line = _explained(reach, why)
-    return line if why else f"{line}, which prunes; conditions leave out files where a table has more than {MANY_FILES}"
-
-
-def _explained(reach: Reach, why_not_native: str | None) -> str:
-    if why_not_native is not None:
-        return f"Python data source: {why_not_native}"
-    return f"native lane, Spark's own Parquet reader: {reach.reason}"
+    return f"Python data source: {why}"
 
 
 def checked_engine(engine: str) -> str:

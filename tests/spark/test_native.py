@@ -91,7 +91,7 @@ def test_many_small_files_are_left_to_the_python_source(
 ) -> None:
     """Unless the native lane is asked for, or a query leaves few of them; explain says what happens."""
     client = SharingClient(shared.write_profile(tmp_path / "config.share"))
-    monkeypatch.setattr("delta_sharing_spark.native.plan.MANY_FILES", 2)
+    monkeypatch.setattr("delta_sharing_spark.native.plan.MOST_SMALL_FILES", 2)
     scan, text = client.table("views.d.plain").scan(), "SELECT id FROM views.d.plain"
     frame = scan.to_spark(spark)
     assert not is_native(frame)

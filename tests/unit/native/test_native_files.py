@@ -164,7 +164,7 @@ def test_tables_that_spark_would_take_long_to_list(
 def test_many_small_files_are_left_to_the_python_source_if_it_may_read(
     client: SharingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delta_sharing_spark.native.plan.MANY_FILES", 1)
+    monkeypatch.setattr("delta_sharing_spark.native.plan.MOST_SMALL_FILES", 1)
     load = client.table("s.d.t1").scan().resolved()
     with pytest.raises(StepAsideError, match=r"\d+ files to read, of \d+ KiB on average"):
         plan_native(load, unless_slower=True)

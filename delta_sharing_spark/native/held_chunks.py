@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.layout import Chunk
+from delta_sharing_spark.native.request_size import RequestSize
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import Range, cut
 
@@ -50,6 +51,7 @@ class HeldChunks:
         self._budget = budget
         self._lock = threading.Lock()
         self._groups: OrderedDict[GroupKey, _Group] = OrderedDict()
+        self._requests = RequestSize()
 
     @property
     def is_empty(self) -> bool:
@@ -69,7 +71,8 @@ class HeldChunks:
         with self._lock:
             group = self._groups.setdefault(key, _Group())
             missing = [chunk for chunk in chunks if chunk is chunks[0] or group.find(chunk.range) is None]
-            buffer = BufferedRanges(shown.source, [chunk.range for chunk in missing], self._budget.fetchers, _PIECE)
+            source, ranges = self._requests.measured(shown.source), [chunk.range for chunk in missing]
+            buffer = BufferedRanges(source, ranges, self._budget.fetchers, self._requests.bytes)
             for chunk in missing:
                 group.buffers.append(buffer)
                 group.covered.append(chunk.range)

@@ -1,0 +1,84 @@
+"""How many bytes the gateway asks a storage for at once, by how fast it answered before."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from delta_sharing_spark.native import request_size
+from delta_sharing_spark.native.budget import Budget
+from delta_sharing_spark.native.files import ShownFile
+from delta_sharing_spark.native.held_chunks import HeldChunks
+from delta_sharing_spark.native.layout import Chunk, Layout
+from delta_sharing_spark.storage.ranges import Range
+
+MIB = 1 << 20
+GROUP = 40 * MIB
+
+
+@dataclass
+class TimedStorage:
+    """A file of zeros, each request for which takes its latency and its bytes' time on a clock of its own."""
+
+    latency: float
+    rate: float
+    now: float = 0.0
+    asked: list[int] = field(default_factory=list)
+    name = "zeros"
+    size = 1 << 40
+
+    def read(self, start: int, length: int) -> memoryview:
+        self.asked.append(length)
+        self.now += self.latency + length / self.rate
+        return memoryview(bytes(length))
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+@pytest.mark.parametrize(
+    ("latency", "rate", "largest"),
+    [(0.04, 30e6, 4 * MIB), (0.001, 200e6, 8 * MIB), (0.001, 2e9, 20 * MIB)],
+    ids=["far", "near", "on this machine"],
+)
+def test_requests_are_as_large_as_is_soon_answered(
+    latency: float, rate: float, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first row group is asked for in small parts, later ones as the storage has answered, in equal ones; no byte twice."""
+    storage = TimedStorage(latency, rate)
+    monkeypatch.setattr(request_size, "time", SimpleNamespace(monotonic=lambda: storage.now))
+    budget = Budget()
+    budget.fetchers = ThreadPoolExecutor(1)  # one after the other, as the clock has it
+    held = HeldChunks(budget)
+    shown = ShownFile(storage, Layout(1 << 40, b"", ()))
+    try:
+        for group in range(4):
+            storage.asked.clear()
+            starts = range(group * GROUP, (group + 1) * GROUP, GROUP // 4)
+            chunks = [Chunk(Range(start, start + GROUP // 4), group, b"%d" % start) for start in starts]
+            buffer = held.fetch((0, group), shown, chunks)
+            assert buffer is not None
+            for chunk in chunks:
+                assert len(buffer.read(chunk.range.start, chunk.range.length)) == chunk.range.length
+            assert sum(storage.asked) == GROUP
+            assert max(storage.asked) == (largest if group else 4 * MIB)
+            held.drop((0, group))
+    finally:
+        budget.close()
+
+
+def test_a_slow_answer_makes_requests_smaller_again() -> None:
+    sizes = request_size.RequestSize()
+    sizes.learn(4 * MIB, 0.002)
+    assert sizes.bytes == request_size.MOST
+    sizes.learn(64 << 10, 0.04)
+    assert sizes.bytes == request_size.MOST, "it tells the latency, and no rate"
+    before = sizes.bytes
+    for _ in range(20):
+        sizes.learn(4 * MIB, 0.2)
+        assert sizes.bytes <= before
+        before = sizes.bytes
+    assert before == request_size.LEAST

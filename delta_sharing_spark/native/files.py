@@ -118,7 +118,7 @@ def show_file(
     spec = shape.spec
     source = _TailRecorder(access.open(task))
     footer = read_footer(source, spec.table, WHOLE_FILE, tail_bytes)
-    kept = read_row_selection(task, footer.metadata.num_rows, _vectors(access))
+    kept = read_row_selection(task, footer.metadata.num_rows, access.open_vector)
     try:
         layout = lay_out(
             source.footer,
@@ -146,17 +146,6 @@ def _check_chunks(layout: Layout, footer: Footer, task: FileTask, spec: ReadSpec
                 f"and its data end at {layout.data_end}; ask the provider to check it",
                 file=task.id,
             )
-
-
-def _vectors(access: FileAccess) -> Any:
-    def fetch(task: FileTask, vector: DeletionVector) -> memoryview:
-        source = access.open_vector(task, vector)
-        try:
-            return source.read(0, source.size)
-        finally:
-            source.close()
-
-    return fetch
 
 
 def _deleted(kept: RowSelection) -> Any:

@@ -14,8 +14,9 @@ from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.scan.deletion_vector import decode, decode_inline, select_mask
 from delta_sharing_spark.scan.filter_rows import packed
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.storage.ranges import ByteSource
 
-Fetch = Callable[[FileTask, DeletionVector], memoryview]
+OpenVector = Callable[[FileTask, DeletionVector], ByteSource]
 
 #: Rows whose mask is made at once: a byte each until it is packed into bits.
 _PIECE = 1 << 20
@@ -41,13 +42,13 @@ class RowSelection:
         return select_mask(first_row, rows, self.deleted, invert=self.is_inverted, excluded=self.excluded)
 
 
-def read_row_selection(task: FileTask, rows: int, fetch: Fetch) -> RowSelection | None:
+def read_row_selection(task: FileTask, rows: int, open_vector: OpenVector) -> RowSelection | None:
     """Fetch and decode the task's deletion vectors; None where every row stays.
 
     Args:
         task: The file's task.
         rows: The number of rows of the file.
-        fetch: Reads the frame of a vector that lies in a file.
+        open_vector: Opens the frame of a vector that lies in a file.
 
     Raises:
         CorruptFileError: A vector's size, checksum or format is wrong, or it marks rows that the file does not have.
@@ -55,19 +56,23 @@ def read_row_selection(task: FileTask, rows: int, fetch: Fetch) -> RowSelection 
     if task.deletion_vector is None and task.excluded is None:
         return None
     return RowSelection(
-        _read(task, task.deletion_vector, rows, fetch),
+        _read(task, task.deletion_vector, rows, open_vector),
         task.invert_deletion_vector,
-        _read(task, task.excluded, rows, fetch),
+        _read(task, task.excluded, rows, open_vector),
     )
 
 
-def _read(task: FileTask, vector: DeletionVector | None, rows: int, fetch: Fetch) -> Any:
+def _read(task: FileTask, vector: DeletionVector | None, rows: int, open_vector: OpenVector) -> Any:
     if vector is None:
         return None
     if vector.storage == "i":
         marked = decode_inline(vector, file=task.id)
     else:
-        marked = decode(fetch(task, vector), vector, file=task.id)
+        source = open_vector(task, vector)
+        try:
+            marked = decode(source.read(0, source.size), vector, file=task.id)
+        finally:
+            source.close()
     if len(marked) and marked.max() >= rows:
         raise CorruptFileError(
             f"the deletion vector of {task.id} marks row {marked.max()}, and the file has {rows} rows: they do not belong "

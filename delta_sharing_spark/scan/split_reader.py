@@ -201,12 +201,8 @@ class _SplitReader:
         opened.reserved_bytes = 0
         opened.source.close()
 
-    def _fetch_vector(self, task: FileTask, vector: DeletionVector) -> memoryview:
-        source = self._sources.add(self._access.open_vector(task, vector))
-        try:
-            return source.read(0, source.size)
-        finally:
-            source.close()
+    def _open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
+        return self._sources.add(self._access.open_vector(task, vector))
 
     def _open(self, part: FileSlice, reserved: int) -> _OpenSlice:
         spec, task = self._spec, part.task
@@ -222,7 +218,7 @@ class _SplitReader:
             for i in footer.row_groups_in(part.start, part.end)
             if may_match is None or may_match(i)
         ]
-        selection = read_row_selection(task, footer.metadata.num_rows, self._fetch_vector) if groups else None
+        selection = read_row_selection(task, footer.metadata.num_rows, self._open_vector) if groups else None
         return _OpenSlice(task, source, footer, constants, context, groups, selection, reserved)
 
     def _decode(self, opened: _OpenSlice, group: RowGroup) -> Iterator[pa.RecordBatch]:

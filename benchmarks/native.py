@@ -212,7 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--wide", type=int, default=100_000, help="rows of the table of 200 columns")
-    parser.add_argument("--runs", type=int, default=5, help="of TPC-H and over the network at most 2")
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--scale", type=float, default=0.1, help="of TPC-H; 0 leaves it out")
     parser.add_argument(
         "--tpch", nargs="*", default=(), metavar="WAY", help="the ways of TPC-H; all of them by default"
@@ -222,7 +222,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python(sys.executable)
     with tempfile.TemporaryDirectory(prefix="native-") as directory:
-        root, few = Path(directory), min(arguments.runs, 2)
+        root = Path(directory)
         write_table(root / "long", arguments.rows, 8, 500_000)
         write_wide(root / "wide", arguments.wide)
         tpch = tables(arguments.scale) if arguments.scale else {}
@@ -248,17 +248,17 @@ def main() -> None:
             for title in TITLES:
                 row(title, ways, measure(contenders.of(title), arguments.runs))
             if tpch:
-                totals = compare_tpch(contenders, list(tpch), few, arguments.tpch)
+                totals = compare_tpch(contenders, list(tpch), arguments.runs, arguments.tpch)
                 print()
                 head(f"TPC-H, scale {arguments.scale:g}", list(totals))
-                row(f"22 queries, {few} runs", list(totals), totals)
+                row("22 queries", list(totals), totals)
             if arguments.network:
                 served.shape(LATENCY, BANDWIDTH)
-                print(f"\nover {LATENCY * 1000:.0f} ms and {BANDWIDTH / 1e6:.0f} MB/s a connection, medians of {few}")
+                print(f"\nover {LATENCY * 1000:.0f} ms and {BANDWIDTH / 1e6:.0f} MB/s a connection")
                 ways = ["lane", "lane+load", "python", "python+"]
                 head("", ways)
                 for title in TITLES:
-                    row(title, ways, measure(contenders.of(title, network=True), few))
+                    row(title, ways, measure(contenders.of(title, network=True), arguments.runs))
         finally:
             spark.stop()
             served.close()

@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.files import ShownFile
@@ -71,8 +72,8 @@ class HeldChunks:
         with self._lock:
             group = self._groups.setdefault(key, _Group())
             missing = [chunk for chunk in chunks if chunk is chunks[0] or group.find(chunk.range) is None]
-            source, ranges = self._requests.measured(shown.source), [chunk.range for chunk in missing]
-            buffer = BufferedRanges(source, ranges, self._budget.fetchers, self._requests.bytes)
+            read, ranges = partial(self._requests.read, shown.source), [chunk.range for chunk in missing]
+            buffer = BufferedRanges(read, ranges, self._budget.fetchers, self._requests.bytes)
             for chunk in missing:
                 group.buffers.append(buffer)
                 group.covered.append(chunk.range)

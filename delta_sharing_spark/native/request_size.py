@@ -30,31 +30,15 @@ class RequestSize:
         self.bytes = LEAST
         self._rate = 0.0
 
-    def measured(self, source: ByteSource) -> ByteSource:
-        """A source whose reads are measured."""
-        return _MeasuredSource(source, self)
+    def read(self, source: ByteSource, start: int, length: int) -> memoryview:
+        """``source.read(start, length)``, and learn from how long it takes."""
+        began = time.monotonic()
+        data = source.read(start, length)
+        self.learn(length, time.monotonic() - began)
+        return data
 
     def learn(self, length: int, seconds: float) -> None:
         """Note that a request for ``length`` bytes took so many seconds."""
         if length >= _TELLING:
             self._rate = max(length / max(seconds, 1e-6), self._rate * _KEPT)
             self.bytes = min(MOST, max(LEAST, int(self._rate * _LASTING)))
-
-
-class _MeasuredSource:
-    """A source whose reads are noted in ``sizes``."""
-
-    def __init__(self, source: ByteSource, sizes: RequestSize) -> None:
-        self.name, self.size = source.name, source.size
-        self._source, self._sizes = source, sizes
-
-    def read(self, start: int, length: int) -> memoryview:
-        """See ``ByteSource.read``."""
-        began = time.monotonic()
-        data = self._source.read(start, length)
-        self._sizes.learn(length, time.monotonic() - began)
-        return data
-
-    def close(self) -> None:
-        """See ``ByteSource.close``."""
-        self._source.close()

@@ -8,7 +8,7 @@ does not: a window being read and one ahead for each column, so memory follows t
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -21,6 +21,9 @@ GAP = 256 << 10
 #: One request asks for at most this, so that several connections share a large range.
 PIECE = 8 << 20
 
+#: As ``ByteSource.read``.
+Read = Callable[[int, int], memoryview]
+
 
 class Ranges(Protocol):
     """Bytes of one file that are being fetched."""
@@ -31,15 +34,13 @@ class Ranges(Protocol):
 
 
 class BufferedRanges:
-    """Holds all of ``ranges``, whose fetching begins at once, by requests of at most ``piece`` bytes."""
+    """Holds all of ``ranges``, whose fetching by ``ByteSource.read`` begins at once, at most ``piece`` bytes a request."""
 
-    def __init__(
-        self, source: ByteSource, ranges: Sequence[Range], pool: ThreadPoolExecutor, piece: int = PIECE
-    ) -> None:
-        self._source = source
+    def __init__(self, read: Read, ranges: Sequence[Range], pool: ThreadPoolExecutor, piece: int = PIECE) -> None:
+        self._read = read
         self._pieces = [part for whole in coalesce(ranges, GAP) for part in cut(whole, piece)]
         self._starts = [p.start for p in self._pieces]
-        self._futures: list[Future[memoryview]] = [pool.submit(source.read, p.start, p.length) for p in self._pieces]
+        self._futures: list[Future[memoryview]] = [pool.submit(read, p.start, p.length) for p in self._pieces]
 
     @property
     def size(self) -> int:
@@ -50,7 +51,7 @@ class BufferedRanges:
         """Bytes of the planned ranges without a request of their own; others are read directly."""
         first = bisect.bisect_right(self._starts, start) - 1
         if first < 0 or start >= self._pieces[first].end:
-            return self._source.read(start, length)
+            return self._read(start, length)
         end = start + length
         if end <= self._pieces[first].end:
             position = start - self._pieces[first].start
@@ -70,7 +71,7 @@ class BufferedRanges:
                 index += 1
             else:
                 stop = min(end, self._starts[index]) if index < len(self._pieces) else end
-                joined[position - start : stop - start] = self._source.read(position, stop - position)
+                joined[position - start : stop - start] = self._read(position, stop - position)
             position = stop
         return joined
 

@@ -50,7 +50,7 @@ class RowGroup:
         elif self.window is not None:
             self.ranges = WindowedRanges(self.source, chunks, self.window, pool)
         else:
-            self.ranges = BufferedRanges(self.source, chunks, pool)
+            self.ranges = BufferedRanges(self.source.read, chunks, pool)
 
     def close(self) -> None:
         if self.ranges is not None:

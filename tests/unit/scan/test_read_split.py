@@ -166,7 +166,7 @@ def test_any_read_of_fetched_ranges_gives_the_file(data: st.DataObject) -> None:
         ranges: Any = (
             WindowedRanges(source, chunks, window, pool)
             if data.draw(st.booleans())
-            else BufferedRanges(source, chunks, pool)
+            else BufferedRanges(source.read, chunks, pool)
         )
         file = RangeFile(ranges, len(raw))
         for _ in range(data.draw(st.integers(1, 8))):

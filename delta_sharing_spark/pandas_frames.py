@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import decimal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from delta_sharing_spark.decimal_objects import MOST_DIGITS, DecimalObjects
 from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.network.parallel_calls import CallingThreads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,8 +21,11 @@ if TYPE_CHECKING:
 
 #: Rows whose values are counted to see whether a column repeats them.
 _SAMPLE = 20_000
-#: Decimals with so many digits are integers of 64 bits.
-_MOST_DIGITS = 18
+#: Strings that are converted at once: so many of them, or so many bytes.
+_TEXT_ROWS = 1 << 19
+_TEXT_BYTES = 32 << 20
+#: Batches whose values may wait for the thread that copies them.
+_MOST_WAITING = 4
 
 
 def to_pandas(
@@ -58,13 +65,38 @@ def to_pandas(
         _column(field, dtype, options, usual, count or 0)
         for field, dtype in zip(rows.schema, empty.dtypes, strict=True)
     ]
-    read = 0
-    for batch in rows:
-        read += batch.num_rows
-        for column, values in zip(columns, batch.columns, strict=True):
-            column.add(values)
+    read = _add_all(rows, columns)
     values = {name: column.series() for name, column in zip(empty.columns, columns, strict=True)}
     return pandas.DataFrame(values, index=pandas.RangeIndex(read), columns=empty.columns, copy=False)
+
+
+def _add_all(rows: pa.RecordBatchReader, columns: Sequence[_Column]) -> int:
+    """Add every batch to the columns; returns the number of rows.
+
+    The columns that cost most are converted here, the others by a thread beside, in order: of two threads that want
+    Python's lock only one gets on, but most of the others' work is Arrow's, which does without it.
+    """
+    most = max((column.cost for column in columns), default=0)
+    here = [(i, column) for i, column in enumerate(columns) if column.cost == most]
+    beside = [(i, column) for i, column in enumerate(columns) if column.cost < most]
+    read = 0
+    waiting: deque[Future[None]] = deque()
+    with CallingThreads(1) as thread:
+        for batch in rows:
+            read += batch.num_rows
+            if beside:
+                waiting.append(thread.submit(partial(_add, batch, beside)))
+            _add(batch, here)
+            if len(waiting) > _MOST_WAITING:
+                waiting.popleft().result()
+        for added in waiting:
+            added.result()
+    return read
+
+
+def _add(batch: pa.RecordBatch, columns: Sequence[tuple[int, _Column]]) -> None:
+    for i, column in columns:
+        column.add(batch.column(i))
 
 
 def _mapper_of(backend: str | None, pandas: Any) -> Callable[[pa.DataType], Any] | None:
@@ -85,6 +117,9 @@ def _mapper_of(backend: str | None, pandas: Any) -> Callable[[pa.DataType], Any]
 class _Column(ABC):
     """One column of the data frame, to which the batches' values are added as they arrive."""
 
+    #: What a value costs: 0 where memory is copied or kept, 1 where an object is looked up, 2 where one is made.
+    cost = 0
+
     @abstractmethod
     def add(self, values: pa.Array) -> None:
         """Add the values of the next batch."""
@@ -100,7 +135,8 @@ def _column(field: pa.Field, dtype: Any, options: Mapping[str, Any], usual: bool
     import pyarrow.types as pt
 
     if dtype == np.dtype(object):
-        return _Objects(field, options, count)
+        is_text = pt.is_string(field.type) or pt.is_large_string(field.type)
+        return _Texts(field, options, count) if is_text else _Objects(field, options, count)
     is_number = pt.is_integer(field.type) or pt.is_floating(field.type) or pt.is_boolean(field.type)
     if usual and (is_number or pt.is_timestamp(field.type)):
         return _Numbers(dtype, count)
@@ -214,6 +250,58 @@ class _Numbers(_ArrayColumn):
         return pandas.Series(pandas.array(self._whole().view(np.int64), self._dtype, copy=False), copy=False)
 
 
+class _Texts(_ArrayColumn):
+    """Strings as Python objects, as pandas had them before its version 3.
+
+    Strings of many batches are converted at once, so that more of them are equal and share one object; Arrow finds them,
+    without Python's lock. Where they are seldom equal pyarrow converts them, batch by batch.
+    """
+
+    cost = 1
+
+    def __init__(self, field: pa.Field, options: Mapping[str, Any], count: int) -> None:
+        super().__init__(object, count)
+        self._field, self._options = field, options
+        self._waiting: list[pa.Array] = []
+        self._rows = self._bytes = 0
+        #: Whether strings were so far equal to others more often than not.
+        self._repeat = True
+
+    def add(self, values: pa.Array) -> None:
+        self._waiting.append(values)
+        self._rows += len(values)
+        self._bytes += values.nbytes
+        if not self._repeat or self._rows >= _TEXT_ROWS or self._bytes >= _TEXT_BYTES:
+            self._convert()
+
+    def series(self) -> pd.Series | npt.NDArray[Any]:
+        import pandas
+
+        self._convert()
+        return pandas.Series(self._whole(), dtype=object, copy=False)
+
+    def _convert(self) -> None:
+        import numpy as np
+        import pyarrow as pa
+
+        texts = pa.chunked_array(self._waiting, self._field.type)
+        self._waiting.clear()
+        self._rows = self._bytes = 0
+        if self._repeat and len(texts):
+            encoded = texts.dictionary_encode()
+            distinct = encoded.chunk(0).dictionary
+            self._repeat = len(distinct) * 2 <= len(texts)
+            if self._repeat:
+                objects = np.empty(len(distinct) + 1, object)
+                objects[:-1] = _objects(distinct, self._field, self._options)
+                objects[-1] = None
+                for chunk in encoded.chunks:
+                    self._append(objects[chunk.indices.fill_null(len(distinct)).to_numpy()])
+                return
+        for chunk in texts.chunks:
+            self._append(_objects(chunk, self._field, self._options))
+
+
 class _Objects(_ArrayColumn):
     """The values of one column as Python objects.
 
@@ -225,9 +313,12 @@ class _Objects(_ArrayColumn):
         import pyarrow.types as pt
 
         super().__init__(object, count)
+        self.cost = 1 if pt.is_date32(field.type) else 2
         self._field, self._options = field, options
         #: One object for equal values; None where a column's first rows show that it seldom repeats them.
         self._known: dict[Any, Any] | None = {} if pt.is_decimal(field.type) or pt.is_date32(field.type) else None
+        short = pt.is_decimal128(field.type) and field.type.precision <= MOST_DIGITS and field.type.scale >= 0
+        self._decimals = DecimalObjects(field.type.scale) if short else None
 
     def add(self, values: pa.Array) -> None:
         if (
@@ -244,14 +335,7 @@ class _Objects(_ArrayColumn):
         return pandas.Series(self._whole(), dtype=object, copy=False)
 
     def _converted(self, values: pa.Array) -> npt.NDArray[np.object_]:
-        import pyarrow as pa
-        import pyarrow.types as pt
-
-        if pt.is_decimal128(values.type) and values.type.precision <= _MOST_DIGITS and values.type.scale >= 0:
-            return _decimals(values)
-        table = pa.Table.from_arrays([values], schema=pa.schema([self._field]))
-        objects: npt.NDArray[np.object_] = table.to_pandas(**self._options).iloc[:, 0].to_numpy()
-        return objects
+        return _objects(values, self._field, self._options) if self._decimals is None else self._decimals.of(values)
 
     def _looked_up(self, values: pa.Array, known: dict[Any, Any]) -> npt.NDArray[np.object_]:
         import numpy as np
@@ -263,19 +347,10 @@ class _Objects(_ArrayColumn):
         return objects[encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)]
 
 
-def _decimals(values: pa.Array) -> npt.NDArray[np.object_]:
-    """Decimals of up to 18 digits, each an integer times its unit: half the time of Arrow, which goes by text."""
-    import numpy as np
+def _objects(values: pa.Array, field: pa.Field, options: Mapping[str, Any]) -> npt.NDArray[np.object_]:
+    """Python objects as pyarrow makes them for pandas."""
     import pyarrow as pa
 
-    # The same bytes read as integers of 128 bits.
-    whole = pa.decimal128(_MOST_DIGITS, 0)
-    integers = pa.Array.from_buffers(whole, len(values), values.buffers(), values.null_count, values.offset)
-    numbers = integers.cast(pa.int64()).fill_null(0).to_numpy().tolist()
-    # A user's own context, which may round, is not asked.
-    with decimal.localcontext(decimal.Context(prec=_MOST_DIGITS)):
-        times_unit = decimal.Decimal((0, (1,), -values.type.scale)).__mul__
-        objects = np.fromiter(map(times_unit, numbers), dtype=object, count=len(numbers))
-    if values.null_count:
-        objects[values.is_null().to_numpy(zero_copy_only=False)] = None
+    table = pa.Table.from_arrays([values], schema=pa.schema([field]))
+    objects: npt.NDArray[np.object_] = table.to_pandas(**options).iloc[:, 0].to_numpy()
     return objects

@@ -10,10 +10,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import pandas_compat
 
-from delta_sharing_spark import SharingClient, load_as_pandas, load_table_changes_as_pandas, scan_share
+from delta_sharing_spark import (
+    SharingClient,
+    load_as_pandas,
+    load_table_changes_as_pandas,
+    pandas_frames,
+    scan_share,
+)
+from delta_sharing_spark.decimal_objects import DecimalObjects
 from delta_sharing_spark.errors import ConfigError, OptionError
 from delta_sharing_spark.pandas_frames import to_pandas
 from delta_sharing_spark.table import SharedTable
@@ -127,6 +135,38 @@ def test_objects_are_shared_and_stay_the_same(distinct: int, null: bool) -> None
     )
 
 
+@pytest.mark.parametrize("objects", [False, True])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_strings_are_arrows_whether_objects_or_not(
+    monkeypatch: pytest.MonkeyPatch, objects: bool, kind: pa.DataType
+) -> None:
+    """Repeated, then seldom, with NULLs, empty ones and none at all; before pandas 3 all are objects."""
+
+    class PandasBefore3:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(as_it_is, name)
+
+        def uses_string_dtype(self) -> bool:
+            return False
+
+    as_it_is = pandas_compat._pandas_api
+    if objects:
+        monkeypatch.setattr(pandas_compat, "_pandas_api", PandasBefore3())
+    monkeypatch.setattr(pandas_frames, "_TEXT_ROWS", 1000)
+    numbers = np.arange(6000)
+    texts = [f"é{n % 50}" * (n % 3) if n < 3500 else f"t{n}" for n in numbers]
+    mask = (numbers % 7 == 0) | ((numbers > 2000) & (numbers < 3100))
+    table = pa.table({"s": pa.array(texts, kind, mask=mask), "n": numbers, "u": pa.array(map(str, numbers), kind)})
+    for rows in (table, table[:900], table[:0]):
+        frame = to_pandas(rows.to_reader(300), len(rows))
+        pandas.testing.assert_frame_equal(frame, rows.to_pandas())
+        if objects:
+            assert {str(frame[name].dtype) for name in "su"} == {"object"}
+            assert frame["s"][mask[: len(rows)]].isna().all()
+        if objects and len(rows) == 900:
+            assert len({id(value) for value in frame["s"] if value}) == 100, "equal strings are one object"
+
+
 def test_options_of_pyarrow_hold_for_every_batch() -> None:
     """Strings, lists and structs of several batches, some columns as categories, dates as numbers."""
     texts = pa.array([None if i % 7 == 0 else f"t{i % 5}" for i in range(1000)])
@@ -143,6 +183,20 @@ def test_options_of_pyarrow_hold_for_every_batch() -> None:
         {"split_blocks": True},
     ):
         pandas.testing.assert_frame_equal(to_pandas(table.to_reader(100), **options), table.to_pandas(**options))
+
+
+def test_a_batch_that_cannot_be_converted_fails_wherever_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    convert = pandas.Int64Dtype.__from_arrow__
+
+    def fail_at_the_last(self: Any, array: pa.Array) -> Any:
+        if len(array) == 1:
+            raise OverflowError("as the test wants")
+        return convert(self, array)
+
+    monkeypatch.setattr(pandas.Int64Dtype, "__from_arrow__", fail_at_the_last)
+    table = pa.table({"n": range(31), "s": ["x"] * 31})
+    with pytest.raises(OverflowError, match="as the test wants"):
+        to_pandas(table.to_reader(10), dtype_backend="numpy_nullable")
 
 
 def test_nullable_integers_stay_exact(server: SharingServer) -> None:
@@ -216,6 +270,30 @@ def test_decimals_are_arrows_to_the_last_zero(drawn: tuple[int, int, list[int | 
     assert [value and value.as_tuple() for value in frame["d"]] == [
         value and value.as_tuple() for value in [*values[1:], *values]
     ]
+
+
+@given(
+    st.integers(1, 18),
+    st.lists(
+        st.tuples(st.integers(-(10**18) + 1, 10**18 - 1), st.sampled_from([1, 97, 16_384, 10**6, 10**13])), max_size=2
+    ),
+    st.booleans(),
+)
+@settings(max_examples=20)
+def test_decimals_of_long_batches_are_arrows(digits: int, batches: list[tuple[int, int]], null: bool) -> None:
+    """Batches of numbers near each other and far apart, moving up and down, to the largest that there are."""
+    most = 10**digits - 1
+    scaled = pa.decimal128(digits, digits // 2)
+    objects = DecimalObjects(scaled.scale)
+    rows = np.arange(-9_000, 9_000)
+    moved = [(first + (step << 11), step) for first, step in batches]
+    for first, step in [*batches, *moved, (most, 1), (-most, 1), (0, 7)]:
+        numbers = pa.array(np.clip(first + step * rows, -most, most), mask=rows % 5 == 0 if null else None)
+        whole = numbers.cast(pa.decimal128(19, 0))
+        values = pa.Array.from_buffers(scaled, len(whole), whole.buffers(), whole.null_count)
+        made = objects.of(values).tolist()
+        assert list(map(str, made)) == list(map(str, values.to_pylist()))
+        assert {type(value) for value in made} <= {decimal.Decimal, type(None)}
 
 
 _COLUMNS = [

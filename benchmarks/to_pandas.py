@@ -5,11 +5,12 @@
 
 All is measured twice: from this machine, where decoding and conversion count alone, and over a network.
 
-``--reference`` names an interpreter of an environment with ``delta-sharing`` (``pip install delta-sharing``); that of
-``nox -s reference-client`` has both, and can be ``--ours`` as well, so that both have the same pandas. Each run is a
-process of its own that imports its client, then loads the table; the clock starts after the imports. They take turns; figures
-are medians. A second table lacks the decimals, of which either client makes four million Python objects. Rows, columns,
-types and values of both frames must be equal, up to the order of the files.
+``--reference`` names an interpreter of an environment with ``delta-sharing`` (``pip install delta-sharing``). Where it has
+this package too, as that of ``nox -s reference-client``, this client is measured there as well: the reference client holds
+pandas back, before whose version 3 strings are Python objects. Each run is a process of its own that imports its client, then
+loads the table; the clock starts after the imports. They take turns; figures are medians. A second table lacks the
+decimals, of which either client makes four million Python objects. Rows, columns, types and values of the frames must be
+equal, up to the order of the files; of pandas 3, but for the type of strings.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,18 +51,39 @@ peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 frame = frame.sort_values("id", ignore_index=True)
 types = {column: str(frame[column].dtype) for column in frame}
 values = {column: int(pandas.util.hash_pandas_object(frame[column], index=False).sum()) for column in frame}
-print(json.dumps({"seconds": taken, "cpu": cpu, "peak": peak, "rows": len(frame), "types": types, "values": values}))
+if pandas.__version__ >= "3":
+    types = {column: "object" if kind == "str" else kind for column, kind in types.items()}
+print(json.dumps({"pandas": pandas.__version__, "seconds": taken, "cpu": cpu, "peak": peak, "rows": len(frame), "types": types, "values": values}))
 """
-#: How each client's script loads the table.
-CLIENTS = {"ours": _OURS, "reference": _THEIRS}
+#: What the reference client is called in the output.
+_REFERENCE = "reference"
 
 
-def load(python: str, client: str, profile: Path, name: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Client:
+    """A client to measure: the interpreter whose environment has it, and how its script loads the table."""
+
+    python: str
+    script: str
+
+
+def clients_of(arguments: argparse.Namespace) -> dict[str, Client]:
+    """All clients to measure, by what they are called in the output."""
+    clients = {"ours": Client(sys.executable, _OURS), _REFERENCE: Client(arguments.reference, _THEIRS)}
+    has_ours = subprocess.run(
+        [arguments.reference, "-c", "import delta_sharing_spark"], capture_output=True, check=False
+    )
+    if not has_ours.returncode:
+        clients["ours, there"] = Client(arguments.reference, _OURS)
+    return clients
+
+
+def load(client: Client, profile: Path, name: str) -> dict[str, Any]:
     """One client's run in a process of its own."""
-    command = [python, "-c", _HEAD + CLIENTS[client] + _TAIL, str(profile), name]
+    command = [client.python, "-c", _HEAD + client.script + _TAIL, str(profile), name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"the {client} client failed: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{client.python} failed: {done.stderr[-2000:]}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
@@ -68,7 +91,7 @@ def load(python: str, client: str, profile: Path, name: str) -> dict[str, Any]:
 def measure(
     arguments: argparse.Namespace, directory: Path, without: Sequence[str], is_near: bool
 ) -> dict[str, list[dict[str, Any]]]:
-    """Every run of each client over a table without some columns, the first of both left out; near, or over a network."""
+    """Every run of each client over a table without some columns, the first of each left out; near, or over a network."""
     write_table(directory / "big", arguments.rows, arguments.files, 1_000_000, without)
     server = Served({"big": directory / "big"})
     try:
@@ -76,40 +99,43 @@ def measure(
             server.shape(LATENCY, BANDWIDTH)
         profile = directory / "bench.share"
         profile.write_text(server.profile)
-        pythons = {"ours": arguments.ours, "reference": arguments.reference}
-        runs: dict[str, list[dict[str, Any]]] = {client: [] for client in pythons}
+        clients = clients_of(arguments)
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in clients}
         for run in range(arguments.runs + 1):
-            for client, python in pythons.items():
-                result = load(python, client, profile, "bench.file.big")
+            for name, client in clients.items():
+                result = load(client, profile, "bench.file.big")
                 print(
-                    f"{'run' if run else 'warming up'}, {client}: {result['seconds']:.2f} s",
+                    f"{'run' if run else 'warming up'}, {name}: {result['seconds']:.2f} s",
                     file=sys.stderr,
                     flush=True,
                 )
                 if run:
-                    runs[client].append(result)
+                    runs[name].append(result)
         return runs
     finally:
         server.close()
 
 
 def report(title: str, runs: Mapping[str, list[dict[str, Any]]]) -> None:
-    """Print the medians of both clients, and whether their frames are equal."""
+    """Print the medians of all clients, and whether their frames are equal."""
     print(f"\n{title}")
-    medians = {client: statistics.median(run["seconds"] for run in results) for client, results in runs.items()}
-    for client, results in runs.items():
+    medians = {name: statistics.median(run["seconds"] for run in results) for name, results in runs.items()}
+    for name, results in runs.items():
         cpu = statistics.median(run["cpu"] for run in results)
         peak = max(run["peak"] for run in results) / (1 << 20)
-        print(f"{client:12}{medians[client]:8.2f} s, {cpu:.2f} s of processor time{peak:10,.0f} MiB peak")
-    print(f"{'':12}{medians['reference'] / medians['ours']:8.1f} times as fast")
-    ours, theirs = runs["ours"][0], runs["reference"][0]
+        times = "" if name == _REFERENCE else f"{medians[_REFERENCE] / medians[name]:8.1f} times as fast"
+        print(
+            f"{name:12}{medians[name]:8.2f} s, {cpu:.2f} s of processor time{peak:8,.0f} MiB peak"
+            f"   pandas {results[0]['pandas']}{times}"
+        )
+    theirs = runs[_REFERENCE][0]
     for what in ("rows", "types", "values"):
-        print(f"{what:12}{'equal' if ours[what] == theirs[what] else f'DIFFER: {ours[what]} and {theirs[what]}'}")
+        others = {name: results[0][what] for name, results in runs.items() if results[0][what] != theirs[what]}
+        print(f"{what:12}{f'DIFFER: {others} and {theirs[what]}' if others else 'equal'}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ours", default=sys.executable, help="an interpreter with this package; this one by default")
     parser.add_argument("--reference", required=True, help="an interpreter with delta-sharing")
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--files", type=int, default=8)

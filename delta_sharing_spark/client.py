@@ -19,6 +19,7 @@ from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.table_scan import ENGINES, option_text
+from delta_sharing_spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+@short_tracebacks
 class SharingClient:
     """A client of one sharing server, as one recipient.
 
@@ -132,8 +134,12 @@ class SharingClient:
         the list of all with a warning.
         """
         if share is not None:
-            return Listing(self.rest.list_all_tables(share if isinstance(share, str) else share.name))
-        return Listing(table for name in self.rest.list_shares() for table in self._tables_if_listable(name.name))
+            name = share if isinstance(share, str) else share.name
+            try:
+                return Listing(self.rest.list_all_tables(name))
+            except NotFoundError as error:
+                raise self._with_near_names(error, name) from None
+        return Listing(table for each in self.rest.list_shares() for table in self._tables_if_listable(each.name))
 
     def _tables_if_listable(self, share: str) -> list[Table]:
         try:

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 
+@short_tracebacks
 class RowSource(ABC):
     """A source of rows as a stream of Arrow batches, which are read anew each time.
 

@@ -14,6 +14,7 @@ from delta_sharing_spark.sharing.address import parse_address
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol
 from delta_sharing_spark.table import Moment, SharedTable
 from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.tracebacks import short_traceback
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,21 +23,25 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+@short_traceback
 def get_table_version(url: str, starting_timestamp: Moment | None = None) -> int:
     """The newest version of the table at ``<profile>#<share>.<schema>.<table>``, or the earliest at or after a moment."""
     return _table(url).version(starting_timestamp)
 
 
+@short_traceback
 def get_table_metadata(url: str, use_delta_format: bool = True) -> Metadata:
     """The newest metadata of a table, the same in either format."""
     return _table(url).metadata
 
 
+@short_traceback
 def get_table_protocol(url: str, use_delta_format: bool = True) -> Protocol:
     """The protocol of the newest version: what a reader of it must be able to do."""
     return _table(url).snapshot_head().protocol
 
 
+@short_traceback
 def load_as_arrow(
     url: str,
     limit: int | None = None,
@@ -49,6 +54,7 @@ def load_as_arrow(
     return _table(url).scan(columns, where, limit, version, timestamp).to_arrow()
 
 
+@short_traceback
 def load_as_pandas(
     url: str,
     limit: int | None = None,
@@ -82,6 +88,7 @@ def load_as_pandas(
     return scan.to_pandas()
 
 
+@short_traceback
 def load_as_polars(
     url: str,
     limit: int | None = None,
@@ -94,6 +101,7 @@ def load_as_polars(
     return _table(url).scan(columns, where, limit, version, timestamp).to_polars()
 
 
+@short_traceback
 def scan_share(
     url: str,
     version: int | None = None,
@@ -112,6 +120,7 @@ def scan_share(
     return _table(url).scan(where=where, version=version, timestamp=timestamp, **options).lazy()
 
 
+@short_traceback
 def load_as_spark(
     url: str,
     version: int | None = None,
@@ -125,6 +134,7 @@ def load_as_spark(
     return _table(url).scan(columns, where, None, version, timestamp).to_spark(_session(spark), engine)
 
 
+@short_traceback
 def load_table_changes_as_pandas(
     url: str,
     starting_version: int | None = None,
@@ -139,6 +149,7 @@ def load_table_changes_as_pandas(
     return _table(url).changes(*bounds, **_format(use_delta_format)).to_pandas()
 
 
+@short_traceback
 def load_table_changes_as_spark(
     url: str,
     starting_version: int | None = None,

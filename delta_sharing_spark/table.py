@@ -16,6 +16,7 @@ from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
 from delta_sharing_spark.table_scan import Scan, column_names, option_text, quoted_column
+from delta_sharing_spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Moment = datetime | date | str | int
 
 
+@short_tracebacks
 @dataclass(frozen=True)
 class SharedTable(RowSource):
     """One shared table; as a source of rows, its newest version."""

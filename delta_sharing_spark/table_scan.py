@@ -18,6 +18,7 @@ from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.frames import RowSource
 from delta_sharing_spark.options import ReadOptions, parse_options, redacted_options
 from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import polars as pl
@@ -33,6 +34,7 @@ _SPLIT_BYTES = "16m"
 ENGINES = ("auto", "native", "python")
 
 
+@short_tracebacks
 @dataclass
 class Scan(RowSource):
     """A selection of a table's columns and rows; reading begins with one of the ``to_`` methods.

@@ -7,7 +7,6 @@ one line that says what to do, so the methods that Spark calls are marked with :
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -15,14 +14,12 @@ from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 from delta_sharing_spark.errors import ConfigError, DeltaSharingError
+from delta_sharing_spark.tracebacks import keeps_frames
 
-_log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _T = TypeVar("_T")
 
-#: Set to anything in the environment of the workers, it keeps the frames.
-TRACEBACK = "DELTA_SHARING_TRACEBACK"
 #: Spark's own switch (4.0 and later), which it reads where it formats an exception.
 _SPARKS_SWITCH = "SPARK_HIDE_TRACEBACK"
 
@@ -54,11 +51,11 @@ def _guarded(items: Iterator[_T]) -> Generator[_T, None, None]:
 
 @contextmanager
 def without_frames() -> Iterator[None]:
-    """Let a ``DeltaSharingError`` pass without its frames and causes, which DEBUG logging or ``TRACEBACK`` keeps."""
+    """Let a ``DeltaSharingError`` pass without its frames and causes, unless they are asked for."""
     try:
         yield
     except DeltaSharingError as error:
-        if _log.isEnabledFor(logging.DEBUG) or os.environ.get(TRACEBACK):
+        if keeps_frames():
             raise
         if _in_spark_worker():
             # A worker that raised sends the error and exits, so this hides no other query's traceback.

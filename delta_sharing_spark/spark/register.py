@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
+from delta_sharing_spark.tracebacks import short_traceback
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ _registered: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 _provided: ProcessCache[str, bool] = ProcessCache(_SESSIONS)
 
 
+@short_traceback
 def register(spark: SparkSession, name: str | None = None) -> None:
     """Register the data source with a session.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
@@ -64,6 +67,30 @@ def test_a_mistake_prints_our_message_and_no_frame(spark: Any, address: str, mis
     lines = _message(spark, lambda: action(spark.read.format("deltaSharing"), address))
     assert len(lines) <= 2, lines
     assert ours in lines[0]
+
+
+CLIENT_MISTAKES: dict[str, Callable[[SharingClient, Any], object]] = {
+    "a table": lambda client, spark: client.table("share.errors.tripz").to_spark(spark),
+    "a condition": lambda client, spark: client.table("share.errors.trips").scan(where="x = 1").to_spark(spark),
+    "a table of a query": lambda client, spark: client.sql(spark, "SELECT * FROM share.errors.tripz").collect(),
+    "a column of a query": lambda client, spark: client.sql(spark, "SELECT town FROM share.errors.trips").collect(),
+    "a query": lambda client, spark: client.sql(spark, "SELEC id FROM share.errors.trips").collect(),
+    "a view": lambda client, spark: client.register(spark, ["share.errors.tripz"]),
+}
+
+
+@pytest.mark.parametrize("mistake", CLIENT_MISTAKES)
+def test_a_mistake_by_the_client_prints_no_frame_of_ours_nor_of_sparks(
+    spark: Any, profile: str, address: str, mistake: str
+) -> None:
+    with pytest.raises((DeltaSharingError, PySparkException)) as caught:
+        CLIENT_MISTAKES[mistake](SharingClient(profile), spark)
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    ours = [frame for frame in frames if "delta_sharing_spark" in Path(frame.filename).parts]
+    if "collect" not in [frame.name for frame in frames]:  # on Connect a query's columns are looked up when it runs
+        assert ours == frames[-1:]
+    assert len(ours) <= 1
+    assert caught.value.__suppress_context__
 
 
 def test_a_failure_of_a_task_prints_our_message_and_no_frame(spark: Any, gone: str) -> None:

@@ -58,6 +58,8 @@ def test_listings_tell_as_well(running: tuple[SharingServer, SharingClient]) -> 
     _, client = running
     with pytest.raises(NotFoundError, match="the profile has no share 'dmo'; did you mean 'demo'"):
         client.list_schemas("dmo")
+    with pytest.raises(NotFoundError, match="the profile has no share 'dmo'; did you mean 'demo'"):
+        client.list_all_tables("dmo")
     with pytest.raises(NotFoundError, match="demo has no schema 'cty'; did you mean 'city'"):
         client.list_tables("demo.cty")
 

@@ -11,6 +11,8 @@ from delta_sharing_spark.redaction import redact
 
 #: Letters of a proxy's answer in an error.
 _LONGEST_ANSWER = 100
+#: OpenSSL's reasons where the other side answered with something else, such as HTTP.
+_NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
 
 
 def beneath(error: BaseException | None) -> Iterator[BaseException]:
@@ -28,14 +30,20 @@ def is_certificate(error: BaseException) -> bool:
     return any(isinstance(e, ssl.SSLCertVerificationError | ssl.CertificateError) for e in beneath(error))
 
 
-def tls_reason(error: BaseException) -> str:
-    """TLS's reason for a failure, such as ``certificate verify failed: self-signed certificate``."""
+def tls_failure(error: BaseException, host: str | None) -> str:
+    """What failed, why, and what to do, such as ``TLS with example.com failed (certificate verify failed: ...); ...``."""
+    advice = "set the option caBundle if your network uses its own certificates"
+    reason = redact(str(error))
     for inner in beneath(error):
         if isinstance(inner, ssl.SSLCertVerificationError):
-            return f"certificate verify failed: {inner.verify_message}"
+            reason = f"certificate verify failed: {inner.verify_message}"
+            break
         if isinstance(inner, ssl.SSLError) and inner.reason:
-            return inner.reason.replace("_", " ").lower()
-    return redact(str(error))
+            reason = inner.reason.replace("_", " ").lower()
+            if inner.reason in _NOT_TLS:
+                advice = "no TLS is spoken on that port; check the scheme and the port of the address"
+            break
+    return f"TLS with {host} failed ({reason}); {advice}"
 
 
 def proxy_reason(error: BaseException) -> str | None:

@@ -31,7 +31,7 @@ from delta_sharing_spark.network.hosts import (
     redirect_target,
     split_url,
 )
-from delta_sharing_spark.network.reasons import tls_reason
+from delta_sharing_spark.network.reasons import tls_failure
 from delta_sharing_spark.network.retry import RetryableError, retry, retry_after
 from delta_sharing_spark.network.sessions import rest_session
 from delta_sharing_spark.network.settings import NetworkSettings
@@ -209,10 +209,7 @@ def _exchange(
             f"network; check the endpoint in the profile"
         ) from None
     except requests.exceptions.SSLError as error:
-        raise NetworkError(
-            f"{what}: TLS with {host} failed ({tls_reason(error)}); "
-            f"set the option caBundle if your network uses its own certificates"
-        ) from None
+        raise NetworkError(f"{what}: {tls_failure(error, host)}") from None
     except _UNSENDABLE as error:
         # Not the error's text: http.client quotes the header it refuses.
         raise ConfigError(

@@ -23,7 +23,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.connections import AddressRefusedError, Canceller, Deadline, refusing_local_addresses
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_target, split_url
-from delta_sharing_spark.network.reasons import connection_reason, is_certificate, tls_reason
+from delta_sharing_spark.network.reasons import connection_reason, is_certificate, tls_failure
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry, retry_after
 from delta_sharing_spark.network.settings import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
@@ -198,8 +198,7 @@ class HttpSource:
         """The error of a failure that no retry will mend; None for a failure of the network."""
         if is_certificate(error):
             return NetworkError(
-                f"file {self.name}: TLS with {host} failed ({tls_reason(error)}); "
-                f"set the option caBundle if your network uses its own certificates",
+                f"file {self.name}: {tls_failure(error, host)}",
                 file=self.name,
             )
         if isinstance(error, _NOT_A_URL):

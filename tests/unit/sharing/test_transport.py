@@ -471,6 +471,13 @@ def test_tls_is_verified_on_loopback_too(secure: ScriptedServer, rest_of: Rest, 
     assert "s3cret" not in str(caught.value)
 
 
+def test_tls_with_a_server_that_speaks_http_is_told(server: ScriptedServer, rest_of: Rest, clock: Clock) -> None:
+    client = rest_of(server, endpoint=server.endpoint.replace("http:", "https:"))
+    with pytest.raises(NetworkError, match=r"TLS with 127.0.0.1 failed \(.+\); no TLS is spoken on that port; check"):
+        client.table_version(NAME)
+    assert clock.slept == []
+
+
 @pytest.mark.parametrize("origin", ["option", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
 def test_certificates_from_the_option_or_the_environment(
     secure: ScriptedServer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -100,3 +101,28 @@ def test_the_spark_of_the_page_runs(
 
 def test_pages_show_spark() -> None:
     assert len(_pages()) >= 8
+
+
+def test_the_notebooks_spark_prints_what_is_kept(
+    spark: Any, spark_mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if spark_mode == "connect":
+        pytest.skip("the notebook's session is a classic one")
+    (notebook,) = (Path(__file__).parents[2] / "examples").glob("*.ipynb")
+    cells = [
+        cell for cell in json.loads(notebook.read_text("utf-8"))["cells"] if "spark" in cell["metadata"].get("tags", ())
+    ]
+    assert cells
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    with SharingServer() as server:
+        share_sample(server, tmp_path, trips=100_000)
+        namespace: dict[str, object] = {"client": SharingClient(server.write_profile(tmp_path / "demo.share"))}
+        namespace["spark"] = spark
+        for cell in cells:
+            exec(
+                compile(_InPlace(tmp_path).visit(ast.parse("".join(cell["source"]))), notebook.name, "exec"), namespace
+            )
+    spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    kept = [line for cell in cells for output in cell["outputs"] for line in output["text"]]
+    assert capsys.readouterr().out == "".join(kept).replace("local[1]", spark.sparkContext.master)

@@ -19,6 +19,8 @@ _T = TypeVar("_T")
 
 #: Set to anything in the environment, it keeps the frames.
 TRACEBACK = "DELTA_SHARING_TRACEBACK"
+#: Methods with underscores that users call, by ``pa.table(scan)`` and the like.
+_MARKED = frozenset({"__init__", "__arrow_c_schema__", "__arrow_c_stream__"})
 
 
 def keeps_frames() -> bool:
@@ -43,9 +45,9 @@ def short_traceback(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def short_tracebacks(kind: type[_T]) -> type[_T]:
-    """Mark the constructor and all public methods and properties that a class defines."""
+    """Mark all public methods and properties that a class defines, its constructor and Arrow's interface."""
     for name, member in list(vars(kind).items()):
-        if name.startswith("_") and name != "__init__":
+        if name.startswith("_") and name not in _MARKED:
             continue
         if inspect.isfunction(member):
             setattr(kind, name, short_traceback(member))

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import delta_sharing_spark
@@ -48,6 +49,7 @@ def test_a_mistake_shows_one_frame_of_this_package(
         "a property": lambda: client.table("demo.city.tripz").metadata,
         "an option": lambda: trips.scan(nonsense=1),
         "a condition": lambda: trips.scan(where="fare >").to_arrow(),
+        "Arrow's interface": lambda: pa.table(trips.scan(where="fare >")),
         "a class method": lambda: SharingClient.over("x", engine="nonsense"),
         "a listing": lambda: client.list_tables("demo.nothing"),
     }

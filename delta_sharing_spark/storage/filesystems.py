@@ -76,7 +76,7 @@ class Storage:
         what: str = "",
         version: FileVersion | None = None,
         cancellation: Cancellation | None = None,
-    ) -> bytes | bytearray:
+    ) -> bytes | memoryview:
         """A whole object, or its bytes ``[start, end)``; one request, unless it breaks.
 
         Args:
@@ -107,14 +107,14 @@ class Storage:
                 _module(location).get(self._fs, location, transfer), self._fs.loop, self.settings.request_seconds
             )
             if requested is not None and not transfer.is_complete:
-                raise RetryableError(f"the body ended after {len(transfer.data)} of {requested.length} bytes")
+                raise RetryableError(f"the body ended after {transfer.arrived} of {requested.length} bytes")
 
         retried(
             action,
             self.settings,
             what=what,
             host=self.host,
-            reached=lambda: len(transfer.data),
+            reached=lambda: transfer.arrived,
             wait=cancellation.wait,
         )
         return transfer.data

@@ -79,7 +79,7 @@ def read_leased(
     name: str,
     version: FileVersion | None = None,
     cancellation: Cancellation | None = None,
-) -> bytes | bytearray:
+) -> bytes | memoryview:
     """Bytes ``[start, end)`` of a file, or all of it, renewing the credential on a refusal.
 
     Raises:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
+
 from delta_sharing_spark.errors import CorruptFileError, FileError
 from delta_sharing_spark.network.bodies import declared_length
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
@@ -99,23 +101,31 @@ class Transfer:
         version: What the answers are compared with.
 
     Attributes:
-        data: The bytes that have arrived.
+        arrived: How many bytes have arrived.
     """
 
     def __init__(self, requested: Range | None, version: FileVersion) -> None:
-        self.data = bytearray()
+        self.arrived = 0
         self._requested, self._version = requested, version
         self._skip = 0
+        #: All of a range has its room at once: what grows is held up to an eighth larger, and twice while it moves.
+        self._range = np.empty(0 if requested is None else requested.length, dtype=np.uint8).data
+        self._whole = bytearray()
+
+    @property
+    def data(self) -> bytes | memoryview:
+        """The bytes that have arrived; of a range without a copy."""
+        return bytes(self._whole) if self._requested is None else self._range[: self.arrived]
 
     @property
     def missing(self) -> Range | None:
         """The range that the next request asks for; None for the whole object."""
-        return None if self._requested is None else Range(self._requested.start + len(self.data), self._requested.end)
+        return None if self._requested is None else Range(self._requested.start + self.arrived, self._requested.end)
 
     @property
     def is_complete(self) -> bool:
         """Whether nothing is missing; of a whole object, only the end of its body tells."""
-        return self._requested is not None and len(self.data) >= self._requested.length
+        return self._requested is not None and self.arrived >= self._requested.length
 
     @property
     def headers(self) -> dict[str, str]:
@@ -142,19 +152,25 @@ class Transfer:
     def _begin(self, status: int, headers: Mapping[str, str]) -> None:
         missing = self.missing
         if missing is None:
-            self.data.clear()
+            self._whole.clear()
+            self.arrived = 0
         else:
             self._skip = self._version.accept(missing, status, headers)
 
     def _add(self, chunk: bytes | memoryview) -> None:
+        if self._requested is None:
+            self._whole += chunk
+            self.arrived = len(self._whole)
+            if self.arrived > _LARGEST_OBJECT:
+                raise FileError(
+                    f"file {self._version.name} has more than {_LARGEST_OBJECT >> 20} MiB; ask the provider to check it"
+                )
+            return
         skipped = min(self._skip, len(chunk))
         self._skip -= skipped
-        end = len(chunk) if self._requested is None else skipped + self._requested.length - len(self.data)
-        self.data += chunk[skipped:end]
-        if self._requested is None and len(self.data) > _LARGEST_OBJECT:
-            raise FileError(
-                f"file {self._version.name} has more than {_LARGEST_OBJECT >> 20} MiB; ask the provider to check it"
-            )
+        wanted = memoryview(chunk)[skipped : skipped + self._requested.length - self.arrived]
+        self._range[self.arrived : self.arrived + len(wanted)] = wanted
+        self.arrived += len(wanted)
 
 
 class Cancellation(Canceller):

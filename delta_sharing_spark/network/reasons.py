@@ -25,6 +25,16 @@ def beneath(error: BaseException | None) -> Iterator[BaseException]:
         error = inner[0] if inner else error.__cause__ or error.__context__
 
 
+def forget_frames(error: BaseException) -> None:
+    """Take the tracebacks from an exception and those it wraps, once it is told in our own words.
+
+    Frames of a library that name their own error form a circle with it, and hold the frames of all callers: the bytes
+    of a read would stay in memory until Python's collector comes, which is seldom where a few large objects are made.
+    """
+    for inner in beneath(error):
+        inner.__traceback__ = None
+
+
 def is_certificate(error: BaseException) -> bool:
     """Whether a certificate was refused; other TLS failures may be a connection that broke off."""
     return any(isinstance(e, ssl.SSLCertVerificationError | ssl.CertificateError) for e in beneath(error))

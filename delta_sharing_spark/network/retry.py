@@ -91,7 +91,12 @@ def retry(
         ),
         reraise=True,
     )
-    return retrying(call)
+    try:
+        return retrying(call)
+    finally:
+        # tenacity's objects refer to each other in a circle: the bytes that ``reached`` counts would stay in memory
+        # until Python's collector comes, which is seldom where a few large objects are made.
+        tries.forget()
 
 
 class _Tries:
@@ -103,6 +108,10 @@ class _Tries:
         self._progress = self._failures = self._wrong_ranges = self._same = self._seen = 0
         self._words: tuple[object, object] | None = None
         self._pause = 0.0
+
+    def forget(self) -> None:
+        """Let go of the caller's function."""
+        self._reached = lambda: 0
 
     def wait(self, state: tenacity.RetryCallState) -> float:
         """Seconds before the next try."""

@@ -23,7 +23,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.connections import AddressRefusedError, Canceller, Deadline, refusing_local_addresses
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_target, split_url
-from delta_sharing_spark.network.reasons import connection_reason, is_certificate, tls_failure
+from delta_sharing_spark.network.reasons import connection_reason, forget_frames, is_certificate, tls_failure
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry, retry_after
 from delta_sharing_spark.network.settings import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
@@ -185,17 +185,17 @@ class HttpSource:
             except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, UnicodeError) as error:
                 self._canceller.check()
                 if not deadline.is_over:
-                    final = self._final(error, host)
-                    if final is not None:
-                        raise final from None
-                    raise RetryableError(
-                        connection_reason(error, url) or f"{type(error).__name__} from {host}"
-                    ) from None
+                    told = self._told(error, url, host)
+                    forget_frames(error)
+                    try:
+                        raise told from None
+                    finally:
+                        del told
         if deadline.is_over:
             raise RetryableError(f"{host} had not sent all of it after {self._policy.request_seconds:.0f} s")
 
-    def _final(self, error: Exception, host: str | None) -> DeltaSharingError | None:
-        """The error of a failure that no retry will mend; None for a failure of the network."""
+    def _told(self, error: Exception, url: str, host: str | None) -> DeltaSharingError | RetryableError:
+        """The failure in our words: of the network, or one that no retry will mend."""
         if is_certificate(error):
             return NetworkError(
                 f"file {self.name}: {tls_failure(error, host)}",
@@ -208,7 +208,7 @@ class HttpSource:
             return ConfigError(
                 f"file {self.name}: no request could be sent to {host} ({error}); check the option caBundle"
             )
-        return None
+        return RetryableError(connection_reason(error, url) or f"{type(error).__name__} from {host}")
 
     def _bad_url(self, why: str) -> FileError:
         return FileError(

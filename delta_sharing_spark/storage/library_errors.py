@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileError, NetworkError
 from delta_sharing_spark.network.connections import ReadCancelled
+from delta_sharing_spark.network.reasons import forget_frames
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry, retry_after
 from delta_sharing_spark.network.settings import NetworkSettings
 
@@ -81,12 +82,19 @@ def retried(
             raise
         # Three storage libraries raise from six families of exceptions; all are told apart in one place.
         except Exception as error:
-            raise _classified(error, what) from None
+            failure = _classified(error, what)
+            forget_frames(error)
+        try:
+            raise failure  # not in the handler, where the library's error would be its context
+        finally:
+            del failure
 
     try:
         return retry(attempt, settings, reached=reached, sleep=wait, what=what)
     except RetryableError as failure:
         raise _given_up(failure, what, host) from None
+    except (FileNotFoundError, PermissionError) as refusal:
+        raise refusal.with_traceback(None) from None  # tenacity's frames refer to it: a circle
 
 
 def _given_up(failure: RetryableError, what: str, host: str) -> DeltaSharingError:

@@ -205,6 +205,8 @@ class Cancellation(Canceller):
         finally:
             with self._lock:
                 self._under_way.discard(future)
+            # Its error's frames refer to this one: a circle, which would keep the bytes of the read in memory.
+            del future
 
     def break_off(self) -> None:
         super().break_off()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import logging
 import random
 import socket
 import ssl
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -35,7 +37,7 @@ from delta_sharing_spark.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from delta_sharing_spark.network.retry import RetryableError, backoff
+from delta_sharing_spark.network.retry import RetryableError, backoff, retry
 from delta_sharing_spark.network.sessions import data_session, rest_session
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing.profile import Profile
@@ -445,6 +447,22 @@ class _Fixed:
         return "https://data.invalid/f?sig=x"
 
     def refused(self, url: str, reason: str) -> None: ...
+
+
+def test_what_a_retried_call_holds_is_let_go_of_when_it_ends(settings: NetworkSettings) -> None:
+    class Body:
+        def arrived(self) -> int:
+            return 0
+
+    body = Body()
+    held = weakref.ref(body)
+    gc.disable()  # not when the collector comes
+    try:
+        retry(lambda: None, settings, reached=body.arrived)
+        del body
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 # Certificates

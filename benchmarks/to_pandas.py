@@ -89,7 +89,7 @@ def load(client: Client, profile: Path, name: str) -> dict[str, Any]:
 
 
 def measure(
-    arguments: argparse.Namespace, directory: Path, without: Sequence[str], is_near: bool
+    arguments: argparse.Namespace, clients: Mapping[str, Client], directory: Path, without: Sequence[str], is_near: bool
 ) -> dict[str, list[dict[str, Any]]]:
     """Every run of each client over a table without some columns, the first of each left out; near, or over a network."""
     write_table(directory / "big", arguments.rows, arguments.files, 1_000_000, without)
@@ -99,7 +99,6 @@ def measure(
             server.shape(LATENCY, BANDWIDTH)
         profile = directory / "bench.share"
         profile.write_text(server.profile)
-        clients = clients_of(arguments)
         runs: dict[str, list[dict[str, Any]]] = {name: [] for name in clients}
         for run in range(arguments.runs + 1):
             for name, client in clients.items():
@@ -142,6 +141,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     print(f"{arguments.rows:,} rows in {arguments.files} files, medians of {arguments.runs}")
+    clients = clients_of(arguments)
     network = f"{LATENCY * 1000:.0f} ms and {BANDWIDTH / 1e6:.0f} MB/s a connection"
     for title, without, is_near in (
         ("9 columns", (), True),
@@ -150,7 +150,7 @@ def main() -> None:
         (f"8 columns, no decimals, over {network}", ("price",), False),
     ):
         with tempfile.TemporaryDirectory(prefix="delta-sharing-bench-") as directory:
-            report(title, measure(arguments, Path(directory), without, is_near))
+            report(title, measure(arguments, clients, Path(directory), without, is_near))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from delta_sharing_spark.access.settings import transport_of
 from delta_sharing_spark.display import Listing
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from delta_sharing_spark.spark.views import RegisteredView
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 @short_tracebacks
@@ -111,10 +112,7 @@ class SharingClient:
     def list_schemas(self, share: Share | str) -> Sequence[Schema]:
         """All schemas of a share."""
         name = share if isinstance(share, str) else share.name
-        try:
-            return Listing(self.rest.list_schemas(name))
-        except NotFoundError as error:
-            raise self._with_near_names(error, name) from None
+        return self._listed(lambda: self.rest.list_schemas(name), name)
 
     def list_tables(self, schema: Schema | str) -> Sequence[Table]:
         """All tables of a schema; a string is ``share.schema``."""
@@ -122,10 +120,7 @@ class SharingClient:
             share, name = parse_schema_name(schema)
         else:
             share, name = schema.share, schema.name
-        try:
-            return Listing(self.rest.list_tables(share, name))
-        except NotFoundError as error:
-            raise self._with_near_names(error, share, name) from None
+        return self._listed(lambda: self.rest.list_tables(share, name), share, name)
 
     def list_all_tables(self, share: Share | str | None = None) -> Sequence[Table]:
         """All tables of a share, or of all shares.
@@ -135,10 +130,7 @@ class SharingClient:
         """
         if share is not None:
             name = share if isinstance(share, str) else share.name
-            try:
-                return Listing(self.rest.list_all_tables(name))
-            except NotFoundError as error:
-                raise self._with_near_names(error, name) from None
+            return self._listed(lambda: self.rest.list_all_tables(name), name)
         return Listing(table for each in self.rest.list_shares() for table in self._tables_if_listable(each.name))
 
     def _tables_if_listable(self, share: str) -> list[Table]:
@@ -150,8 +142,12 @@ class SharingClient:
             _log.warning("share %r is left out of the list of all tables: %s", share, refusal)
             return []
 
-    def _with_near_names(self, error: NotFoundError, *names: str) -> NotFoundError:
-        return with_near_names(error, self.rest, *names) if isinstance(self.rest, SharingRest) else error
+    def _listed(self, ask: Callable[[], Iterable[_T]], *names: str) -> Listing[_T]:
+        """What the server lists; where it has not what is named, the error tells the near names."""
+        try:
+            return Listing(ask())
+        except NotFoundError as error:
+            raise (with_near_names(error, self.rest, *names) if isinstance(self.rest, SharingRest) else error) from None
 
     def table(self, name: str | Table) -> SharedTable:
         """A table by its three-part name, or as a listing holds it. No request is made yet.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -250,7 +250,38 @@ class _Numbers(_ArrayColumn):
         return pandas.Series(pandas.array(self._whole().view(np.int64), self._dtype, copy=False), copy=False)
 
 
-class _Texts(_ArrayColumn):
+class _PythonObjects(_ArrayColumn):
+    """Values as Python objects."""
+
+    def __init__(self, field: pa.Field, options: Mapping[str, Any], count: int) -> None:
+        super().__init__(object, count)
+        self._field, self._options = field, options
+
+    def series(self) -> pd.Series | npt.NDArray[Any]:
+        import pandas
+
+        return pandas.Series(self._whole(), dtype=object, copy=False)
+
+    def _converted(self, values: pa.Array) -> npt.NDArray[np.object_]:
+        """The objects that pyarrow makes for pandas."""
+        import pyarrow as pa
+
+        table = pa.Table.from_arrays([values], schema=pa.schema([self._field]))
+        objects: npt.NDArray[np.object_] = table.to_pandas(**self._options).iloc[:, 0].to_numpy()
+        return objects
+
+    def _append_chosen(self, distinct: Sequence[Any] | npt.NDArray[np.object_], chosen: Iterable[pa.Array]) -> None:
+        """Append those of ``distinct`` that indices choose; a null chooses None."""
+        import numpy as np
+
+        objects = np.empty(len(distinct) + 1, dtype=object)
+        objects[:-1] = distinct
+        objects[-1] = None
+        for indices in chosen:
+            self._append(objects[indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)])
+
+
+class _Texts(_PythonObjects):
     """Strings as Python objects, as pandas had them before its version 3.
 
     Strings of many batches are converted at once, so that more of them are equal and share one object; Arrow finds them,
@@ -260,8 +291,7 @@ class _Texts(_ArrayColumn):
     cost = 1
 
     def __init__(self, field: pa.Field, options: Mapping[str, Any], count: int) -> None:
-        super().__init__(object, count)
-        self._field, self._options = field, options
+        super().__init__(field, options, count)
         self._waiting: list[pa.Array] = []
         self._rows = self._bytes = 0
         #: Whether strings were so far equal to others more often than not.
@@ -275,13 +305,11 @@ class _Texts(_ArrayColumn):
             self._convert()
 
     def series(self) -> pd.Series | npt.NDArray[Any]:
-        import pandas
-
         self._convert()
-        return pandas.Series(self._whole(), dtype=object, copy=False)
+        return super().series()
 
     def _convert(self) -> None:
-        import numpy as np
+        """Append the strings that wait."""
         import pyarrow as pa
 
         texts = pa.chunked_array(self._waiting, self._field.type)
@@ -292,17 +320,13 @@ class _Texts(_ArrayColumn):
             distinct = encoded.chunk(0).dictionary
             self._repeat = len(distinct) * 2 <= len(texts)
             if self._repeat:
-                objects = np.empty(len(distinct) + 1, object)
-                objects[:-1] = _objects(distinct, self._field, self._options)
-                objects[-1] = None
-                for chunk in encoded.chunks:
-                    self._append(objects[chunk.indices.fill_null(len(distinct)).to_numpy()])
+                self._append_chosen(self._converted(distinct), (chunk.indices for chunk in encoded.chunks))
                 return
         for chunk in texts.chunks:
-            self._append(_objects(chunk, self._field, self._options))
+            self._append(self._converted(chunk))
 
 
-class _Objects(_ArrayColumn):
+class _Objects(_PythonObjects):
     """The values of one column as Python objects.
 
     Objects (decimals, dates, lists) cost more than all the rest, on one core: they are made while what follows is still
@@ -312,9 +336,8 @@ class _Objects(_ArrayColumn):
     def __init__(self, field: pa.Field, options: Mapping[str, Any], count: int) -> None:
         import pyarrow.types as pt
 
-        super().__init__(object, count)
+        super().__init__(field, options, count)
         self.cost = 1 if pt.is_date32(field.type) else 2
-        self._field, self._options = field, options
         #: One object for equal values; None where a column's first rows show that it seldom repeats them.
         self._known: dict[Any, Any] | None = {} if pt.is_decimal(field.type) or pt.is_date32(field.type) else None
         short = pt.is_decimal128(field.type) and field.type.precision <= MOST_DIGITS and field.type.scale >= 0
@@ -327,30 +350,12 @@ class _Objects(_ArrayColumn):
             and len(values.slice(0, _SAMPLE).unique()) * 2 > min(len(values), _SAMPLE)
         ):
             self._known = None
-        self._append(self._converted(values) if self._known is None else self._looked_up(values, self._known))
-
-    def series(self) -> pd.Series | npt.NDArray[Any]:
-        import pandas
-
-        return pandas.Series(self._whole(), dtype=object, copy=False)
+        if self._known is None:
+            self._append(self._converted(values))
+            return
+        encoded = values.dictionary_encode()
+        distinct = [self._known.setdefault(value, value) for value in encoded.dictionary.to_pylist()]
+        self._append_chosen(distinct, [encoded.indices])
 
     def _converted(self, values: pa.Array) -> npt.NDArray[np.object_]:
-        return _objects(values, self._field, self._options) if self._decimals is None else self._decimals.of(values)
-
-    def _looked_up(self, values: pa.Array, known: dict[Any, Any]) -> npt.NDArray[np.object_]:
-        import numpy as np
-
-        encoded = values.dictionary_encode()
-        objects = np.empty(len(encoded.dictionary) + 1, dtype=object)
-        objects[:-1] = [known.setdefault(value, value) for value in encoded.dictionary.to_pylist()]
-        objects[-1] = None
-        return objects[encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)]
-
-
-def _objects(values: pa.Array, field: pa.Field, options: Mapping[str, Any]) -> npt.NDArray[np.object_]:
-    """Python objects as pyarrow makes them for pandas."""
-    import pyarrow as pa
-
-    table = pa.Table.from_arrays([values], schema=pa.schema([field]))
-    objects: npt.NDArray[np.object_] = table.to_pandas(**options).iloc[:, 0].to_numpy()
-    return objects
+        return super()._converted(values) if self._decimals is None else self._decimals.of(values)

@@ -185,12 +185,10 @@ class HttpSource:
             except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, UnicodeError) as error:
                 self._canceller.check()
                 if not deadline.is_over:
-                    told = self._told(error, url, host)
-                    forget_frames(error)
                     try:
-                        raise told from None
+                        raise self._told(error, url, host) from None
                     finally:
-                        del told
+                        forget_frames(error)
         if deadline.is_over:
             raise RetryableError(f"{host} had not sent all of it after {self._policy.request_seconds:.0f} s")
 

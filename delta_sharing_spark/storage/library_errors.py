@@ -82,19 +82,17 @@ def retried(
             raise
         # Three storage libraries raise from six families of exceptions; all are told apart in one place.
         except Exception as error:
-            failure = _classified(error, what)
-            forget_frames(error)
-        try:
-            raise failure  # not in the handler, where the library's error would be its context
-        finally:
-            del failure
+            try:
+                raise _classified(error, what) from None
+            finally:
+                forget_frames(error)
 
     try:
         return retry(attempt, settings, reached=reached, sleep=wait, what=what)
     except RetryableError as failure:
         raise _given_up(failure, what, host) from None
     except (FileNotFoundError, PermissionError) as refusal:
-        raise refusal.with_traceback(None) from None  # tenacity's frames refer to it: a circle
+        raise refusal.with_traceback(None) from None  # tenacity's frames refer to it, and a read may go on after it
 
 
 def _given_up(failure: RetryableError, what: str, host: str) -> DeltaSharingError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from delta_sharing_spark.access.flight.catalog import FlightCatalog
+    from delta_sharing_spark.native.table_index import ScanListing
     from delta_sharing_spark.spark.views import RegisteredView
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+#: Scans of Spark's that ``last_scans`` tells.
+_SCANS_KEPT = 100
 
 
 @short_tracebacks
@@ -72,6 +76,7 @@ class SharingClient:
             from delta_sharing_spark.access.flight.settings import gateway_address
 
             self.rest = FlightCatalog(GatewayConnection(gateway_address(parsed)))
+        self._scans: deque[ScanListing] = deque(maxlen=_SCANS_KEPT)
         #: Names of shares that the server has had, in lower case.
         self._shares: frozenset[str] = frozenset()
 
@@ -94,6 +99,17 @@ class SharingClient:
 
     def __repr__(self) -> str:
         return f"SharingClient({self.profile.endpoint!r})"
+
+    def last_scans(self) -> Sequence[ScanListing]:
+        """What Spark's latest scans of this client's tables were answered, the newest last: filters, hints, files, bytes.
+
+        These are scans by the native lane on classic sessions, where Spark asks for the files of each query; 100 are kept.
+        """
+        return Listing(self._scans)
+
+    def note_listing(self, scan: ScanListing) -> None:
+        """Keep what a scan was answered, for ``last_scans``."""
+        self._scans.append(scan)
 
     def list_shares(self) -> Sequence[Share]:
         """All shares."""

@@ -157,15 +157,17 @@ class Scan(RowSource):
     def explain(self, spark: SparkSession | None = None, engine: str | None = None) -> str:
         """Explain what was sent, what is read, what is skipped by which rule, and which parts of ``where`` skip nothing.
 
-        With a session, also which lane ``to_spark`` takes in it, and why not the other.
+        With a session, also which lane ``to_spark`` takes in it, why not the other, and what Spark's latest scans of the
+        table were answered.
         """
         planned = self.plan()
         text = explanation(planned, self.resolved())
         if spark is None:
             return text
-        from delta_sharing_spark.spark.lanes import explain_engine
+        from delta_sharing_spark.spark.lanes import explain_engine, explain_scans
 
-        return f"{text}\nengine     {explain_engine(self, spark, planned, engine)}"
+        scans = explain_scans(self.table.client, [str(self.table)])
+        return "\n".join((text, f"engine     {explain_engine(self, spark, planned, engine)}", *scans))
 
     def to_spark(self, spark: SparkSession, engine: str | None = None) -> DataFrame:
         """A Spark DataFrame; it is Spark that reads.

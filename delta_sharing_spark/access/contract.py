@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from delta_sharing_spark.errors import AccessModeError
+from delta_sharing_spark.errors import AccessModeError, VersionError
 from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask
 from delta_sharing_spark.scan.splits import pack
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from delta_sharing_spark.access.pruning import FilePruner
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.access.table_schema import TableShape
+
+
+class NotPinnedError(VersionError):
+    """The server does not list the files of a version that was not asked for by the user (``ResolvedScan.is_pinned``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,7 @@ class OpenTable(ABC):
 
         Raises:
             TableChangedError: The table is no longer the one that was resolved.
+            NotPinnedError: The scan is pinned, and the server lists its newest version alone.
         """
 
     @abstractmethod

@@ -84,6 +84,8 @@ def plan(
     opener = opener or TableOpener(scan)
     table, pruner, listing = opener.run(lambda table: _listed(table, FilePruner(scan, listed), scan))
     files, limit = listing.files, scan.options.limit
+    if scan.rows_needed is not None:
+        files = FileList(_needed_for(scan.rows_needed, files))
     chosen = files if limit is None else FileList(sorted(files, key=order))
     splits = splits_of(chosen, listing.access, scan, spec)
     report = PlanReport(

@@ -45,6 +45,8 @@ class ResolvedScan(NegotiatedTable):
         output: The columns that the load has.
         predicate: The parsed ``where``.
         pushed: Filters of the one query that the load serves (``pushdown=query``); prunes, filters no row.
+        is_pinned: Whether the server is asked for ``version``, that all listings of the load be of one version.
+        rows_needed: So many of its rows are enough, whichever they are: listing may end with the files that hold them.
     """
 
     shape: TableShape = field(repr=False)
@@ -53,6 +55,8 @@ class ResolvedScan(NegotiatedTable):
     output: Struct
     predicate: Expression | None = None
     pushed: Expression | None = None
+    is_pinned: bool = False
+    rows_needed: int | None = None
 
     @property
     def prune(self) -> Expression | None:

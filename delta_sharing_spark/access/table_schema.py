@@ -22,12 +22,14 @@ class TableShape:
         schema: Its columns, with physical names only where columns are mapped.
         partition_columns: Logical names.
         mapping: Column mapping mode.
+        may_have_vectors: Whether its protocol allows its files to have deletion vectors.
     """
 
     id: str
     schema: Struct
     partition_columns: tuple[str, ...]
     mapping: str
+    may_have_vectors: bool = False
 
 
 def shape_of(protocol: Protocol, metadata: Metadata, table: str) -> TableShape:
@@ -43,7 +45,8 @@ def shape_of(protocol: Protocol, metadata: Metadata, table: str) -> TableShape:
     mapping = mapping_mode(metadata.configuration, protocol.min_reader_version, protocol.reader_features, table=table)
     if mapping == "none":
         schema = without_mapping(schema)
-    return TableShape(metadata.id, schema, metadata.partition_columns, mapping)
+    vectors = "deletionVectors" in protocol.reader_features
+    return TableShape(metadata.id, schema, metadata.partition_columns, mapping, vectors)
 
 
 def check_same(loaded: TableShape, now: TableShape, table: str) -> None:

@@ -93,11 +93,16 @@ class NotedAccess(FileAccess):
 
 @dataclass(frozen=True, slots=True)
 class FileShape:
-    """How all files of a plan are read, and the names of Spark's columns."""
+    """How all files of a plan are read, and the names of Spark's columns.
+
+    ``leaves_deleted_rows`` is whether Spark filters by the column of deleted rows; where it does not, a file with deleted
+    rows is rewritten without them.
+    """
 
     spec: ReadSpec
     deletion_column: str
     hidden: frozenset[str]
+    leaves_deleted_rows: bool = True
 
 
 def show_file(
@@ -120,6 +125,8 @@ def show_file(
     footer = read_footer(source, spec.table, WHOLE_FILE, tail_bytes)
     kept = read_row_selection(task, footer.metadata.num_rows, access.open_vector)
     try:
+        if kept is not None and not shape.leaves_deleted_rows:
+            raise NotNativeError("it has deleted rows, and the table's protocol does not allow any")
         layout = lay_out(
             source.footer,
             source.size,

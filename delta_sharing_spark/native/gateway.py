@@ -12,6 +12,7 @@ import select
 import socket
 import threading
 import time
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,6 +24,8 @@ from delta_sharing_spark.native.doubts import Doubt, Reaction
 from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.plan_reader import Pieces, PlanReader
+from delta_sharing_spark.native.table_index import TableIndex
+from delta_sharing_spark.native.visits import Queries
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT
 from delta_sharing_spark.redaction import shown
@@ -54,14 +57,22 @@ class Gateway:
     Args:
         host: The address to bind; loopback, unless executors on other machines have to reach it.
         admits: Whether a connection is served; by default those of this user's processes are.
+        queries: Gives the queries that Spark runs, where Spark tells what their scans read.
     """
 
-    def __init__(self, host: str = "127.0.0.1", admits: Callable[[socket.socket], bool] = is_own_process) -> None:
-        self.host = host
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        admits: Callable[[socket.socket], bool] = is_own_process,
+        queries: Callable[[], Queries | None] = lambda: None,
+    ) -> None:
+        self.host, self.queries = host, queries
         self._admits = admits
         self._budget = Budget()
         self._lock = threading.Lock()
         self._plans: OrderedDict[str, tuple[PlanReader, HasEnded]] = OrderedDict()
+        #: Loads whose listings are made when they are asked for, as long as Spark has them.
+        self._indexes: dict[str, tuple[weakref.ref[TableIndex], HasEnded]] = {}
         self._connections: set[socket.socket] = set()
         self._errors: deque[str] = deque(maxlen=_ERRORS_KEPT)
         #: Threads that serve connections, and those of them that wait for one.
@@ -89,12 +100,48 @@ class Gateway:
                 gone.append(oldest)
         for oldest in gone:
             oldest.close()
-        return self.address_of(plan)
+        return self.address_of(plan.token)
 
-    def address_of(self, plan: NativePlan) -> str:
-        """A plan's address for Spark."""
+    def open(self, index: TableIndex, has_ended: HasEnded) -> TableIndex:
+        """Serve the listings of a load until its session has ended; returns the one that is served if an equal one is."""
+        with self._lock:
+            if self.is_closed:
+                raise RuntimeError("the gateway is closed")
+            for reference, _ in self._indexes.values():
+                known = reference()
+                if known is not None and known.identity == index.identity:
+                    return known
+            self._indexes[index.token] = weakref.ref(index), has_ended
+        return index
+
+    def plan(self, token: str) -> NativePlan | None:
+        """See ``ListingKeeper.plan``."""
+        with self._lock:
+            entry = self._plans.get(token)
+            if entry is not None:
+                self._plans.move_to_end(token)
+        return None if entry is None else entry[0].plan
+
+    def keep(self, index: TableIndex, plan: NativePlan) -> None:
+        """See ``ListingKeeper.keep``."""
+        with self._lock:
+            known = self._indexes.get(index.token)
+        if known is not None:
+            plan.queries = self.queries()
+            self.add(plan, known[1])
+
+    def remember(self, error: DeltaSharingError) -> str:
+        """Keep an error that ends a query, to be told from what Spark makes of it; returns its text."""
+        text = f"{type(error).__name__}: {error}"
+        with self._lock:
+            if text not in self._errors:
+                self._errors.append(text)
+        return text
+
+    def address_of(self, token: str) -> str:
+        """The address of a plan or a load for Spark."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"webhdfs://{host}:{self.port}/{plan.token}"
+        return f"webhdfs://{host}:{self.port}/{token}"
 
     def serves(self, plan: NativePlan) -> bool:
         """Whether a plan is still served."""
@@ -118,12 +165,13 @@ class Gateway:
             for error in reversed(self._errors):
                 if error in text:
                     return error
-            failed = re.search(rf"FAILED_READ_FILE.* webhdfs://\S+:{self.port}/(\w+)/(\S+\.parquet)", text)
+            failed = re.search(rf"FAILED_READ_FILE.* webhdfs://\S+:{self.port}/([\w-]+)/(\S+\.parquet)", text)
             entry = self._plans.get(failed[1]) if failed else None
         number = entry[0].plan.number_of(failed[2]) if entry and failed else None
         if entry is None or number is None:
             return None
         plan, why = entry[0].plan, " ".join(messages[-1].split())
+        plan.has_failed = True  # the bytes that are held may be what is damaged
         return shown(
             f"FileError: file {plan.files[number].task.id} of {plan.table}: Spark's Parquet reader failed on it "
             f"({why}); load the table with engine='python', which may say more, and ask the provider to check "
@@ -142,6 +190,7 @@ class Gateway:
                 return
             self._closing.set()
             plans, self._plans = self._plans, OrderedDict()
+            self._indexes.clear()
             connections, waiting = list(self._connections), self._waiting
         # No system but Linux wakes a thread that waits for a connection other than by one.
         for _ in range(waiting):
@@ -169,7 +218,12 @@ class Gateway:
         with self._lock:
             ended = [token for token, (_, has_ended) in self._plans.items() if has_ended()]
             gone = [self._plans.pop(token)[0] for token in ended]
-            were_last = bool(gone) and not self._plans
+            left = [token for token, (index, has_ended) in self._indexes.items() if index() is None or has_ended()]
+            for token in left:
+                del self._indexes[token]
+                of_it = [listing for listing in self._plans if listing.startswith(f"{token}-")]
+                gone += [self._plans.pop(listing)[0] for listing in of_it]
+            were_last = bool(gone or left) and not self._plans and not self._indexes
         for reader in gone:
             reader.close()
         return were_last
@@ -237,14 +291,14 @@ class Gateway:
             connection.sendall(webhdfs.failure("the native lane's gateway is read-only"))
             return request.method == "GET"
         token, _, path = request.path.partition("/")
-        with self._lock:
-            entry = self._plans.get(token)
-            if entry is not None:
-                self._plans.move_to_end(token)
-        if entry is None:
+        try:
+            reader = self._reader(token)
+        except DeltaSharingError as error:
+            connection.sendall(self._failure(self.remember(error)))
+            return True
+        if reader is None:
             connection.sendall(self._failure(_LET_GO))
             return True
-        reader = entry[0]
         try:
             if request.operation == "OPEN":
                 return self._send_file(connection, reader, path, request.offset)
@@ -272,6 +326,21 @@ class Gateway:
                 )
             )
         return True
+
+    def _reader(self, token: str) -> PlanReader | None:
+        """The reader of a plan; a listing that was let go is made anew. None where nothing is known of it."""
+        with self._lock:
+            entry = self._plans.get(token)
+            if entry is not None:
+                self._plans.move_to_end(token)
+                return entry[0]
+            reference = self._indexes.get(token.partition("-")[0], (lambda: None, None))[0]
+        index = reference()
+        if index is None or index.again(token) is None:
+            return None
+        with self._lock:
+            entry = self._plans.get(token)
+        return None if entry is None else entry[0]
 
     def _failure(self, error: str) -> bytes:
         with self._lock:

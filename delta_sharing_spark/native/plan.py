@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.plan import ScanPlan, plan
+from delta_sharing_spark.access.plan import ScanPlan, plan, spec_of
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, rewriting_spec, show_file
 from delta_sharing_spark.native.visits import Queries
@@ -30,7 +31,7 @@ MOST_SMALL_FILES, SMALL_FILE = 200, 512 << 10
 #: Bytes fetched for a footer that nothing is known of, in all and for each column; and at most.
 _TAIL, _TAIL_OF_COLUMN, _LONGEST_TAIL = 2 << 10, 320, 1 << 20
 _VOID = Primitive("void")
-_FILE = re.compile(r"part-(\d{6,})\.parquet")
+_FILE = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
 
 
 class StepAsideError(Exception):
@@ -39,26 +40,59 @@ class StepAsideError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A file of the plan: its task, the access that reads it, and its partition's number."""
+    """A file of the plan: its task, the access that reads it, its partition's number, and what tells it from others."""
 
     task: FileTask
     access: FileAccess
     partition: int
+    digest: int
+
+    def name(self, number: int) -> str:
+        """Its name as the file ``number`` of a plan."""
+        return f"part-{number:06}-{self.digest:016x}.parquet"
+
+
+class LoadColumns:
+    """The columns of a load as Spark's reader is shown them, before its files are known; free of Spark.
+
+    Args:
+        load: The resolved load.
+
+    Attributes:
+        columns: The columns read from files, by the table's names.
+        partition_columns: The partition columns.
+        partition_column, deletion_column: Names, which no column of the table has, of the columns for the partition's
+            number and for deleted rows.
+        may_have_vectors: Whether files may have deletion vectors.
+    """
+
+    def __init__(self, load: ResolvedScan) -> None:
+        self.table = str(load.table)
+        self.spec = spec_of(load)
+        self.output = load.output
+        self.predicate = load.predicate
+        full = self.spec.full_schema
+        self.partition_columns = tuple(f for f in full.fields if f.name in self.spec.partition_columns)
+        self.columns = Struct(
+            tuple(f for f in full.fields if f.name not in self.spec.partition_columns and f.type != _VOID)
+        )
+        self.partition_column = _free_name("partition_number", full)
+        self.deletion_column = _free_name("deleted_row", full)
+        self.may_have_vectors = load.shape.may_have_vectors
 
 
 class NativePlan:
-    """The directory of one load's files; free of Spark. Safe to call from several threads.
+    """The directory of the files of one listing; free of Spark. Safe to call from several threads.
 
     Args:
         load: The resolved load.
         planned: Its planned files.
+        shown: Its columns, made anew by default.
+        token: The plan's id in paths; not a secret. A new one by default.
+        scan_token: The last part of the path by which Spark's plans name what is read; ``token`` by default.
 
     Attributes:
-        token: The plan's id in paths; not a secret.
-        columns: The columns read from files, by the table's names.
         partitions: The values of the partition columns, by a partition's number.
-        partition_column, deletion_column: Names, which no column of the table has, of the columns for the partition's
-            number and for deleted rows.
         version: The table's version; None where the server does not tell.
         queries: The queries that read it, where Spark tells what their scans read.
         has_failed: Whether a file of it could not be read.
@@ -67,28 +101,30 @@ class NativePlan:
     queries: Queries | None = None
     has_failed = False
 
-    def __init__(self, load: ResolvedScan, planned: ScanPlan) -> None:
-        spec = planned.spec
-        self.table = spec.table
-        self.version = load.version
-        self.spec = spec
-        self.output = load.output
-        self.predicate = load.predicate
+    def __init__(
+        self,
+        load: ResolvedScan,
+        planned: ScanPlan,
+        shown: LoadColumns | None = None,
+        token: str | None = None,
+        scan_token: str | None = None,
+    ) -> None:
+        self.shown = shown or LoadColumns(load)
+        self.table = self.shown.table
+        self.version = planned.report.version if shown else load.version
         self.report = planned.report
-        self.token = secrets.token_hex(16)
-        self.partition_columns = tuple(f for f in spec.full_schema.fields if f.name in spec.partition_columns)
-        self.columns = Struct(
-            tuple(f for f in spec.full_schema.fields if f.name not in spec.partition_columns and f.type != _VOID)
-        )
-        self.partition_column = _free_name("partition_number", spec.full_schema)
-        self.deletion_column = _free_name("deleted_row", spec.full_schema)
+        self.token = token or secrets.token_hex(16)
+        self.scan_token = scan_token or self.token
+        self.partition_columns = self.shown.partition_columns
         self.shape = FileShape(
-            rewriting_spec(spec, self.columns),
-            self.deletion_column,
-            frozenset({self.partition_column, self.deletion_column}),
+            rewriting_spec(planned.spec, self.shown.columns),
+            self.shown.deletion_column,
+            frozenset({self.shown.partition_column, self.shown.deletion_column}),
+            leaves_deleted_rows=shown is None or self.shown.may_have_vectors,
         )
         self.partitions: list[tuple[pa.Scalar, ...]] = []
         self.files = self._numbered(planned)
+        self._by_digest: dict[int, int] | None = None
         self._footer_bytes = 0
         self.has_vectors = any(f.task.deletion_vector is not None for f in self.files)
         #: Directory to the numbers of its files.
@@ -102,7 +138,7 @@ class NativePlan:
     def _numbered(self, planned: ScanPlan) -> list[PlannedFile]:
         files: list[PlannedFile] = []
         by_text: dict[tuple[tuple[str, str | None], ...] | None, int] = {}
-        spec = replace(self.spec, full_schema=Struct(self.partition_columns))
+        spec = replace(self.shown.spec, full_schema=Struct(self.partition_columns))
         for split in planned.splits:
             access = split.access
             if not isinstance(access, FileAccess):
@@ -118,34 +154,29 @@ class NativePlan:
                     constants = constants_of(task, spec)
                     number = by_text[text] = len(self.partitions)
                     self.partitions.append(tuple(constants[f.name] for f in self.partition_columns))
-                files.append(PlannedFile(task, access, number))
+                files.append(PlannedFile(task, access, number, _digest(task)))
         return files
 
     def _directory_of(self, file: PlannedFile) -> str:
-        return f"{self.partition_column}={file.partition}" if self.partition_columns else ""
-
-    def reads_as(self, other: NativePlan) -> bool:
-        """Whether a newer plan has the same files of the same version, and nothing of this one has failed since."""
-        return (
-            not self.has_failed
-            and self.version is not None
-            and (self.version, self.spec, self.output, self.report.mode)
-            == (other.version, other.spec, other.output, other.report.mode)
-            and self.predicate is None
-            and other.predicate is None
-            and [_identity(file.task) for file in self.files] == [_identity(file.task) for file in other.files]
-        )
+        return f"{self.shown.partition_column}={file.partition}" if self.partition_columns else ""
 
     def path_of(self, number: int) -> str:
         """A file's path below the plan's root."""
-        directory = self._directory_of(self.files[number])
-        return f"{directory}/{file_name(number)}" if directory else file_name(number)
+        file = self.files[number]
+        directory, name = self._directory_of(file), file.name(number)
+        return f"{directory}/{name}" if directory else name
 
     def number_of(self, path: str) -> int | None:
-        """The file at a path; None if there is none."""
+        """The file that a path of this listing, or of an earlier one of the same rows, names; None if there is none."""
         match = _FILE.fullmatch(path.rpartition("/")[2])
-        number = int(match[1]) if match else -1
-        return number if 0 <= number < len(self.files) and self.path_of(number) == path else None
+        if match is None:
+            return None
+        number, digest = int(match[1]), int(match[2], 16)
+        if number < len(self.files) and self.files[number].digest == digest:
+            return number
+        if self._by_digest is None:
+            self._by_digest = {file.digest: number for number, file in enumerate(self.files)}
+        return self._by_digest.get(digest)
 
     def listed(self, path: str) -> Iterator[tuple[str, int | None]]:
         """The entries of a directory: names, and bytes of files; a file lists itself."""
@@ -154,7 +185,8 @@ class NativePlan:
             return
         if path == "":
             yield from ((name, None) for name in self.directories if name)
-        yield from ((file_name(number), self.files[number].task.size) for number in self.directories.get(path, ()))
+        for number in self.directories.get(path, ()):
+            yield self.files[number].name(number), self.files[number].task.size
 
     def show(self, number: int, sources: OpenOnes[ByteSource], *, may_rewrite: bool = True) -> ShownFile:
         """Make a file ready to be served; what is opened for it is noted in ``sources``. Raises as ``show_file``."""
@@ -169,7 +201,7 @@ class NativePlan:
         """Of the first request for a footer: the largest one seen and a quarter; at first as many as its columns suggest."""
         if self._footer_bytes:
             return min(_LONGEST_TAIL, self._footer_bytes * 5 // 4 + 512)
-        return min(TAIL, _TAIL + _TAIL_OF_COLUMN * sum(map(_leaves, (f.type for f in self.columns.fields))))
+        return min(TAIL, _TAIL + _TAIL_OF_COLUMN * sum(map(_leaves, (f.type for f in self.shown.columns.fields))))
 
     def after(self, number: int) -> Iterator[int]:
         """The files that Spark will likely open after this one, for it takes the largest first.
@@ -181,16 +213,11 @@ class NativePlan:
             yield numbers[place]
 
 
-def _identity(task: FileTask) -> tuple[object, ...]:
+def _digest(task: FileTask) -> int:
     """What tells a file from others, and the rows that are deleted in it; URLs differ from answer to answer."""
     vector = task.deletion_vector
-    deleted = None if vector is None else (vector.unique_id, vector.offset, vector.size, vector.cardinality)
-    return task.id, task.size, task.partition_values, deleted
-
-
-def file_name(number: int) -> str:
-    """The name of the file ``number`` of a plan."""
-    return f"part-{number:06}.parquet"
+    deleted = "" if vector is None else f"\0{vector.unique_id}\0{vector.offset}"
+    return int.from_bytes(hashlib.blake2b(f"{task.id}{deleted}".encode(), digest_size=8).digest(), "big")
 
 
 def _free_name(name: str, schema: Struct) -> str:
@@ -215,10 +242,15 @@ def plan_native(load: ResolvedScan, opener: TableOpener | None = None, *, unless
     why = why_not(load)
     if why is not None:
         raise StepAsideError(why)
-    if load.options.carry_profile is not True:
-        # The sharing token stays in this process, which renews what it serves, whatever executors may carry.
-        load, opener = replace(load, options=replace(load.options, carry_profile=True)), None
+    load, opener = renewing_here(load, opener)
     return native_plan(load, plan(load, opener=opener), unless_slower=unless_slower)
+
+
+def renewing_here(load: ResolvedScan, opener: TableOpener | None) -> tuple[ResolvedScan, TableOpener | None]:
+    """The load as this process renews it: the sharing token stays here, whatever executors may carry."""
+    if load.options.carry_profile is True:
+        return load, opener
+    return replace(load, options=replace(load.options, carry_profile=True)), None
 
 
 def native_plan(load: ResolvedScan, planned: ScanPlan, *, unless_slower: bool = False) -> NativePlan:

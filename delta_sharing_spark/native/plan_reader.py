@@ -99,7 +99,7 @@ class PlanReader:
         queries = self.plan.queries
         if queries is None or self._is_misled:
             return False
-        return self._visits.learn(queries.scans(self.plan.token, since))
+        return self._visits.learn(queries.scans(self.plan.scan_token, since))
 
     def _moment_ago(self) -> float:
         """The time that what is known of the running queries may not be older than, for what is fetched to depend on it."""

@@ -53,6 +53,11 @@ class Canceller:
         if self._broken.is_set():
             raise ReadCancelled(f"{self._name}: reading it was broken off")
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether the reader has gone away."""
+        return self._broken.is_set()
+
     def wait(self, seconds: float) -> None:
         """Wait, and raise ``ReadCancelled`` as soon as the reader goes away."""
         self._broken.wait(seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,8 +13,7 @@ from delta_sharing_spark.native.plan import NativePlan, StepAsideError, native_p
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
-from delta_sharing_spark.spark.kept_frames import frame_of_plan
-from delta_sharing_spark.spark.native import Reach, native_frame, reach_of
+from delta_sharing_spark.spark.native import Reach, asks_for_files, native_frame, planned_frame, reach_of
 from delta_sharing_spark.spark.register import register
 from delta_sharing_spark.table_scan import ENGINES
 
@@ -23,12 +22,15 @@ if TYPE_CHECKING:
 
     from delta_sharing_spark.access.plan import ScanPlan
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
+    from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.table_scan import Scan
 
 _log = logging.getLogger(__name__)
 
 #: Up to so many files of a table are all shown to Spark, which costs less than planning a query twice.
 MANY_FILES = 100
+#: Of Spark's latest scans, those that an explanation tells.
+_SCANS_EXPLAINED = 5
 
 
 def frame_of(scan: Scan, spark: SparkSession, engine: str | None = None) -> DataFrame:
@@ -52,7 +54,7 @@ def frame_of(scan: Scan, spark: SparkSession, engine: str | None = None) -> Data
         unfit = _unfit(reach, engine)
         if unfit is None:
             try:
-                return native_frame(spark, scan, reach, unless_slower=engine == "auto")[0]
+                return native_frame(spark, scan, reach, unless_slower=engine == "auto")
             except StepAsideError as reason:
                 unfit = str(reason)
         why = unfit
@@ -102,13 +104,23 @@ def _frames_of_query(
     *,
     unless_slower: bool,
 ) -> list[DataFrame]:
+    if asks_for_files(spark):
+        return [_frame_of_query(spark, scan, reach) for scan in scans]
     frames: dict[tuple[str, str | None], DataFrame] = {}
     query_frames = []
-    for scan, (load, condition, plan) in zip(scans, _plans_of_query(scans, conditions, unless_slower), strict=True):
+    for load, condition, plan in _plans_of_query(scans, conditions, unless_slower):
         if (load, condition) not in frames:
-            frames[load, condition] = frame_of_plan(scan.table.client, spark, (load, condition), plan, reach)
+            frames[load, condition] = planned_frame(spark, plan, reach)
         query_frames.append(frames[load, condition])
     return query_frames
+
+
+def _frame_of_query(spark: SparkSession, scan: Scan, reach: Reach) -> DataFrame:
+    """One of a query's scans, which Spark asks the files of; an error names the table."""
+    try:
+        return native_frame(spark, scan, reach)
+    except StepAsideError as reason:
+        raise StepAsideError(f"{scan.table}: {reason}") from None
 
 
 def _plans_of_query(
@@ -177,18 +189,35 @@ def explain_engine(scan: Scan, spark: SparkSession, planned: ScanPlan, engine: s
     def attempt(unless_slower: bool) -> None:
         if (why := why_not(scan.resolved())) is not None:
             raise StepAsideError(why)
+        if asks_for_files(spark):
+            return
         native_plan(scan.resolved(), planned, unless_slower=unless_slower)
 
     return _explained(spark, engine or scan.table.client.engine, attempt)
 
 
+def explain_scans(client: SharingClient, tables: Collection[str]) -> Iterator[str]:
+    """What Spark's latest scans of some tables were answered, a line each."""
+    latest = [scan for scan in client.last_scans() if scan.table in tables]
+    yield from (f"scan       {scan}" for scan in latest[-_SCANS_EXPLAINED:])
+
+
 def explain_engines(spark: SparkSession, scans: Sequence[Scan], conditions: Sequence[str | None], engine: str) -> str:
     """The lane that a query over scans takes in a session, in one line; ``conditions`` as for ``native_frames``."""
-    line = _explained(
-        spark, engine, lambda unless_slower: list(_plans_of_query(scans, lambda: conditions, unless_slower))
-    )
+
+    def attempt(unless_slower: bool) -> None:
+        if not asks_for_files(spark):
+            list(_plans_of_query(scans, lambda: conditions, unless_slower))
+            return
+        for scan in scans:
+            if (why := why_not(scan.resolved())) is not None:
+                raise StepAsideError(f"{scan.table}: {why}")
+
+    line = _explained(spark, engine, attempt)
     if not line.startswith("native"):
         return line
+    if asks_for_files(spark):
+        return f"{line}, which asks for the files of each scan with its own filters"
     return f"{line}, which prunes; conditions leave out files where a table has more than {MANY_FILES}"
 
 

@@ -21,9 +21,11 @@ from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native.expressions import condition_sql, scalar_sql, type_sql
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.peers import is_own_process
-from delta_sharing_spark.native.plan import NativePlan, StepAsideError, plan_native
+from delta_sharing_spark.native.plan import LoadColumns, NativePlan, StepAsideError, plan_native, why_not
+from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.spark.file_index import index_relation, needs_deletion_column, why_no_index
 from delta_sharing_spark.spark.native_errors import raise_causes
 from delta_sharing_spark.spark.running_queries import running_queries
 from delta_sharing_spark.spark.statement import is_connect
@@ -95,9 +97,7 @@ def reach_of(spark: SparkSession) -> Reach:
     return Reach(host or None, f"the executors are not in the driver's process ({master})", is_local=False)
 
 
-def native_frame(
-    spark: SparkSession, scan: Scan, reach: Reach, *, unless_slower: bool = False
-) -> tuple[DataFrame, NativePlan]:
+def native_frame(spark: SparkSession, scan: Scan, reach: Reach, *, unless_slower: bool = False) -> DataFrame:
     """A scan as a DataFrame that Spark's own reader reads, unless the Python source is faster, if that is asked.
 
     Raises:
@@ -107,31 +107,81 @@ def native_frame(
     if reach.host is None:
         raise StepAsideError(reach.reason)
     opener, load = scan.opened()
-    plan = plan_native(load, opener, unless_slower=unless_slower)
-    return planned_frame(spark, plan, reach), plan
+    if asks_for_files(spark):
+        if (why := why_not(load)) is not None:
+            raise StepAsideError(why)
+        return asking_frame(spark, scan, reach)
+    return planned_frame(spark, plan_native(load, opener, unless_slower=unless_slower), reach)
+
+
+def asks_for_files(spark: SparkSession) -> bool:
+    """Whether a session asks for the files of each query when it plans it."""
+    return not is_connect(spark) and why_no_index(spark) is None
+
+
+def asking_frame(spark: Any, scan: Scan, reach: Reach) -> DataFrame:
+    """A scan as a DataFrame whose files are asked for by each query, with its own filters.
+
+    Raises:
+        StepAsideError: The load's condition cannot be written for Spark.
+        DeltaSharingError: The table cannot be loaded.
+    """
+    opener, load = scan.opened()
+    try:
+        hadoop = spark._jsparkSession.sessionState().newHadoopConfWithOptions(
+            spark._jvm.PythonUtils.toScalaMap(_READER_OPTIONS)
+        )
+        spark._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("webhdfs", hadoop)
+    except Exception as error:
+        raise StepAsideError(f"the session cannot read WebHDFS ({_in_a_line(error)})") from error
+    gateway = _gateway(reach)
+    raise_causes(_error_in)
+    index = gateway.open(TableIndex(load, opener, gateway), _end_of(spark))
+    index.begin()
+    shown = index.shown
+    condition = _condition_of(shown)
+    frame = index_relation(spark, index, gateway, _reader_options(shown), scan.table.client.note_listing)
+    frame = _rows(frame, shown, needs_deletion_column(shown))
+    if condition is not None:
+        frame = frame.where(F.expr(condition))
+    _log.info("table %s: native lane, files are asked for by each query (%s)", shown.table, reach.reason)
+    return _output(frame, shown)
+
+
+def _condition_of(shown: LoadColumns) -> str | None:
+    """The load's ``where`` for Spark.
+
+    Raises:
+        StepAsideError: It cannot be written so that every session reads it alike.
+    """
+    if shown.predicate is None:
+        return None
+    condition = condition_sql(shown.predicate)
+    if condition is None:
+        raise StepAsideError("its where cannot be written so that every session reads it alike")
+    return condition
 
 
 def planned_frame(spark: SparkSession, plan: NativePlan, reach: Reach) -> DataFrame:
-    """A plan as a DataFrame, in a session that reaches this process.
+    """A plan as a DataFrame over a directory of its files, in a session that does not ask for them.
 
     Raises:
         StepAsideError: The native lane cannot read in this session, or not under the load's condition.
     """
-    condition = None
-    if plan.predicate is not None:
-        condition = condition_sql(plan.predicate)
-        if condition is None:
-            raise StepAsideError("its where cannot be written so that every session reads it alike")
+    shown = plan.shown
+    condition = _condition_of(shown)
     gateway = _gateway(reach)
     if not is_connect(spark):
         raise_causes(_error_in)
     plan.queries = running_queries()
     address = gateway.add(plan, _end_of(spark))
     try:
-        frame = _rows(_relation(spark, plan, address), plan)
+        has_deletion_column = plan.has_vectors or not shown.columns.fields
+        frame = _relation(spark, plan, address, has_deletion_column)
+        frame = _rows(frame, shown, has_deletion_column, plan)
         if condition is not None:
             frame = frame.where(F.expr(condition))
-        frame = _output(frame, plan)
+        frame = _output(frame, shown)
         if is_connect(spark):
             frame.schema  # noqa: B018 - it looks at the files now, and a session that may not fails now
     except DeltaSharingError:
@@ -152,13 +202,6 @@ def _in_a_line(error: Exception) -> str:
     return f"{type(error).__name__}: {first[:300]}"
 
 
-def is_served(plan: NativePlan, reach: Reach) -> bool:
-    """Whether a plan can still be read in a session with this reach."""
-    with _gateways_lock:
-        gateway = _gateways.get(reach.host or "")
-    return gateway is not None and gateway.serves(plan)
-
-
 def _error_in(messages: Sequence[str]) -> str | None:
     """As ``Gateway.error_in``, for all gateways."""
     with _gateways_lock:
@@ -167,23 +210,22 @@ def _error_in(messages: Sequence[str]) -> str | None:
 
 
 def release(plan: NativePlan) -> None:
-    """Stop serving a plan: DataFrames over it fail from now on, with an error that says so."""
+    """Stop serving a plan: DataFrames over its directory fail from now on, with an error that says so."""
     with _gateways_lock:
         gateways = list(_gateways.values())
     for gateway in gateways:
         gateway.release(plan)
 
 
-def _relation(spark: SparkSession, plan: NativePlan, address: str) -> DataFrame:
-    schema = StructType.fromJson(spark_schema_json(_without_field_ids(plan.columns)))
-    if _has_deletion_column(plan):
-        schema = StructType([*schema.fields, StructField(plan.deletion_column, BooleanType())])
+def _relation(spark: SparkSession, plan: NativePlan, address: str, has_deletion_column: bool) -> DataFrame:
+    shown = plan.shown
+    schema = StructType.fromJson(spark_schema_json(_without_field_ids(shown.columns)))
+    if has_deletion_column:
+        schema = StructType([*schema.fields, StructField(shown.deletion_column, BooleanType())])
     if plan.partition_columns:
-        schema = StructType([*schema.fields, StructField(plan.partition_column, IntegerType())])
+        schema = StructType([*schema.fields, StructField(shown.partition_column, IntegerType())])
     known = {name: spark.conf.get(name, None) for name in _WHILE_LISTING}
-    reader = spark.read.format("parquet").schema(schema).options(**_READER_OPTIONS)
-    if any(name in str(plan.columns) for name in ("float", "double")):
-        reader = reader.options(**_WITH_FLOATS)
+    reader = spark.read.format("parquet").schema(schema).options(**_reader_options(shown))
     try:
         for name, value in _WHILE_LISTING.items():
             spark.conf.set(name, value)
@@ -196,22 +238,28 @@ def _relation(spark: SparkSession, plan: NativePlan, address: str) -> DataFrame:
     return frame
 
 
-def _has_deletion_column(plan: NativePlan) -> bool:
-    """Whether Spark reads the column that marks deleted rows; a relation needs at least one column."""
-    return plan.has_vectors or not plan.columns.fields
+def _reader_options(shown: LoadColumns) -> dict[str, str]:
+    has_floats = any(name in str(shown.columns) for name in ("float", "double"))
+    return {**_READER_OPTIONS, **(_WITH_FLOATS if has_floats else {})}
 
 
-def _rows(frame: DataFrame, plan: NativePlan) -> DataFrame:
-    """The table's rows with all columns that the load needs: deleted rows left out, partition values filled in."""
-    if plan.has_vectors:
-        frame = frame.where(F.col(f"`{plan.deletion_column}`").isNull())
-    if plan.columns.names == plan.spec.full_schema.names:
+def _rows(frame: DataFrame, shown: LoadColumns, has_deletion_column: bool, plan: NativePlan | None = None) -> DataFrame:
+    """The table's rows with all columns that the load needs: deleted rows left out, voids filled in.
+
+    ``plan`` is that of a directory of files, where partition values are filled in by the partition's number.
+    """
+    full = shown.spec.full_schema
+    if has_deletion_column:
+        frame = frame.where(F.col(quoted(shown.deletion_column)).isNull())
+    if frame.columns == list(full.names):
         # Each column that is named costs calls into the JVM.
-        return frame.drop(plan.deletion_column) if _has_deletion_column(plan) else frame
-    partitioned = {f.name: place for place, f in enumerate(plan.partition_columns)}
+        return frame
+    if frame.columns == [*full.names, shown.deletion_column]:
+        return frame.drop(shown.deletion_column)
+    partitioned = {} if plan is None else {f.name: place for place, f in enumerate(plan.partition_columns)}
     columns = []
-    for field in plan.spec.full_schema.fields:
-        if field.name in partitioned:
+    for field in full.fields:
+        if plan is not None and field.name in partitioned:
             columns.append(_partition_value(field, partitioned[field.name], plan))
         elif field.type == Primitive("void"):
             columns.append(F.expr("cast(null as void)").alias(field.name, metadata=_metadata(field)))
@@ -225,22 +273,22 @@ def _partition_value(field: Field, place: int, plan: NativePlan) -> Any:
     null = f"cast(null as {type_sql(field.type)})"
     # The last element is no partition's: it makes the column nullable, as all that Spark reads of Parquet files are.
     values = [*(scalar_sql(partition[place], field.type) for partition in plan.partitions), null]
-    value = F.expr(f"element_at(array({', '.join(values)}), `{plan.partition_column}` + 1)")
+    value = F.expr(f"element_at(array({', '.join(values)}), `{plan.shown.partition_column}` + 1)")
     return value.alias(field.name, metadata=_metadata(field))
 
 
-def _output(frame: DataFrame, plan: NativePlan) -> DataFrame:
+def _output(frame: DataFrame, shown: LoadColumns) -> DataFrame:
     """The columns of the load, with their metadata."""
-    loaded = {field.name: field.type for field in plan.spec.full_schema.fields}
-    output = {field.name: field.type for field in plan.output.fields}
-    if list(loaded.items()) == list(output.items()) and not any(_FIELD_ID in f.metadata for f in plan.output.fields):
+    loaded = {field.name: field.type for field in shown.spec.full_schema.fields}
+    output = {field.name: field.type for field in shown.output.fields}
+    if list(loaded.items()) == list(output.items()) and not any(_FIELD_ID in f.metadata for f in shown.output.fields):
         return frame
-    return frame.select(*(_narrowed(field, plan) for field in plan.output.fields))
+    return frame.select(*(_narrowed(field, shown) for field in shown.output.fields))
 
 
-def _narrowed(field: Field, plan: NativePlan) -> Any:
+def _narrowed(field: Field, shown: LoadColumns) -> Any:
     """A column of the output; a struct is built anew if ``where`` needs more of its fields than the output has."""
-    have = plan.spec.full_schema.find(field.name)
+    have = shown.spec.full_schema.find(field.name)
     assert have is not None
     column = F.col(quoted(field.name))
     if have.type == field.type:
@@ -301,7 +349,7 @@ def _gateway(reach: Reach) -> Gateway:
         gateway = _gateways.get(reach.host)
         if gateway is None or gateway.is_closed:
             admits = is_own_process if reach.is_local else ExecutorPeers()
-            gateway = _gateways[reach.host] = Gateway(reach.host, admits)
+            gateway = _gateways[reach.host] = Gateway(reach.host, admits, running_queries)
         return gateway
 
 

@@ -10,6 +10,8 @@ from py4j import java_gateway  # type: ignore[import-untyped]
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import QueryExecutionException
 
+from delta_sharing_spark.spark.file_index import end_listings_at_interrupts
+
 ErrorIn = Callable[[Sequence[str]], str | None]
 
 #: Exceptions of Java within one another that are looked at.
@@ -38,6 +40,7 @@ class _CauseRaiser:
     error_in: ErrorIn
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        end_listings_at_interrupts()  # a notebook sets its own handler anew for each cell
         try:
             return self.get_return_value(*arguments, **named)
         except Py4JJavaError as error:

@@ -123,7 +123,7 @@ def test_what_running_queries_read_is_known(
 
 
 def test_queries_over_the_same_files_share_what_was_read(spark: Any, spark_mode: str, tmp_path: Path) -> None:
-    """A table that did not change is asked for, and not read, again; one that changed or failed is planned anew."""
+    """A table that did not change is not read again; one that changed or failed is listed anew."""
     if spark_mode == "connect":
         pytest.skip("a kept DataFrame belongs to a classic session")
     built = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64(), "text": pa.string()}))
@@ -139,11 +139,11 @@ def test_queries_over_the_same_files_share_what_was_read(spark: Any, spark_mode:
 
         assert run() == ([(100, "t99")], 2)
         assert run() == ([(100, "t99")], 0)
-        assert run("SELECT a.id FROM s.d.t a JOIN s.d.t b USING (id) WHERE id = 7") == ([(7,)], 0)
+        assert run("SELECT a.id FROM s.d.t a JOIN s.d.t b USING (id) WHERE id >= 0 AND a.text = 't7'") == ([(7,)], 0)
         assert run("SELECT count(*), 'x' FROM s.d.t VERSION AS OF 1") == ([(100, "x")], 2), (
             "other options, another load"
         )
-        assert run(client=SharingClient(server.profile()))[1] == 2, "another client may have other rights"
+        assert run(client=SharingClient(server.profile()))[1] == 0, "the same recipient has the same rights"
         built.append([{"id": 100, "text": "u"}])
         assert run() == ([(101, "u")], 3)
         assert run() == ([(101, "u")], 0)

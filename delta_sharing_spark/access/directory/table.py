@@ -102,12 +102,18 @@ class DirectoryTable(OpenTable):
 
         snapshot = self._directory.snapshot(version=scan.version)
         batches, listed = [], 0
+        rows: int | None = 0
         for batch in snapshot.adds(with_stats=True, stats_columns=pruner.stats_columns):
             listed += batch.num_rows
             kept = pruner.remaining_rows(batch)
             if kept.num_rows:
                 self._directory.check(kept)
                 batches.append(kept.without_stats())
+            if scan.rows_needed is not None and rows is not None:
+                here = TaskColumns([kept]).live_rows()
+                rows = None if here is None else rows + here
+                if rows is not None and rows >= scan.rows_needed:
+                    break
         return FileListing(TaskColumns(batches), self._directory.renewed_access(), snapshot.version, listed)
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
@@ -178,4 +184,5 @@ def _shape_of(head: Head | Snapshot, table: str) -> TableShape:
     schema, mapping = head.metadata.schema(table), head.metadata.mapping(head.protocol, table)
     if mapping == "none":
         schema = without_mapping(schema)
-    return TableShape(head.metadata.id, schema, head.metadata.partition_columns, mapping)
+    vectors = "deletionVectors" in (head.protocol.reader_features or ())
+    return TableShape(head.metadata.id, schema, head.metadata.partition_columns, mapping, vectors)

@@ -13,6 +13,7 @@ from delta_sharing_spark.access.contract import (
     AsOf,
     FileList,
     FileListing,
+    NotPinnedError,
     OpenTable,
     StreamIdentity,
     TableState,
@@ -102,7 +103,7 @@ class UrlTable(OpenTable):
 
         With a limit and no filter the server is told, and asked again if it told of too few files.
         """
-        limit = scan.options.limit
+        limit = scan.options.limit if scan.rows_needed is None else scan.rows_needed
         if limit is None or scan.predicate is not None:
             return self._snapshot(scan, pruner, None)
         listing = self._snapshot(scan, pruner, limit)
@@ -111,12 +112,14 @@ class UrlTable(OpenTable):
 
     def _snapshot(self, scan: ResolvedScan, pruner: FilePruner, limit_hint: int | None) -> FileListing:
         options, table = scan.options, str(self._table)
+        travels = options.version_as_of is not None or options.timestamp_as_of is not None
+        pinned = scan.version if scan.is_pinned and not travels else None
         query = replace(
             _hints(scan, limit_hint),
-            version=options.version_as_of,
+            version=options.version_as_of if pinned is None else pinned,
             timestamp=iso(options.timestamp_as_of),
             max_files=options.max_files_per_request,
-            include_refresh_token=options.version_as_of is None and options.timestamp_as_of is None,
+            include_refresh_token=not travels and pinned is None,
             idempotency_key=str(uuid.uuid4()) if options.async_query else None,
         )
 
@@ -126,8 +129,14 @@ class UrlTable(OpenTable):
         try:
             response = self._rest.query(self._table, query, formats=response_formats(options), sink=sink)
         except RequestRefusedError as refusal:
+            if pinned is not None:
+                raise NotPinnedError(f"{table} is not listed by version: {words_of(refusal)}") from refusal
             raise classified(self._table, options, self._negotiated.head.version, refusal) from refusal
         head = response.head
+        if pinned is not None and head.version != pinned:
+            raise NotPinnedError(
+                f"the server was asked for version {pinned} of {table} and answers with {head.version}"
+            )
         check_same(scan.shape, shape_of(head.protocol, head.metadata, table), table)
         files = sink()
         for page in response.pages():

@@ -94,20 +94,22 @@ def rows_of(plan: NativePlan, address: str) -> pa.Table:
         opened = RemoteFile(file)
         parquet = pq.ParquetFile(opened, page_checksum_verification=True, pre_buffer=False)
         check_middles(parquet.metadata, status["length"])
-        columns = [*plan.columns.names, plan.deletion_column]
+        columns = [*plan.shown.columns.names, plan.shown.deletion_column]
         table = parquet.read([n for n in parquet.schema_arrow.names if n in columns])
-        if plan.deletion_column in table.column_names:
-            table = table.filter(pc.is_null(table[plan.deletion_column])).drop_columns([plan.deletion_column])
+        if plan.shown.deletion_column in table.column_names:
+            table = table.filter(pc.is_null(table[plan.shown.deletion_column])).drop_columns(
+                [plan.shown.deletion_column]
+            )
         if plan.partition_columns:
-            number = int(file.split(f"/{plan.partition_column}=")[1].split("/")[0])
+            number = int(file.split(f"/{plan.shown.partition_column}=")[1].split("/")[0])
             for field, value in zip(plan.partition_columns, plan.partitions[number], strict=True):
                 table = table.append_column(field.name, pa.repeat(value, len(table)))
         tables.append(table)
     if not tables:
         from delta_sharing_spark.schema.arrow import arrow_schema
 
-        return arrow_schema(plan.output).empty_table()
-    return pa.concat_tables(tables, promote_options="default").select(list(plan.output.names))
+        return arrow_schema(plan.shown.output).empty_table()
+    return pa.concat_tables(tables, promote_options="default").select(list(plan.shown.output.names))
 
 
 def check_middles(metadata: Any, listed: int) -> None:

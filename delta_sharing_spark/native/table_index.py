@@ -1,0 +1,264 @@
+"""Answers which files of one load a scan needs, and remembers the answers: the listings of the native lane, free of Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
+
+from delta_sharing_spark.access.cached_access import table_namespace
+from delta_sharing_spark.access.contract import NotPinnedError
+from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.plan import PlanReport, plan
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.native.plan import LoadColumns, NativePlan, renewing_here
+from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.process_cache import ProcessCache
+
+_log = logging.getLogger(__name__)
+
+#: Questions of one load whose answers can be made anew once they were let go.
+_QUESTIONS = 10_000
+
+#: Tables, by server and recipient, whose files the server lists at their newest version alone.
+_unpinned: ProcessCache[str, bool] = ProcessCache(1_000)
+
+#: A condition of ``where`` (None for all files), and the rows that are enough (None for all).
+Question = tuple[str | None, int | None]
+
+
+class ListingKeeper(Protocol):
+    """Keeps listings within bounds (``gateway.Gateway``)."""
+
+    def plan(self, token: str) -> NativePlan | None:
+        """The listing of a token, if it is kept."""
+
+    def keep(self, index: TableIndex, plan: NativePlan) -> None:
+        """Serve a listing of an index."""
+
+    def release(self, plan: NativePlan) -> None:
+        """Let go of a listing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanListing:
+    """What one scan of a query was answered: which files Spark reads.
+
+    Attributes:
+        table, version, mode: The table, its version where the server tells, and the access mode.
+        filters: Spark's filters, as it prints them.
+        condition: What of them leaves files out; None where nothing does.
+        rows: So many rows are enough (a LIMIT); None where all are needed.
+        sent: Hints that the sharing server was sent, by their names in the protocol.
+        listed: Files that the server or the log named.
+        files, bytes: Files left to read, and their whole size.
+        total_files: Files of the table; None where neither the server nor a listing tells.
+        seconds: What the answer took.
+        is_repeated: Whether an earlier listing answered, with no request.
+    """
+
+    table: str
+    version: int | None
+    mode: str
+    filters: tuple[str, ...]
+    condition: str | None
+    rows: int | None
+    sent: Mapping[str, str]
+    listed: int
+    files: int
+    bytes: int
+    total_files: int | None
+    seconds: float
+    is_repeated: bool
+
+    def __str__(self) -> str:
+        total = "" if self.total_files is None else f" of {self.total_files}"
+        hints = ", ".join(f"{name}={text}" for name, text in self.sent.items()) or "no hints"
+        enough = "" if self.rows is None else f", {self.rows} rows are enough"
+        how = "from an earlier listing" if self.is_repeated else f"sent {hints}"
+        return (
+            f"{self.table} version {self.version} ({self.mode}): {self.files}{total} files, {self.bytes} bytes, "
+            f"for [{', '.join(self.filters)}]{enough}; {how}; {self.listed} files listed in {self.seconds:.3f} s"
+        )
+
+
+class TableIndex:
+    """The listings of one load. All are of one version. Safe to call from several threads.
+
+    Args:
+        load: The resolved load.
+        opener: What it was resolved over.
+        keeper: Serves the listings.
+
+    Attributes:
+        token: Names the load in paths; not a secret.
+        identity: Equal for loads of the same rows by the same recipient alone.
+        shown: The columns as Spark is shown them.
+    """
+
+    def __init__(self, load: ResolvedScan, opener: TableOpener, keeper: ListingKeeper) -> None:
+        self._load, renewing = renewing_here(load, opener)
+        self._opener = renewing or TableOpener(self._load)
+        self._keeper = keeper
+        self._lock = threading.RLock()
+        self._questions: OrderedDict[Question, int] = OrderedDict()
+        self._numbers = 0
+        self._fixed: NativePlan | None = None
+        self._total: tuple[int, int] | None = None
+        self._name = table_namespace(load.profile, load.table, load.shape.id)
+        self.token = secrets.token_hex(16)
+        self.identity = identity_of(load)
+        self.shown = LoadColumns(self._load)
+
+    def begin(self) -> None:
+        """List the files now if their version cannot be asked for later. Raises as ``listed``."""
+        with self._lock:
+            if self._fixed is None and (self._load.version is None or self._name in _unpinned):
+                self._fix(None)
+
+    @property
+    def load(self) -> ResolvedScan:
+        """The load."""
+        return self._load
+
+    def listed(
+        self, filters: tuple[str, ...], question: Question, listed: Callable[[int], None] | None = None
+    ) -> tuple[NativePlan, ScanListing]:
+        """The files of a question, and what was done for it.
+
+        Args:
+            filters: Spark's filters, for the record.
+            question: The condition that files are left out by, and the rows that are enough.
+            listed: As for ``access.plan.plan``; what it raises ends the listing.
+
+        Raises:
+            DeltaSharingError: The files cannot be listed; another one than today's version of the table.
+        """
+        began = time.monotonic()
+        with self._lock:
+            known = self._known(question)
+            native = known or self._make(question, listed)
+        report = native.report
+        record = ScanListing(
+            native.table,
+            native.version,
+            report.mode,
+            filters,
+            question[0] if self._fixed is None else None,
+            question[1] if self._fixed is None else None,
+            report.sent,
+            report.listed,
+            report.files,
+            report.bytes,
+            self._total_files(report),
+            time.monotonic() - began,
+            known is not None,
+        )
+        _log.info("%s", record)
+        return native, record
+
+    def again(self, token: str) -> NativePlan | None:
+        """A listing that was let go, made anew with at least the same files; None if it is not known any more."""
+        number = token.rpartition("-")[2]
+        with self._lock:
+            question = next((q for q, n in self._questions.items() if str(n) == number), None)
+            if question is None:
+                return None
+            return self._keeper.plan(token) or self._make(question, None, every=True)
+
+    def size_in_bytes(self) -> int:
+        """The bytes of all files: as the server states or an earlier listing told, else by one listing, which is kept."""
+        head = self._load.head
+        with self._lock:
+            if self._total is not None:
+                return self._total[1]
+            if head.metadata.size is not None and head.version in (None, self._load.version):
+                return head.metadata.size
+            return self.listed((), (None, None))[0].report.bytes
+
+    def _known(self, question: Question) -> NativePlan | None:
+        """A listing that answers a question; one whose files could not be read is asked for again."""
+        if self._fixed is not None:
+            if self._keeper.plan(self._fixed.token) is None:
+                self._keeper.keep(self, self._fixed)
+            return self._fixed
+        number = self._questions.get(question)
+        kept = None if number is None else self._keeper.plan(f"{self.token}-{number}")
+        if kept is None:
+            return None
+        if kept.has_failed:
+            self._keeper.release(kept)
+            return None
+        self._questions.move_to_end(question)
+        return kept
+
+    def _make(self, question: Question, listed: Callable[[int], None] | None, *, every: bool = False) -> NativePlan:
+        """List the files of a question; ``every`` one that fulfils its condition, whatever rows are enough."""
+        condition, rows = question
+        load = self._load
+        pushed = None
+        if condition is not None:
+            pushed = parse_where(condition, load.columns, time_zone=load.options.time_zone)
+        asked = replace(load, pushed=pushed, is_pinned=True, rows_needed=None if every else rows)
+        try:
+            planned = plan(asked, opener=self._opener, listed=listed)
+        except NotPinnedError as refusal:
+            _log.info("table %s: %s; its files are listed once, all of them", load.table, refusal)
+            _unpinned.put(self._name, True)
+            return self._fix(listed)
+        if rows is None and planned.report.files == self._total_files(planned.report):
+            question = None, None  # its condition leaves out nothing: queries share what is read of the files
+            if (known := self._known(question)) is not None:
+                return known
+        if question not in self._questions:
+            self._questions[question] = self._numbers
+            self._numbers += 1
+            if len(self._questions) > _QUESTIONS:
+                self._questions.popitem(last=False)
+        native = NativePlan(load, planned, self.shown, f"{self.token}-{self._questions[question]}", self.token)
+        if question == (None, None):
+            self._total = planned.report.files, planned.report.bytes
+        self._keeper.keep(self, native)
+        return native
+
+    def _total_files(self, report: PlanReport) -> int | None:
+        """The number of the version's files, where it is known."""
+        head = self._load.head
+        if self._total is not None:
+            return self._total[0]
+        if report.mode == "dir":
+            return report.listed
+        return head.metadata.num_files if head.version in (None, self._load.version) else None
+
+    def _fix(self, listed: Callable[[int], None] | None) -> NativePlan:
+        """List all files at the newest version, once for the load's life."""
+        planned = plan(self._load, opener=self._opener, listed=listed)
+        self._questions[None, None] = 0
+        self._numbers = max(1, self._numbers)
+        self._fixed = NativePlan(self._load, planned, self.shown, f"{self.token}-0", self.token)
+        self._total = planned.report.files, planned.report.bytes
+        self._keeper.keep(self, self._fixed)
+        return self._fixed
+
+
+def identity_of(load: ResolvedScan) -> str:
+    """A digest that is equal for loads of the same rows by the same recipient; of no other load where the version is unknown."""
+    if load.version is None:
+        return secrets.token_hex(32)
+    named = ("path", "credentials", "loaded_at")
+    options = {name: value for name, value in asdict(load.options).items() if name not in named}
+    moment = load.options.loaded_at if load.options.where is not None else None
+    parts = (
+        table_namespace(load.profile, load.table, load.shape.id),
+        load.version,
+        sorted(options.items()),
+        moment,
+        load.output,
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -1,0 +1,283 @@
+import java.io.ByteArrayInputStream;
+import java.io.DataInputStream;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.BiFunction;
+
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.SparkContext;
+import org.apache.spark.sql.catalyst.expressions.And;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.BasePredicate;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.IsNull;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.Predicate$;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.catalyst.plans.logical.Command;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
+import org.apache.spark.sql.catalyst.plans.logical.GlobalLimit;
+import org.apache.spark.sql.catalyst.plans.logical.LocalLimit;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.Range;
+import org.apache.spark.sql.catalyst.types.DataTypeUtils;
+import org.apache.spark.sql.execution.QueryExecution;
+import org.apache.spark.sql.execution.SQLExecution;
+import org.apache.spark.sql.execution.datasources.FileIndex;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
+import org.apache.spark.sql.execution.datasources.LogicalRelation;
+import org.apache.spark.sql.execution.datasources.PartitionDirectory;
+import org.apache.spark.sql.types.StructType;
+import scala.collection.Iterator;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * Asks Python which files of a shared table a scan needs. file_index.py has Spark's own compiler (Janino, which knows
+ * no lambdas and ignores generics) compile this file once for each application, and writes what listFiles decodes.
+ *
+ * Python is called for listings and sizes alone: what Spark compares, prints and looks up is answered here. Partition
+ * filters are applied here, exactly, for Spark does not apply them again after it has listed.
+ */
+public final class SharedTableIndex implements FileIndex {
+    private static final int FAILURE = 0, LISTING = 1, SIZE = 2;
+
+    private BiFunction lister;
+    private String identity;
+    private Path root;
+    private StructType partitionSchema;
+    private String deletionColumn;
+    private long moment;
+
+    /**
+     * An index of one load.
+     *
+     * @param lister Python's: the conjuncts of a scan (a list of Expression) and the rows that it needs (Long, or null
+     *     for all) to the bytes of a listing; two nulls to those of the table's size.
+     * @param identity Equal for loads of the same rows alone.
+     * @param root The address below which the gateway serves the files of the listings.
+     * @param partitionSchema The partition columns.
+     * @param deletionColumn The column by which the lane leaves out deleted rows.
+     * @param moment The files' modification time, in milliseconds since the epoch.
+     */
+    public SharedTableIndex of(
+            BiFunction lister, String identity, String root, StructType partitionSchema, String deletionColumn, long moment) {
+        SharedTableIndex index = new SharedTableIndex();
+        index.lister = lister;
+        index.identity = identity;
+        index.root = new Path(root);
+        index.partitionSchema = partitionSchema;
+        index.deletionColumn = deletionColumn;
+        index.moment = moment;
+        return index;
+    }
+
+    public Seq rootPaths() {
+        List paths = new ArrayList();
+        paths.add(root);
+        return asSeq(paths);
+    }
+
+    public Seq listFiles(Seq partitionFilters, Seq dataFilters) {
+        List filters = new ArrayList(CollectionConverters.asJava(partitionFilters));
+        filters.addAll(CollectionConverters.asJava(dataFilters));
+        BasePredicate keeps = partitionPredicate(partitionFilters);
+        try {
+            DataInputStream answer = ask(filters, isUnfiltered(filters) ? rowsNeeded() : null, LISTING);
+            int partitions = answer.readInt();
+            int fields = partitionSchema.size();
+            List directories = new ArrayList(partitions);
+            for (int partition = 0; partition < partitions; partition++) {
+                UnsafeRow values = new UnsafeRow(fields);
+                byte[] row = new byte[answer.readInt()];
+                answer.readFully(row);
+                values.pointTo(row, row.length);
+                Path directory = new Path(root.getParent(), answer.readUTF());
+                FileStatus[] files = new FileStatus[answer.readInt()];
+                boolean isKept = keeps == null || keeps.eval(values);
+                for (int file = 0; file < files.length; file++) {
+                    int number = answer.readInt();
+                    long digest = answer.readLong();
+                    long size = answer.readLong();
+                    if (isKept) {
+                        String name = String.format("part-%06d-%016x.parquet", new Object[] {Integer.valueOf(number), Long.valueOf(digest)});
+                        files[file] = new FileStatus(size, false, 1, 128L << 20, moment, new Path(directory, name));
+                    }
+                }
+                if (isKept) {
+                    directories.add(PartitionDirectory.apply(values, files));
+                }
+            }
+            return asSeq(directories);
+        } catch (IOException impossible) {
+            throw new IllegalStateException(impossible);
+        }
+    }
+
+    public String[] inputFiles() {
+        List paths = new ArrayList();
+        Iterator directories = listFiles(asSeq(new ArrayList()), asSeq(new ArrayList())).iterator();
+        while (directories.hasNext()) {
+            Iterator files = ((PartitionDirectory) directories.next()).files().iterator();
+            while (files.hasNext()) {
+                paths.add(((org.apache.spark.sql.execution.datasources.FileStatusWithMetadata) files.next()).getPath().toString());
+            }
+        }
+        return (String[]) paths.toArray(new String[0]);
+    }
+
+    /** A load reads one version for its life. */
+    public void refresh() {}
+
+    public long sizeInBytes() {
+        try {
+            return ask(null, null, SIZE).readLong();
+        } catch (IOException impossible) {
+            throw new IllegalStateException(impossible);
+        }
+    }
+
+    public StructType partitionSchema() {
+        return partitionSchema;
+    }
+
+    public boolean equals(Object other) {
+        return other instanceof SharedTableIndex && ((SharedTableIndex) other).identity.equals(identity);
+    }
+
+    public int hashCode() {
+        return identity.hashCode();
+    }
+
+    public String toString() {
+        return "SharedTableIndex(" + root + ")";
+    }
+
+    private DataInputStream ask(List filters, Long rows, int kind) throws IOException {
+        byte[] bytes = (byte[]) lister.apply(filters, rows);
+        DataInputStream answer = new DataInputStream(new ByteArrayInputStream(bytes));
+        int given = answer.readByte();
+        if (given == FAILURE) {
+            throw new RuntimeException(new String(bytes, 1, bytes.length - 1, StandardCharsets.UTF_8));
+        }
+        if (given != kind) {
+            throw new IllegalStateException("an answer of kind " + given + " to a question of kind " + kind);
+        }
+        return answer;
+    }
+
+    /** The partition filters as one predicate of a partition's values; null where there are none. */
+    private BasePredicate partitionPredicate(Seq partitionFilters) {
+        Expression all = null;
+        Iterator filters = partitionFilters.iterator();
+        while (filters.hasNext()) {
+            Expression filter = (Expression) filters.next();
+            all = all == null ? filter : new And(all, filter);
+        }
+        if (all == null) {
+            return null;
+        }
+        List columns = new ArrayList();
+        Iterator own = DataTypeUtils.toAttributes(partitionSchema).iterator();
+        while (own.hasNext()) {
+            NamedExpression column = (NamedExpression) own.next();
+            Object attribute = column;
+            Iterator referenced = all.references().iterator();
+            while (referenced.hasNext()) {
+                Attribute candidate = (Attribute) referenced.next();
+                if (candidate.name().equals(column.name())) {
+                    attribute = candidate;
+                }
+            }
+            columns.add(attribute);
+        }
+        BasePredicate predicate = Predicate$.MODULE$.create(all, asSeq(columns));
+        predicate.initialize(0);
+        return predicate;
+    }
+
+    private boolean isUnfiltered(List filters) {
+        for (int place = 0; place < filters.size(); place++) {
+            if (!isOwn((Expression) filters.get(place))) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** Whether a filter is the lane's own, which leaves out deleted rows. */
+    private boolean isOwn(Expression filter) {
+        if (!(filter instanceof IsNull)) {
+            return false;
+        }
+        Expression column = ((IsNull) filter).child();
+        return column instanceof Attribute && ((Attribute) column).name().equals(deletionColumn);
+    }
+
+    /**
+     * The rows that the running query needs at most of each of its scans of this table; null where it needs all, or
+     * where its plan does not show all of its scans.
+     */
+    private Long rowsNeeded() {
+        String execution = SparkContext.getOrCreate().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
+        QueryExecution query = execution == null ? null : SQLExecution.getQueryExecution(Long.parseLong(execution));
+        if (query == null || !query.tracker().phases().contains("optimization")) {
+            return null;
+        }
+        long[] most = new long[] {-1};
+        return isBounded(query.optimizedPlan(), -1, most) && most[0] >= 0 ? Long.valueOf(most[0]) : null;
+    }
+
+    /**
+     * Whether every scan of this table in a plan is straight below a limit, or below projections that are.
+     *
+     * @param limit The rows that are needed of the plan; -1 for all.
+     * @param most Where the largest number of rows that a scan needs is put.
+     */
+    private boolean isBounded(LogicalPlan plan, long limit, long[] most) {
+        if (plan.children().isEmpty() && !(plan instanceof LogicalRelation)) {
+            return plan instanceof LocalRelation || plan instanceof OneRowRelation || plan instanceof Range;
+        }
+        if (plan instanceof Command || !plan.subqueries().isEmpty()) {
+            return false;
+        }
+        if (plan instanceof LogicalRelation) {
+            Object relation = ((LogicalRelation) plan).relation();
+            if (relation instanceof HadoopFsRelation && equals(((HadoopFsRelation) relation).location())) {
+                most[0] = Math.max(most[0], limit);
+                return limit >= 0;
+            }
+            return true;
+        }
+        long below = -1;
+        if (plan instanceof GlobalLimit) {
+            below = fewer(limit, ((GlobalLimit) plan).limitExpr());
+        } else if (plan instanceof LocalLimit) {
+            below = fewer(limit, ((LocalLimit) plan).limitExpr());
+        } else if (plan instanceof Project || plan instanceof Filter && isOwn(((Filter) plan).condition())) {
+            below = limit;
+        }
+        Iterator children = plan.children().iterator();
+        while (children.hasNext()) {
+            if (!isBounded((LogicalPlan) children.next(), below, most)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private static long fewer(long limit, Expression rows) {
+        long here = rows.foldable() ? ((Number) rows.eval(null)).longValue() : -1;
+        return here < 0 || limit >= 0 && limit < here ? limit : here;
+    }
+
+    private static Seq asSeq(List elements) {
+        return CollectionConverters.asScala(elements).toSeq();
+    }
+}

@@ -1,0 +1,322 @@
+"""Hands Spark a ``FileIndex`` of a shared table, so that each query's own filters and limit tell which files are listed.
+
+``SharedTableIndex.java`` is the index; Spark's own compiler, Janino, compiles it in the driver's JVM. For a listing it calls the
+one function of ``_lister`` here, by Py4J's callback server. That server asks nobody for a password: what is called answers
+processes of this user alone, has nothing else to call, and never raises, so that no Python traceback stands in a Java one.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from types import FrameType
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+
+from delta_sharing_spark.errors import DeltaSharingError, NetworkError
+from delta_sharing_spark.native.gateway import Gateway
+from delta_sharing_spark.native.peers import is_own_process
+from delta_sharing_spark.native.plan import LoadColumns, NativePlan
+from delta_sharing_spark.native.table_index import ScanListing, TableIndex
+from delta_sharing_spark.native.unsafe_rows import unsafe_row
+from delta_sharing_spark.network.connections import Canceller, ReadCancelled
+from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.spark.plan_conditions import read_filters
+
+_log = logging.getLogger(__name__)
+
+#: Kinds of answers, as SharedTableIndex.java reads them.
+_FAILURE, _LISTING, _SIZE = b"\0", b"\1", b"\2"
+#: Columns that ``_metadata`` has too: a filter on one of these names may be about the file, not the table's column.
+_METADATA = frozenset(
+    (
+        "file_path",
+        "file_name",
+        "file_size",
+        "file_block_start",
+        "file_block_length",
+        "file_modification_time",
+        "row_index",
+    )
+)
+_REFUSED = "a process of another user asked for the files of a shared table, and was refused"
+
+#: Conjuncts of a scan as objects of the JVM, and the rows that are enough, to the bytes of an answer.
+Lister = Callable[[Sequence[Any] | None, int | None], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """What a Spark application's JVM has of ours: what makes indexes, or why it has nothing."""
+
+    factory: Any = None
+    why_not: str | None = None
+
+
+_sessions: weakref.WeakKeyDictionary[SparkContext, _Session] = weakref.WeakKeyDictionary()
+_sessions_lock = threading.Lock()
+
+#: Listings under way, which an interrupt of the main thread ends.
+_under_way: set[Canceller] = set()
+
+
+def why_no_index(spark: SparkSession) -> str | None:
+    """Why a classic session cannot ask an index of ours; None where it can. One try for each application finds out."""
+    return _session(spark).why_not
+
+
+def index_relation(
+    spark: SparkSession,
+    index: TableIndex,
+    gateway: Gateway,
+    options: dict[str, str],
+    note: Callable[[ScanListing], None],
+) -> DataFrame:
+    """The rows of a load as a relation over its index: its columns, that of deleted rows, its partition columns.
+
+    Args:
+        spark: A classic session that can ask an index.
+        index: The load's listings.
+        gateway: What serves them.
+        options: Of Spark's Parquet reader.
+        note: Is told of each listing.
+    """
+    end_listings_at_interrupts()
+    shown = index.shown
+    data = shown.columns
+    identity = f"{index.identity} {gateway.port}"
+    return _relation(
+        spark,
+        _session(spark).factory,
+        _lister(spark, _answering(index, gateway, note)),
+        (identity, gateway.address_of(index.token)),
+        (data, Struct(shown.partition_columns)),
+        shown.deletion_column if needs_deletion_column(shown) else None,
+        options,
+    )
+
+
+def needs_deletion_column(shown: LoadColumns) -> bool:
+    """Whether Spark reads the column that marks deleted rows; a relation needs at least one column."""
+    return shown.may_have_vectors or not shown.columns.fields
+
+
+def _relation(
+    spark: Any,
+    factory: Any,
+    lister: object,
+    named: tuple[str, str],
+    schemas: tuple[Struct, Struct],
+    deletion_column: str | None,
+    options: dict[str, str],
+) -> DataFrame:
+    jvm = spark._jvm
+    sources = jvm.org.apache.spark.sql.execution.datasources
+    data, partitions = (_java_schema(jvm, schema) for schema in schemas)
+    if deletion_column is not None:
+        data = data.add(deletion_column, "boolean", True)
+    index = factory.of(lister, *named, partitions, deletion_column or "", int(time.time() * 1000))
+    parquet = getattr(sources.parquet, "ParquetFileFormat")()  # noqa: B009 - Py4J takes it for a package otherwise
+    relation = sources.HadoopFsRelation(
+        index,
+        partitions,
+        data,
+        jvm.scala.Option.empty(),
+        parquet,
+        jvm.PythonUtils.toScalaMap(options),
+        spark._jsparkSession,
+    )
+    return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
+
+
+def _java_schema(jvm: Any, schema: Struct) -> Any:
+    """A schema of the JVM, all of it nullable: Spark would leave out checks for NULL otherwise, and files may hold some."""
+    import json
+
+    from delta_sharing_spark.schema.spark import spark_schema_json
+
+    return jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(spark_schema_json(schema))).asNullable()
+
+
+def _answering(index: TableIndex, gateway: Gateway, note: Callable[[ScanListing], None]) -> Lister:
+    """Answers for one load."""
+    name = f"the listing of {index.shown.table}"
+
+    def answer(filters: Sequence[Any] | None, rows: int | None) -> bytes:
+        canceller = Canceller(name)
+        _under_way.add(canceller)
+        try:
+            with canceller.watching():
+                if filters is None:
+                    return _SIZE + struct.pack(">q", index.size_in_bytes())
+                texts, condition = _condition(list(filters), index)
+                if index.shown.predicate is not None:
+                    rows = None
+                plan, record = index.listed(texts, (condition, rows), lambda _: canceller.check())
+                note(record)
+                return _encoded(plan)
+        except DeltaSharingError as error:
+            if not isinstance(error, NetworkError) or not canceller.is_broken:
+                error.name_table(index.shown.table)
+                return _FAILURE + gateway.remember(error).encode()
+            return _FAILURE + b"the query was interrupted"
+        except ReadCancelled:
+            return _FAILURE + b"the query was interrupted"
+        except Exception as error:
+            _log.exception("the files of %s could not be listed", index.shown.table)
+            told = DeltaSharingError(
+                f"the files of {index.shown.table} could not be listed ({type(error).__name__}); load the table with "
+                f"engine='python', and report it"
+            )
+            return _FAILURE + gateway.remember(told).encode()
+        finally:
+            _under_way.discard(canceller)
+
+    return answer
+
+
+def _condition(filters: Sequence[Any], index: TableIndex) -> tuple[tuple[str, ...], str | None]:
+    """Spark's filters as it prints them, and the condition that files are left out by; None where nothing leaves any out."""
+    own = f"isnull({index.shown.deletion_column}#"
+    shown = [(text, java) for java in filters if not (text := str(java.toString())).startswith(own)]
+    about_columns = [java for _, java in shown if not _METADATA & set(_names(java))]
+    load = index.load
+    reading = read_filters(about_columns, load.columns, load.options.time_zone, follows_clock=False)
+    return tuple(text for text, _ in shown), " AND ".join(f"({c})" for c in reading.conditions) or None
+
+
+def _names(java: Any) -> list[str]:
+    """The names, in lower case, of the columns that an expression reads."""
+    names = java.references().toSeq()
+    return [str(names.apply(place).name()).lower() for place in range(names.size())]
+
+
+def _encoded(plan: NativePlan) -> bytes:
+    """A listing, as SharedTableIndex.java reads it."""
+    types = [field.type for field in plan.partition_columns]
+    directories = [(name, numbers) for name, numbers in plan.directories.items() if numbers]
+    parts = [_LISTING, struct.pack(">i", len(directories))]
+    for name, numbers in directories:
+        values = plan.partitions[plan.files[numbers[0]].partition] if types else ()
+        row, path = unsafe_row(values, types), f"{plan.token}/{name}".rstrip("/").encode()
+        parts.append(struct.pack(">i", len(row)) + row + struct.pack(">H", len(path)) + path)
+        parts.append(struct.pack(">i", len(numbers)))
+        for number in numbers:
+            file = plan.files[number]
+            parts.append(struct.pack(">iQq", number, file.digest, file.task.size))
+    return b"".join(parts)
+
+
+def _lister(spark: SparkSession, answer: Lister) -> object:
+    """What is handed to the JVM: an object with one method, which answers this user's processes alone.
+
+    Any process on the machine can have Py4J call any attribute of it, by name. So it has none but that method.
+    """
+    client = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
+
+    def apply(filters: Sequence[Any] | None, rows: int | None) -> bytes:
+        asker = _asker(client)
+        if asker is None or not is_own_process(asker):
+            _log.warning("%s", _REFUSED)
+            return _FAILURE + _REFUSED.encode()
+        return answer(filters, rows)
+
+    class Java:
+        implements = ("java.util.function.BiFunction",)
+
+    class SharedTableLister:
+        def __getattribute__(self, name: str) -> Any:
+            if name == "apply":
+                return apply
+            if name == "Java":
+                return Java
+            if name == "__class__":
+                return object  # asked by isinstance()
+            raise AttributeError("it answers questions for files, and nothing else")
+
+    return SharedTableLister()
+
+
+def _asker(client: Any) -> Any:
+    """The socket of the callback that this thread answers; None where Py4J does not tell."""
+    connection_of = getattr(client, "get_thread_connection", None)
+    connection = threading.current_thread() if connection_of is None else connection_of()
+    return getattr(connection, "socket", None)
+
+
+def _session(spark: SparkSession) -> _Session:
+    context = spark.sparkContext
+    with _sessions_lock:
+        known = _sessions.get(context)
+        if known is None:
+            try:
+                known = _Session(_tried(spark))
+            except Exception as error:  # whatever a session of another make does, there is another way to read
+                known = _Session(why_not=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}")
+                _log.info(
+                    "this session does not ask for its files (%s); they are listed when a table is loaded",
+                    known.why_not,
+                )
+            _sessions[context] = known
+        return known
+
+
+def _tried(spark: Any) -> Any:
+    """What makes indexes in a session's JVM, once one of no table has listed a file through all of it."""
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    gateway, jvm = spark.sparkContext._gateway, spark._jvm
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
+    compiler.cook(files("delta_sharing_spark.spark").joinpath("SharedTableIndex.java").read_text(encoding="utf-8"))
+    made = compiler.getClassLoader().loadClass("SharedTableIndex").getConstructors()[0]
+    factory = made.newInstance(gateway.new_array(jvm.java.lang.Object, 0))
+    asked: list[int] = []
+
+    def answer(filters: Sequence[Any] | None, rows: int | None) -> bytes:
+        if filters is None:
+            return _SIZE + struct.pack(">q", 7)
+        asked.append(len(filters))
+        return _LISTING + struct.pack(">ii", 1, 0) + struct.pack(">H", 1) + b"t" + struct.pack(">iiQq", 1, 5, 6, 7)
+
+    schemas = Struct(()), Struct(())
+    frame = _relation(
+        spark, factory, _lister(spark, answer), ("tried", "webhdfs://127.0.0.1:1/tried"), schemas, "a", {}
+    )
+    relation = frame._jdf.queryExecution().analyzed().relation()
+    if relation.location().sizeInBytes() != 7 or len(frame.where("a is null").inputFiles()) != 1 or not asked:
+        raise RuntimeError("the session does not ask for its files")
+    frame._jdf.queryExecution().executedPlan()
+    return factory
+
+
+class _Interrupts:
+    """A handler of SIGINT that ends the listings under way, and goes on with the one that it stands before."""
+
+    def __init__(self, before: Callable[[int, FrameType | None], Any]) -> None:
+        self._before = before
+
+    def __call__(self, number: int, frame: FrameType | None) -> Any:
+        for canceller in list(_under_way):
+            canceller.break_off()
+        return self._before(number, frame)
+
+
+def end_listings_at_interrupts() -> None:
+    """Let Ctrl-C end listings, which other threads make for Spark; called by the main thread before it waits for a query."""
+    if threading.current_thread() is threading.main_thread():
+        before = signal.getsignal(signal.SIGINT)
+        if callable(before) and not isinstance(before, _Interrupts):
+            with suppress(ValueError):
+                signal.signal(signal.SIGINT, _Interrupts(before))

@@ -1,0 +1,422 @@
+"""Spark asks for the files of each query: what is listed, kept, pinned, refused and told. Classic sessions alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.errors import VersionError
+from delta_sharing_spark.native import table_index
+from delta_sharing_spark.spark import file_index, native
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+ORDERED = pa.schema({"id": pa.int64(), "city": pa.string(), "file_size": pa.int64()})
+KEYS = {
+    "city": pa.string(),
+    "day": pa.date32(),
+    "long": pa.decimal128(30, 3),
+    "short": pa.decimal128(9, 2),
+    "moment": pa.timestamp("us", "UTC"),
+    "local": pa.timestamp("us"),
+    "bytes": pa.binary(),
+    "flag": pa.bool_(),
+    "small": pa.int8(),
+    "ratio": pa.float32(),
+}
+
+
+def keyed(number: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "city": ("Lisbon", "O'Porto \\ é=/%", None)[number % 3],
+        "day": date(1960 + number % 3, 1, 1),
+        "long": Decimal(number % 3 - 1) * 10**20 + Decimal("0.125"),
+        "short": Decimal(number % 3 - 1) / 4,
+        "moment": datetime(1950 + 50 * (number % 3), 1, 1, 12, 30, tzinfo=timezone.utc),
+        "local": datetime(2000 + number % 3, 7, 1, 12, 30),
+        "bytes": (b"", b"AB", b"A long one of bytes")[number % 3],
+        "flag": (True, False, None)[number % 3],
+        "small": number % 3 - 1,
+        "ratio": (0.5, -1.5, float("nan"))[number % 3],
+    }
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, spark_mode: str) -> Iterator[SharingServer]:
+    if spark_mode != "classic":
+        pytest.skip("a Connect session's plans are made elsewhere")
+    root = tmp_path_factory.mktemp("index")
+    ordered = DeltaTableBuilder(root / "ordered", ORDERED)
+    for first in range(0, 1000, 100):
+        ordered.append([{"id": i, "city": f"c{i % 7}", "file_size": 1} for i in range(first, first + 100)], files=1)
+    keys = DeltaTableBuilder(
+        root / "keys",
+        pa.schema({"id": pa.int64(), **KEYS}),
+        list(KEYS),
+        {"delta.enableDeletionVectors": "true", "delta.columnMapping.mode": "name"},
+    ).append([keyed(i) for i in range(300)])
+    keys.delete(lambda t: pa.array([v % 10 == 3 for v in t["id"].to_pylist()]), deletion_vectors=True)
+    with SharingServer() as server:
+        for name, table in (("ordered", ordered), ("keys", keys)):
+            server.add_table(f"index.d.{name}", table.path, access_modes=("url", "dir"))
+        yield server
+
+
+@pytest.fixture
+def client(shared: SharingServer) -> Iterator[SharingClient]:
+    shared.faults.clear()
+    yield SharingClient(shared.profile(), retryTimeout="1s")
+    shared.faults.clear()
+
+
+def ids(frame: Any) -> list[int]:
+    return sorted(row.id for row in frame.select("id").collect())
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+@pytest.mark.parametrize("pushdown", ["true", "false"])
+def test_each_query_lists_what_its_filters_leave(
+    spark: Any, client: SharingClient, shared: SharingServer, mode: str, pushdown: str
+) -> None:
+    frame = client.table("index.d.ordered").scan(accessMode=mode).to_spark(spark)
+    other = spark.createDataFrame([(150,), (450,)], "id long")
+    frame.createOrReplaceTempView("ordered_by_index")
+    expected = [
+        ("id >= 120 AND id < 180", 1, range(120, 180)),
+        ("id = 777", 1, [777]),
+        ("id IN (5, 250)", 2, [5, 250]),
+        ("id > 5000", 0, []),
+        ("id % 500 = 3", 10, [3, 503]),
+        ("id < 250 OR id >= 950", 4, [*range(250), *range(950, 1000)]),
+    ]
+    spark.conf.set("spark.sql.parquet.filterPushdown", pushdown)
+    try:
+        for condition, files, rows in expected:
+            assert ids(frame.where(condition)) == list(rows), condition
+            assert client.last_scans()[-1].files == files, condition
+            assert ids(spark.sql(f"SELECT id FROM ordered_by_index WHERE {condition}")) == list(rows)
+        joined = frame.where("id < 200").alias("a").join(frame.where("id >= 100").alias("b"), "id")
+        assert joined.count() == 100
+        assert {scan.files for scan in client.last_scans()[-2:]} == {1}, (
+            "Spark infers each side's filter from the other's"
+        )
+        assert frame.where("id < 300").join(other, "id").count() == 1
+        within = "SELECT id FROM ordered_by_index WHERE id = (SELECT max(id) FROM ordered_by_index WHERE id < 10)"
+        assert ids(spark.sql(within)) == [9]
+    finally:
+        spark.conf.unset("spark.sql.parquet.filterPushdown")
+    shared.reset_metrics()
+    assert client.table("index.d.ordered").scan(accessMode=mode).to_spark(spark).where("id = 450").count() == 1
+    assert shared.count("data") <= 2
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_partition_columns_are_real_ones(spark: Any, client: SharingClient, mode: str) -> None:
+    scan = client.table("index.d.keys").scan(accessMode=mode)
+    frame, rows = scan.to_spark(spark), spark.createDataFrame(scan.to_arrow())
+    assert frame.columns == rows.columns
+    for condition in (
+        "city = 'Lisbon'", "city LIKE 'O\\'%'", "city IS NULL", "length(city) = 6", "day > DATE'1960-06-01'", "long < 0",
+        "short = -0.25", "moment < TIMESTAMP'1975-01-01 00:00:00Z'", "year(local) = 2001", "bytes = X'4142'",
+        "bytes IS NULL OR flag", "NOT flag", "small IN (-1, 1)", "ratio = 0.5", "isnan(ratio)", "concat(city, small) = 'Lisbon-1'",
+        "city = 'Lisbon' AND id < 50 AND small < 1", "city IN ('Lisbon', 'x')",
+    ):  # fmt: skip
+        assert ids(frame.where(condition)) == ids(rows.where(condition)), condition
+    names = [name for name in KEYS if name != "ratio"]
+    assert {str(r) for r in frame.select("id", *names).collect()} == {
+        str(r) for r in rows.select("id", *names).collect()
+    }
+    frame.where("day = DATE'1961-01-01'").collect()
+    assert client.last_scans()[-1].files == 1
+    few = spark.createDataFrame([("Lisbon", 1)], "city string, n int").where("n = 1")
+    pruned = frame.join(few.hint("broadcast"), "city")
+    assert "dynamicpruning" in pruned._jdf.queryExecution().executedPlan().toString()
+    assert pruned.count() == rows.where("city = 'Lisbon'").count()
+
+
+def test_limits_bound_what_is_listed_and_opened(spark: Any, client: SharingClient, shared: SharingServer) -> None:
+    for mode in ("url", "dir"):
+        for name in ("ordered", "keys"):
+            frame = client.table(f"index.d.{name}").scan(accessMode=mode).to_spark(spark)
+            shared.reset_metrics()
+            assert len(frame.take(5)) == 5
+            scan = client.last_scans()[-1]
+            assert (scan.files, scan.rows) == (1, 5), scan
+            assert (scan.sent == {"limitHint": "5"}) == (mode == "url")
+            assert shared.count("data") <= 2
+            assert frame.limit(150).count() == 150
+            assert frame.select("id").limit(7).union(frame.select("id").limit(9)).count() == 16
+            assert client.last_scans()[-1].rows == 9
+            assert frame.count() == (1000 if name == "ordered" else 270)
+            assert client.last_scans()[-1].rows is None
+    frame = client.table("index.d.ordered").to_spark(spark)
+    assert [row.id for row in frame.orderBy("id", ascending=False).limit(2).collect()] == [999, 998]
+    assert len(frame.where("id % 2 = 0").take(500)) == 500
+    assert frame.limit(10).where("id >= 0").count() == 10
+    assert frame.groupBy("city").count().limit(100).count() == 7
+    cached = frame.select("id").cache()
+    try:  # its own scan needs all rows, whatever limit stands over another one
+        together = cached.where("id >= 0").union(frame.selectExpr("id + 0 AS id").limit(3))
+        assert together.count() == 1003
+    finally:
+        cached.unpersist(blocking=True)
+
+
+@pytest.mark.parametrize("history", [True, False], ids=["history", "no-history"])
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_one_version_for_a_frames_life(spark: Any, spark_mode: str, tmp_path: Path, mode: str, history: bool) -> None:
+    """Commits between load and query, between two queries, and in a self-join."""
+    if spark_mode != "classic":
+        pytest.skip("a Connect session's plans are made elsewhere")
+    if mode == "dir" and not history:
+        pytest.skip("directory access shares all versions")
+    built = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64()})).append([{"id": i} for i in range(10)])
+    with SharingServer() as server:
+        server.add_table("moving.d.t", built.path, access_modes=("url", "dir"), history=history)
+        client = SharingClient(server.profile(), accessMode=mode)
+        frame = client.table("moving.d.t").to_spark(spark)
+        built.append([{"id": i} for i in range(10, 20)])
+        first = ids(frame.where("id >= 5"))
+        rows = 10 if history else 20  # a server that lists its newest version alone is asked once, after the commit
+        assert first == list(range(5, rows))
+        built.delete(lambda t: pa.array([v < 8 for v in t["id"].to_pylist()]))
+        assert frame.count() == rows
+        assert ids(frame.where("id < 3")) == [0, 1, 2]
+        assert frame.alias("a").join(frame.where("id > 1").alias("b"), "id").count() == rows - 2
+        again = client.table("moving.d.t").to_spark(spark)
+        assert ids(again) == list(range(8, 20))
+        built.append([{"id": 99}])
+        assert ids(again) == list(range(8, 20)), "it was listed when it was loaded, or is asked for by version"
+
+
+def test_equal_loads_are_equal_to_spark(spark: Any, client: SharingClient, shared: SharingServer) -> None:
+    first, second = (client.table("index.d.ordered").to_spark(spark) for _ in range(2))
+    assert first.sameSemantics(second)
+    assert not first.sameSemantics(client.table("index.d.ordered").scan(where="id > 5").to_spark(spark))
+    assert not first.sameSemantics(client.table("index.d.ordered").scan(version=3).to_spark(spark))
+    stranger = SharingClient({**shared.profile(), "bearerToken": "another-recipient"})
+    load = client.table("index.d.ordered").scan().resolved()
+    object.__setattr__(load, "profile", stranger.profile)
+    assert table_index.identity_of(load) != table_index.identity_of(client.table("index.d.ordered").scan().resolved())
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        sums = [frame.groupBy("city").sum("id").withColumnRenamed("sum(id)", "s") for frame in (first, second)]
+        joined = sums[0].join(sums[1], "city")
+        joined.collect()
+        assert "ReusedExchange" in joined._jdf.queryExecution().executedPlan().toString()
+    finally:
+        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+    cached = first.cache()
+    try:
+        cached.count()
+        shared.reset_metrics()
+        assert second.count() == 1000
+        assert shared.count("data") == 0
+    finally:
+        cached.unpersist(blocking=True)
+
+
+def test_listings_are_kept_and_made_anew(spark: Any, client: SharingClient, shared: SharingServer) -> None:
+    frame = client.table("index.d.ordered").scan(accessMode="url").to_spark(spark)
+    shared.reset_metrics()
+    for _ in range(3):
+        assert frame.where("id < 150").count() == 150
+    assert shared.count("query") == 1
+    assert [scan.is_repeated for scan in client.last_scans()] == [False, True, True]
+    planned = frame.where("id >= 950")
+    paths = planned.limit(0).inputFiles() or planned.inputFiles()
+    assert ids(planned) == list(range(950, 1000))
+    gateway = next(iter(native._gateways.values()))
+    for token in list(gateway._plans):
+        gateway.release(gateway.plan(token))
+    assert ids(planned) == list(range(950, 1000)), "what Spark has planned is read all the same"
+    assert spark.read.parquet(paths[0]).count() > 0
+
+
+def test_a_name_that_file_metadata_has_too_skips_nothing(spark: Any, client: SharingClient) -> None:
+    frame = client.table("index.d.ordered").to_spark(spark)
+    assert frame.where("_metadata.file_size > 100").count() == 1000
+    assert frame.where("file_size = 1").count() == 1000
+    assert frame.where("file_size = 2 AND id < 100").count() == 0
+    assert client.last_scans()[-1].condition == "(`id` < 100L)"
+
+
+def test_what_goes_wrong_in_a_listing_is_one_line(
+    spark: Any, client: SharingClient, shared: SharingServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = client.table("index.d.ordered").scan(accessMode="url").to_spark(spark)
+    for fault, words in (
+        ({"status": 403}, "may not read"),
+        ({"status": 500}, "500"),
+        ({"truncate": 40}, "answer|line"),
+    ):
+        shared.faults.add("query", times=None, **fault)
+        for query in (frame.where("id = 3"), frame.join(frame.where("id = 4"), "id")):
+            with pytest.raises(PySparkException, match=words) as caught:
+                query.collect()
+            assert re.fullmatch(r"\w+Error: [^\n]*", str(caught.value)), str(caught.value)
+        shared.faults.clear()
+    assert frame.where("id = 3").count() == 1
+    assert "Traceback" not in caplog.text
+
+
+def test_scans_are_told(spark: Any, client: SharingClient, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "delta_sharing_spark.native.table_index"):
+        frame = client.table("index.d.ordered").scan(accessMode="url").to_spark(spark)
+        assert frame.count() == 1000
+        assert frame.where("id = 450").count() == 1
+    scan = client.last_scans()[-1]
+    assert (scan.files, scan.total_files, scan.mode, scan.version) == (1, 10, "url", 10)
+    assert any("450" in text for text in scan.filters)
+    assert "jsonPredicateHints" in scan.sent
+    assert "1 of 10 files" in caplog.text
+    assert "1 of 10 files" in client.table("index.d.ordered").scan().explain(spark)
+
+
+def test_a_stranger_gets_no_answer(spark: Any, client: SharingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Py4J's callback server takes anybody's calls of any attribute: what is there answers this user, and files alone."""
+    frame = client.table("index.d.ordered").to_spark(spark)
+    port = spark.sparkContext._gateway._callback_server.port
+    pool = spark.sparkContext._gateway.gateway_property.pool
+    ours = [name for name, held in list(pool.dict.items()) if type(held).__name__ == "SharedTableLister"]
+    assert ours
+
+    def call(target: str, method: str) -> str:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+            peer.sendall(f"c\n{target}\n{method}\nn\nn\ne\n".encode())
+            return peer.makefile("rb").readline().decode()
+
+    for method in (
+        "answer",
+        "toString",
+        "__getattribute__",
+        "__reduce_ex__",
+        "__dict__",
+        "__init__",
+        "equals",
+        "index",
+    ):
+        answer = call(ours[-1], method)
+        assert answer.startswith("!x"), (method, answer)  # an error of Python's
+        assert "SharingClient" not in answer.replace("test_file_index", "")
+    assert call(ours[-1], "apply").startswith("!yj"), "this user's process is told the table's size"
+    shown = len(client.last_scans())
+    monkeypatch.setattr(file_index, "is_own_process", lambda peer: False)
+    import base64
+
+    told = base64.b64decode(call(ours[-1], "apply")[3:])
+    assert told == b"\0" + file_index._REFUSED.encode()
+    with pytest.raises(Exception, match="another user"):
+        frame.where("id = 123").count()
+    assert len(client.last_scans()) == shown
+
+
+def test_a_session_that_differs_falls_back(
+    spark: Any, client: SharingClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(session: Any) -> None:
+        raise RuntimeError("callbacks are forbidden here")
+
+    monkeypatch.setattr(file_index, "_sessions", type(file_index._sessions)())
+    monkeypatch.setattr(file_index, "_tried", refuses)
+    with caplog.at_level("INFO"):
+        frame = client.table("index.d.keys").to_spark(spark)
+    assert caplog.text.count("callbacks are forbidden here") == 1
+    assert frame.where("city = 'Lisbon'").count() == 90
+    assert frame.inputFiles()[0].startswith("webhdfs://")
+    assert client.sql(spark, "SELECT count(*) n FROM index.d.keys").collect()[0].n == 270
+
+
+_INTERRUPTED = """
+import os, signal, sys, threading, time
+from pyspark.sql import SparkSession
+from delta_sharing_spark import SharingClient
+
+spark = (
+    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+)
+frame = SharingClient(sys.argv[1]).table("s.d.t").scan(accessMode="url").to_spark(spark)
+jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
+threading.Timer(3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    frame.where("id >= 0").join(frame.where("id < 5"), "id").count()
+    print("it went on")
+except KeyboardInterrupt:
+    began = time.monotonic()
+    print("interrupted", flush=True)
+time.sleep(4)
+print("jobs", len(jobs(None)), flush=True)
+spark.stop()
+"""
+
+
+def test_an_interrupt_ends_the_listing_and_the_query(tmp_path: Path, spark_mode: str) -> None:
+    if spark_mode != "classic":
+        pytest.skip("a session of its own, classic")
+    table = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64()})).append([{"id": 1}])
+    with SharingServer({"s.d.t": table.path}) as server:
+        server.faults.add("query", times=None, delay=6)
+        profile = str(server.write_profile(tmp_path / "config.share"))
+        ran = subprocess.run(
+            [sys.executable, "-c", _INTERRUPTED, profile],
+            env={k: v for k, v in os.environ.items() if not k.startswith("SPARK_")},
+            capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert "interrupted\njobs 0" in ran.stdout, ran.stdout + ran.stderr[-3000:]
+        assert server.count("query") == 1
+        assert server.count("data") == 0
+
+
+def test_eight_threads_at_once(spark: Any, client: SharingClient) -> None:
+    frame = client.table("index.d.ordered").to_spark(spark)
+    answers: dict[int, int] = {}
+    threads = [
+        threading.Thread(target=lambda n=n: answers.update({n: frame.where(f"id < {n * 100 + 50}").count()}))
+        for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {n: n * 100 + 50 for n in range(8)}
+
+
+def test_a_static_frame_joined_to_a_stream(spark: Any, client: SharingClient, shared: SharingServer) -> None:
+    frame = client.table("index.d.ordered").scan(accessMode="url").to_spark(spark).where("id < 100")
+    shared.reset_metrics()
+    ticks = spark.readStream.format("rate").option("rowsPerSecond", 50).load().selectExpr("value % 100 AS id")
+    query = ticks.join(frame, "id").writeStream.format("memory").queryName("joined_by_index").start()
+    try:
+        until = time.monotonic() + 60
+        while query.lastProgress is None or query.lastProgress["batchId"] < 3:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+    finally:
+        query.stop()
+    assert spark.table("joined_by_index").count() > 0
+    assert shared.count("query") <= 2, "each batch asks, an earlier listing answers"
+
+
+def test_versions_that_are_refused_otherwise(client: SharingClient, shared: SharingServer) -> None:
+    """A version that the user asks for is never replaced by another one."""
+    with pytest.raises(VersionError):
+        client.table("index.d.ordered").scan(version=999).resolved()
+    assert signal.getsignal(signal.SIGINT) is not None

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

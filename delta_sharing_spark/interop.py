@@ -12,10 +12,10 @@ from typing import Any, Literal
 from delta_sharing_spark.access.directory.tokens import StorageToken
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.instants import show_seconds
-from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import find_region
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer
+from delta_sharing_spark.storage.settings import StorageSettings
 
 Engine = Literal["fsspec", "deltalake", "polars", "duckdb"]
 
@@ -208,7 +208,7 @@ def _hadoop(token: StorageToken, settings: StorageSettings, gcs_token_provider: 
             conf |= {"fs.s3a.endpoint": settings.endpoint, "fs.s3a.path.style.access": "true"}
         return conf
     if isinstance(secret, AzureSas):
-        if location.scheme == "wasbs":
+        if location.scheme in ("wasbs", "wasb"):
             return {f"fs.azure.sas.{location.container}.{location.blob_host}": secret.sas}
         return {
             f"fs.azure.account.auth.type.{location.host}": "SAS",
@@ -234,7 +234,7 @@ def _written(location: Location, s3: str) -> str:
     """A location with the schemes that other engines use: ``s3`` as given, ``abfss`` for ``wasbs``."""
     if location.kind == "aws":
         return f"{s3}://{location.path}"
-    if location.scheme in ("wasbs", "abfs") and s3 == "s3":
-        host = f"{location.account}.dfs.{location.blob_host.partition('.blob.')[2]}"
+    if location.scheme in ("wasbs", "wasb", "abfs") and s3 == "s3":
+        host = location.blob_host.replace(".blob.", ".dfs.", 1)
         return f"abfss://{location.container}@{host}/{location.key}".rstrip("/")
     return str(location)

@@ -16,9 +16,9 @@ from delta_sharing_spark.access.directory.tokens import StorageToken, issue
 from delta_sharing_spark.errors import CredentialError, FileGoneError
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.catalog import parse_credentials
-from delta_sharing_spark.storage.filesystems import Storage
-from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import Location, parse_location
+from delta_sharing_spark.storage.objects import Storage
+from delta_sharing_spark.storage.settings import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 pytestmark = pytest.mark.emulators
@@ -196,5 +196,7 @@ def test_a_vacuumed_file(cloud: Cloud, tmp_path: Path, name: str) -> None:
         directory = opened(head_of(built, location), endpoint=cloud.endpoint, issuer=issuer)
         snapshot = directory.snapshot()
         split = split_of(directory, snapshot, list(directory.tasks(snapshot)))
-        with pytest.raises(FileGoneError, match="reload"):
+        # S3 answers a credential that may not list 403 for what is not there; no other file tells it from a scope.
+        is_ambiguous = location.startswith("s3") and not listing
+        with pytest.raises(CredentialError if is_ambiguous else FileGoneError, match="reload"):
             list(read_split(split))

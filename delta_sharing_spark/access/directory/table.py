@@ -108,7 +108,8 @@ class DirectoryTable(OpenTable):
             if kept.num_rows:
                 self._directory.check(kept)
                 batches.append(kept.without_stats())
-        return FileListing(TaskColumns(batches), self._directory.renewed_access(), snapshot.version, listed)
+        tasks = TaskColumns(batches)
+        return FileListing(tasks, self._directory.renewed_access(tasks), snapshot.version, listed)
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; versions are read as they are iterated."""

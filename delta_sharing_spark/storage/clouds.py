@@ -115,7 +115,7 @@ class S3(Cloud):
         return f"{self._bucket_url(location.container)}/?{_query(query)}"
 
     def page(self, body: bytes) -> tuple[list[Entry], str | None]:
-        root = _xml(body)
+        root = _xml(body, "ListBucketResult")
         entries = [
             Entry(_text(item, "Key"), _size(_text(item, "Size")), _iso_time(_text(item, "LastModified")))
             for item in root.iterfind("{*}Contents")
@@ -161,7 +161,7 @@ class Azure(Cloud):
         return f"{self._container_url(location)}?{_query(query | ({'marker': token} if token else {}))}&{self._sas}"
 
     def page(self, body: bytes) -> tuple[list[Entry], str | None]:
-        root = _xml(body)
+        root = _xml(body, "EnumerationResults")
         entries = []
         for blob in root.iterfind("{*}Blobs/{*}Blob"):
             name, properties = blob.find("{*}Name"), blob.find("{*}Properties")
@@ -238,13 +238,16 @@ def _query(parameters: Mapping[str, str]) -> str:
     return "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(parameters.items()))
 
 
-def _xml(body: bytes) -> ElementTree.Element:
+def _xml(body: bytes, name: str) -> ElementTree.Element:
     if b"<!DOCTYPE" in body:
         raise UnreadableAnswer("it defines entities")
     try:
-        return ElementTree.fromstring(body)  # noqa: S314  what could expand was refused above
+        root = ElementTree.fromstring(body)  # noqa: S314  what could expand was refused above
     except ElementTree.ParseError:
         raise UnreadableAnswer("it is no XML") from None
+    if root.tag.rpartition("}")[2] != name:
+        raise UnreadableAnswer(f"it is no {name}")
+    return root
 
 
 def _json(body: bytes) -> dict[str, object]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from delta_sharing_spark.access.directory.tokens import StorageToken
-from delta_sharing_spark.errors import CredentialError
+from delta_sharing_spark.errors import AccessModeError, CredentialError
 from delta_sharing_spark.instants import show_seconds
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import find_region
@@ -136,8 +136,12 @@ def _azure(secret: AzureSas, location: Location, settings: StorageSettings, engi
 
 def _gcp(secret: GcpBearer, location: Location, settings: StorageSettings, engine: Engine) -> dict[str, Any]:
     if engine == "fsspec":
-        from google.oauth2.credentials import Credentials
-
+        try:
+            from google.oauth2.credentials import Credentials
+        except ImportError:
+            raise AccessModeError(
+                f"fsspec reads {location} by gcsfs, which is not installed: pip install 'delta-sharing-spark[gcs]'"
+            ) from None
         # An object without an expiry: gcsfs sends a bare string to Google's tokeninfo, and google-auth counts a
         # token expired almost four minutes early.
         values: dict[str, Any] = {"token": Credentials(secret.token)}

@@ -38,8 +38,10 @@ _TRANSIENT_CODES = frozenset(
 _REGION_CODES = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"})
 #: The code in a body: S3's and Azure's in XML, Google's reason in JSON.
 _CODE = re.compile(r'<Code>([A-Za-z0-9_.-]{1,80})</Code>|"reason":\s*"([A-Za-z0-9_.-]{1,80})"')
-#: Words for an end: S3's "Request has expired", Azure's "Signature not valid in the specified time frame".
-_ENDED = re.compile(r"(?i)\bexpired\b|specified time frame|error=\"?invalid_token.{0,200}expire")
+#: Whole sentences, for a key may have any word in it: S3's of an answer to a presigned URL or a token, Azure's.
+_ENDED = re.compile(
+    r"<Message>(?:Request|The provided token) has expired|>Signature not valid in the specified time frame"
+)
 
 
 class StorageRefusal(PermissionError):
@@ -86,12 +88,12 @@ def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, what: st
     label = f"HTTP {status} {code}".strip()
     if status == 407:
         return NetworkError(f"{what}: {proxy_refusal('407 Proxy Authentication Required', host)}", host=host)
-    if code in _REGION_CODES or 300 <= status < 400:
+    if code in _REGION_CODES or (300 <= status < 400 and "x-amz-bucket-region" in headers):
         return FileError(f"{what}: the bucket is in another region ({label}); set the option storageRegion", file=what)
     if code in _TRANSIENT_CODES or status >= 500 or status in (408, 425, 429):
         return RetryableError(label, retry_after(headers.get("retry-after")), busy=True)
     if code in _CREDENTIAL_CODES or status in (401, 403) or (status == 400 and method == "HEAD"):
-        ended = _ENDED.search(f"{text} {headers.get('www-authenticate', '')}") is not None
+        ended = _ENDED.search(text) is not None
         # A HEAD of S3 with a credential that has ended is answered with a bare 400.
         sure: Refused = "credential" if status in (400, 401) else "request"
         return StorageRefusal(label, "ended" if ended else _CREDENTIAL_CODES.get(code, sure))

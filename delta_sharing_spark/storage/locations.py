@@ -49,7 +49,7 @@ class Location:
 
     @property
     def path(self) -> str:
-        """The path that fsspec's file systems take: ``bucket/key``, or an absolute local path."""
+        """``bucket/key``, or an absolute local path."""
         if self.kind == "local":
             return "/" + self.key
         return f"{self.container}/{self.key}" if self.key else self.container

@@ -278,10 +278,10 @@ def _running_azurite() -> Iterator[tuple[int, Any]]:
     port = free_port()
     command = [node, str(main), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent"]
     command += ["--skipApiVersionCheck", "--disableTelemetry", "--inMemoryPersistence"]
-    with running(command, port):
-        with blob.BlobServiceClient(f"http://127.0.0.1:{port}/{ACCOUNT}", credential=ACCOUNT_KEY) as service:
-            service.create_container(BUCKET)
-            yield port, service
+    client = blob.BlobServiceClient(f"http://127.0.0.1:{port}/{ACCOUNT}", credential=ACCOUNT_KEY)
+    with running(command, port), client as service:
+        service.create_container(BUCKET)
+        yield port, service
 
 
 @contextmanager

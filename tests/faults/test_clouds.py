@@ -281,7 +281,9 @@ def test_a_proxy_that_refuses(cloud: str, status: int, scheme: str) -> None:
 
     def refuse(accepted: socket.socket) -> None:
         accepted.recv(65536)
-        accepted.sendall(f"HTTP/1.1 {status} {http.client.responses[status]}\r\nContent-Length: 0\r\n\r\n".encode())
+        accepted.sendall(
+            f"HTTP/1.1 {status} {http.client.responses[status]}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        )
 
     WAITS.clear()
     with listening(refuse) as (port, connections):
@@ -299,7 +301,7 @@ def test_a_proxy_that_refuses(cloud: str, status: int, scheme: str) -> None:
 def test_a_proxy_that_is_busy_is_asked_again(cloud: str) -> None:
     def busy(accepted: socket.socket) -> None:
         accepted.recv(65536)
-        accepted.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+        accepted.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
     WAITS.clear()
     with listening(busy) as (port, connections):

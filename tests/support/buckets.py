@@ -33,7 +33,11 @@ _REFUSALS: dict[str, dict[str, tuple[int, str, str]]] = {
         "scope": (403, "AccessDenied", "Access Denied"),
     },
     "abfss": {
-        "ended": (403, "AuthenticationFailed", "Signature not valid in the specified time frame"),
+        "ended": (
+            403,
+            "AuthenticationFailed",
+            "</Message><AuthenticationErrorDetail>Signature not valid in the specified time frame</AuthenticationErrorDetail><Message>",
+        ),
         "revoked": (403, "AuthorizationFailure", "This request is not authorized to perform this operation."),
         "scope": (403, "AuthorizationPermissionMismatch", "This request is not authorized using this permission."),
     },

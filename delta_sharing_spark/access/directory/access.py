@@ -122,11 +122,7 @@ class DirectoryLease:
         token, issuer = self._token, self._access.issuer
         if issuer is not None:
             TOKENS.put(issuer, token.location, token)
-            if time.time() >= token.renew_at:
-                token = self._renewed(issuer, None, f"ends at {show_seconds(token.expires)}")
-            else:
-                token = TOKENS.get(issuer, token.location)
-            self._token = token
+            self._token = token = self._renewed(issuer, None, f"ends at {show_seconds(token.expires)}")
         elif time.time() >= token.expires:
             raise CredentialError(
                 f"the storage credential for {token.location} of {self._access.table} expired at "

@@ -39,7 +39,7 @@ class StorageLogStore:
         #: By credential, when a read of the canary began that succeeded.
         self._proven: dict[str, float] = {}
         self._ended: str | None = None
-        self._is_renewed_blindly = False
+        self._is_renewed_blindly = self._has_read = False
         self._lock, self._probing = threading.Lock(), threading.Lock()
 
     def read(self, path: str) -> bytes:
@@ -86,7 +86,7 @@ class StorageLogStore:
 
     def _note(self, path: str) -> None:
         with self._lock:
-            self._canary = path
+            self._canary, self._has_read = path, True
 
     def _run(self, location: Location, path: str, action: Callable[[Storage], T]) -> T:
         lease = self._lease_for(location)
@@ -99,7 +99,7 @@ class StorageLogStore:
                 if self._is_about_the_object(storage, refusal):
                     raise
                 refusals += 1
-                if refusals > 1 and not _is_sure(refusal):
+                if refusals > 1 and not self._has_read and not _is_sure(refusal):
                     # What was said to exist does not read with a fresh credential either: it is the scope, or was a mistake.
                     with self._lock:
                         self._canary, self._is_renewed_blindly = None, True

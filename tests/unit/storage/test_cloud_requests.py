@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import given, settings
@@ -53,6 +56,61 @@ def test_signatures_are_botocores(key: str, endpoint: str, prefix: str) -> None:
         text = theirs.string_to_sign(request, theirs.canonical_request(request))
         signature = theirs.signature(text, request)
         assert ours["Authorization"].rpartition("Signature=")[2] == signature
+
+
+def test_what_is_sent_is_what_was_signed() -> None:
+    """The request line and the Host header, as a server sees them, whatever the key is called."""
+    names = [
+        "a b",
+        "a%20b",
+        "a+b~",
+        "ä",
+        "a#b",
+        "a=b&c",
+        "a;b",
+        "a'b",
+        "a,b@c:d",
+        "a?b",
+        "a%3Fb",
+        "a//b",
+        "(*!$)",
+        "..a",
+        "%2E%2e",
+    ]
+    seen: list[tuple[str, str, dict[str, str]]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append((self.command, self.path, {name.lower(): value for name, value in self.headers.items()}))
+            self.send_response(404)
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        storage = Storage(parse_location("s3://bucket/t"), SESSION, StorageSettings(endpoint=endpoint))
+        for name in names:
+            location = parse_location(f"s3://bucket/t/{name}")
+            actions = (
+                lambda location=location: storage.get(location),
+                lambda location=location: storage.info(location),
+                lambda location=location, name=name: storage.list_from(location, name),
+            )
+            for action in actions:
+                with pytest.raises(FileNotFoundError):
+                    action()
+        server.shutdown()
+    assert len(seen) == 3 * len(names)
+    for method, path, headers in seen:
+        moment = datetime.strptime(headers["x-amz-date"], "%Y%m%dT%H%M%S%z").timestamp()
+        signed = sign(method, f"http://{headers['host']}{path}", SESSION, "us-east-1", moment)
+        assert headers["authorization"] == signed["Authorization"], path
+        assert headers["host"] == f"127.0.0.1:{server.server_port}"
+    assert {unquote(path) for method, path, _ in seen if method == "HEAD"} == {f"/bucket/t/{name}" for name in names}
 
 
 @pytest.mark.parametrize(

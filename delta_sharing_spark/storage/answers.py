@@ -59,16 +59,18 @@ class StorageRefusal(PermissionError):
     def __reduce__(self) -> tuple[type[StorageRefusal], tuple[str, Refused]]:
         return StorageRefusal, (str(self), self.refused)
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether the credential is certainly the cause; else the object may not exist, or lie outside what it covers."""
-        return self.refused != "request"
 
-    @property
-    def reason(self) -> str:
-        """Why, for errors: ``HTTP 400 ExpiredToken: the credential has expired``."""
-        told = {"ended": ": the credential has expired", "credential": ": the credential is not valid, or no longer"}
-        return f"{self}{told.get(self.refused, '')}"
+def is_sure(refusal: PermissionError) -> bool:
+    """Whether the credential is certainly the cause; else the object may not exist, or lie outside what it covers."""
+    return isinstance(refusal, StorageRefusal) and refusal.refused != "request"
+
+
+def reason_of(refusal: PermissionError) -> str:
+    """Why, for errors: ``HTTP 400 ExpiredToken: the credential has expired``."""
+    if not isinstance(refusal, StorageRefusal):
+        return "permission denied"  # a local file
+    told = {"ended": ": the credential has expired", "credential": ": the credential is not valid, or no longer"}
+    return f"{refusal}{told.get(refusal.refused, '')}"
 
 
 def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, what: str, method: str, host: str) -> Exception:

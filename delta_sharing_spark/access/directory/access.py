@@ -14,7 +14,7 @@ from delta_sharing_spark.network.settings import MAX_RENEWALS
 from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
-from delta_sharing_spark.storage.answers import StorageRefusal
+from delta_sharing_spark.storage.answers import is_sure, reason_of
 from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.storage.object_source import ObjectSource
 from delta_sharing_spark.storage.objects import Storage
@@ -137,7 +137,7 @@ class DirectoryLease:
             raise self._final(storage, location, name, refusal)
         _log.info("the storage refused %s with the token %s (%s); renewing it", name, storage.credential, refusal)
         if self._token.uuid == storage.credential:
-            self._token = self._renewed(issuer, self._token, f"was refused ({_reason(refusal)})")
+            self._token = self._renewed(issuer, self._token, f"was refused ({reason_of(refusal)})")
 
     def _renewed(self, issuer: Issuer, refused: StorageToken | None, why: str) -> StorageToken:
         """Another token; a server that gives none is quoted together with why it was asked."""
@@ -156,10 +156,10 @@ class DirectoryLease:
         access, token = self._access, self._token
         others = [sample for sample in access.samples if sample != location and token.location.covers(sample)]
         # Azure answers 404 for what does not exist, whatever a credential may do.
-        is_sure = _is_sure(refusal) or location.kind == "azure"
-        is_listed = None if is_sure else _is_listed(storage, location)
+        is_about_scope = is_sure(refusal) or location.kind == "azure"
+        is_listed = None if is_about_scope else _is_listed(storage, location)
         if is_listed is False or (
-            not is_sure and not is_listed and (storage.still_reads_data() or any(map(storage.reads, others)))
+            not is_about_scope and not is_listed and (storage.still_reads_data() or any(map(storage.reads, others)))
         ):
             return FileGoneError(
                 f"file {name} of {access.table}: the storage refuses it while it lets other files of the table be read, "
@@ -169,10 +169,10 @@ class DirectoryLease:
             )
         reads_log = access.canary is not None and token.location.covers(access.canary) and storage.reads(access.canary)
         if reads_log or is_listed:
-            doubt = "" if is_sure or is_listed else _OR_VACUUMED
+            doubt = "" if is_about_scope or is_listed else _OR_VACUUMED
             allowed = "it be listed" if is_listed else "the table's log be read"
             return CredentialError(
-                f"the storage refuses file {name} of {access.table} ({_reason(refusal)}) though it lets "
+                f"the storage refuses file {name} of {access.table} ({reason_of(refusal)}) though it lets "
                 f"{allowed}: the scope of the credential (token "
                 f"{token.uuid}) does not cover the file; ask the provider for a credential that may read all objects under "
                 f"{token.location}, not its _delta_log alone{doubt}",
@@ -180,12 +180,12 @@ class DirectoryLease:
             )
         if access.issuer is None:
             return CredentialError(
-                f"the storage refused {name} of {access.table} ({_reason(refusal)}; token {token.uuid}, announced as valid "
+                f"the storage refused {name} of {access.table} ({reason_of(refusal)}; token {token.uuid}, announced as valid "
                 f"until {show_seconds(token.expires)}), and {_NOT_CARRIED}",
                 file=name,
             )
         return CredentialError(
-            f"the storage refused {name} of {access.table}, also with a new credential ({_reason(refusal)}; token "
+            f"the storage refused {name} of {access.table}, also with a new credential ({reason_of(refusal)}; token "
             f"{token.uuid}, valid until {show_seconds(token.expires)}); reload the table, and ask the provider whether the "
             f"credential covers {token.location} if it goes on",
             file=name,
@@ -199,14 +199,6 @@ _OR_VACUUMED = (
 _NOT_CARRIED = (
     "carryProfile=false keeps executors from asking for another; load the table again, or leave carryProfile at true"
 )
-
-
-def _is_sure(refusal: PermissionError) -> bool:
-    return isinstance(refusal, StorageRefusal) and refusal.is_sure
-
-
-def _reason(refusal: PermissionError) -> str:
-    return refusal.reason if isinstance(refusal, StorageRefusal) else "permission denied"
 
 
 def _is_listed(storage: Storage, location: Location) -> bool | None:

@@ -9,7 +9,7 @@ from typing import BinaryIO, TypeVar, cast
 
 from delta_sharing_spark.deltalog.paths import LogEntry, commit_name, in_log, join
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.storage.answers import StorageRefusal
+from delta_sharing_spark.storage.answers import is_sure
 from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.storage.object_source import ObjectSource, SourceFile, StorageLease
 from delta_sharing_spark.storage.objects import Storage
@@ -99,7 +99,7 @@ class StorageLogStore:
                 if self._is_about_the_object(storage, refusal):
                     raise
                 refusals += 1
-                if refusals > 1 and not self._has_read and not _is_sure(refusal):
+                if refusals > 1 and not self._has_read and not is_sure(refusal):
                     # What was said to exist does not read with a fresh credential either: it is the scope, or was a mistake.
                     with self._lock:
                         self._canary, self._is_renewed_blindly = None, True
@@ -109,7 +109,7 @@ class StorageLogStore:
     def _is_about_the_object(self, storage: Storage, refusal: PermissionError) -> bool:
         """Whether the credential works nevertheless: the canary reads after the refusal, or a new credential told nothing."""
         refused_at, credential = time.monotonic(), storage.credential
-        if _is_sure(refusal):
+        if is_sure(refusal):
             return False
         with self._probing:  # one read of the canary speaks for all refusals that came before it
             with self._lock:
@@ -130,7 +130,3 @@ class StorageLogStore:
                     pass  # gone, or empty: the storage answers for it nevertheless
                 self._proven = {credential: began}
         return True
-
-
-def _is_sure(refusal: PermissionError) -> bool:
-    return isinstance(refusal, StorageRefusal) and refusal.is_sure

@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -58,7 +59,6 @@ FAULTS: dict[str, tuple[dict[str, Any], int, int]] = {
     "reset in the body": ({"reset": True, "truncate": -1}, 1, 0),
     "stall": ({"stall": 1.0, "stall_at": 20}, 1, 0),
 }
-WAITS: list[float] = []
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +73,23 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTableBuilder:
     return made.append(pa.table({"id": [1000], "text": ["late"]}, SCHEMA))
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
-    """Waits are noted instead of waited for."""
-    WAITS.clear()
+class Waits(list[float]):
+    """Notes how long it should have waited. Of a test alone: what it leaves behind goes on to ask for a while."""
 
+    def wait(self, seconds: float) -> None:
+        self.append(seconds)
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def waits() -> Waits:
+    return Waits()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> Iterator[BucketServer]:
     def noting(options: ReadOptions) -> StorageSettings:
-        return replace(storage_settings(options), sleep=WAITS.append, read_timeout=0.4)
+        return replace(storage_settings(options), sleep=waits.wait, read_timeout=0.4, retry_seconds=30)
 
     monkeypatch.setattr(directory_table, "storage_settings", noting)
     with BucketServer() as running:
@@ -96,11 +106,13 @@ def read(server: BucketServer, **options: Any) -> list[int]:
 @pytest.mark.parametrize("listing", [True, False], ids=["listing", "get-only"])
 @pytest.mark.parametrize("cloud", CLOUDS)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_step(server: BucketServer, table: DeltaTableBuilder, cloud: str, fault: str, listing: bool) -> None:
+def test_every_step(
+    server: BucketServer, table: DeltaTableBuilder, waits: Waits, cloud: str, fault: str, listing: bool
+) -> None:
     """The rows, after as many waits and renewals as the fault costs: none is dearer at one step than at another."""
     if not listing and fault not in ("ended", "revoked", "503"):
         pytest.skip("what a listing does not change")
-    what, waits, renewals = FAULTS[fault]
+    what, expected_waits, renewals = FAULTS[fault]
     server.ended_as = "revoked" if fault == "revoked" else "ended"
     server.lists = CLOUDS if listing else ()
     expected = sorted(table.expected()["id"].to_pylist())
@@ -112,7 +124,7 @@ def test_every_step(server: BucketServer, table: DeltaTableBuilder, cloud: str, 
         server.add_bucket_table("s.d.t", table.path, scheme=cloud)
         server.expire_credentials()
         server.reset_metrics()
-        WAITS.clear()
+        waits.clear()
         # A sidecar's size is asked for first, of S3 and Azure by a HEAD, whose answer has no body.
         skip = 1 if in_body and step == "sidecar" and cloud != "gs" else 0
         rule = server.faults.add("any", path, **{"times": 1, "skip": skip, **what})
@@ -124,9 +136,9 @@ def test_every_step(server: BucketServer, table: DeltaTableBuilder, cloud: str, 
             continue
         assert rule.hits == 1, step
         # Opening has ten seconds: it leaves a longer wait to the reading of the log, which finds the storage ready.
-        assert len(WAITS) == (0 if step == "opening" and "retry_after" in what else waits), (step, WAITS)
-        if "retry_after" in what and WAITS:
-            assert 7 <= WAITS[0] <= 7.7, step
+        assert len(waits) == (0 if step == "opening" and "retry_after" in what else expected_waits), (step, waits)
+        if "retry_after" in what and waits:
+            assert 7 <= waits[0] <= 7.7, step
         asked = server.count("credentials")
         assert asked == 1 + renewals, (step, asked)
         for request in server.requests:
@@ -244,9 +256,9 @@ SECRETS: dict[str, Secret] = {
 }
 
 
-def storage_at(cloud: str, endpoint: str, **settings: Any) -> Storage:
+def storage_at(cloud: str, endpoint: str, waits: Waits, **settings: Any) -> Storage:
     root = {"abfss": "abfss://c@a.dfs.core.windows.net/t"}.get(cloud, f"{cloud}://bucket/t")
-    settings = {"sleep": WAITS.append, "retry_seconds": 5, **settings}
+    settings = {"sleep": waits.wait, "retry_seconds": 5, **settings}
     return Storage(parse_location(root), SECRETS[cloud], StorageSettings(endpoint=endpoint, **settings))
 
 
@@ -284,23 +296,22 @@ def listening(answer: Callable[[socket.socket], None]) -> Iterator[tuple[int, li
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_a_certificate_that_is_not_trusted(cloud: str, certificate: Path) -> None:
+def test_a_certificate_that_is_not_trusted(cloud: str, certificate: Path, waits: Waits) -> None:
     """An error at once, which names caBundle."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    WAITS.clear()
     with listening(lambda accepted: context.wrap_socket(accepted, server_side=True).close()) as (port, connections):
-        for number, action in enumerate(asked_of(storage_at(cloud, f"https://127.0.0.1:{port}")), 1):
+        for number, action in enumerate(asked_of(storage_at(cloud, f"https://127.0.0.1:{port}", waits)), 1):
             with pytest.raises(NetworkError, match=r"certificate verify failed.*option caBundle"):
                 action()
             assert len(connections) == number
-    assert WAITS == []
+    assert waits == []
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 @pytest.mark.parametrize("status", [403, 407])
 @pytest.mark.parametrize("scheme", ["https", "http"])
-def test_a_proxy_that_refuses(cloud: str, status: int, scheme: str) -> None:
+def test_a_proxy_that_refuses(cloud: str, status: int, scheme: str, waits: Waits) -> None:
     """It is told as the proxy's, and not repeated; no other credential would help. A plain 403 could be the storage's."""
     if (scheme, status) == ("http", 403):
         pytest.skip("over plain http a proxy's 403 cannot be told from the storage's")
@@ -311,27 +322,27 @@ def test_a_proxy_that_refuses(cloud: str, status: int, scheme: str) -> None:
             f"HTTP/1.1 {status} {http.client.responses[status]}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
         )
 
-    WAITS.clear()
     with listening(refuse) as (port, connections):
-        storage = storage_at(cloud, f"{scheme}://storage.example", proxy=f"http://127.0.0.1:{port}")
+        storage = storage_at(cloud, f"{scheme}://storage.example", waits, proxy=f"http://127.0.0.1:{port}")
         for number, action in enumerate(asked_of(storage), 1):
             with pytest.raises(
                 NetworkError, match=rf"proxy on the way to .* refused to connect \({status}.*option proxy"
             ):
                 action()
             assert len(connections) == number
-    assert WAITS == []
+    assert waits == []
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_a_proxy_that_is_busy_is_asked_again(cloud: str) -> None:
+def test_a_proxy_that_is_busy_is_asked_again(cloud: str, waits: Waits) -> None:
     def busy(accepted: socket.socket) -> None:
         accepted.recv(65536)
         accepted.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
-    WAITS.clear()
     with listening(busy) as (port, connections):
-        storage = storage_at(cloud, "https://storage.example", proxy=f"http://127.0.0.1:{port}", retry_seconds=0.9)
+        storage = storage_at(
+            cloud, "https://storage.example", waits, proxy=f"http://127.0.0.1:{port}", retry_seconds=0.9
+        )
         for action in asked_of(storage)[:1]:
             with pytest.raises(NetworkError, match=r"proxy on the way to storage\.example did not connect: 503"):
                 action()
@@ -340,7 +351,7 @@ def test_a_proxy_that_is_busy_is_asked_again(cloud: str) -> None:
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 @pytest.mark.parametrize("status", [401, 403, 503])
-def test_words_of_an_answer_decide_nothing_by_themselves(cloud: str, status: int) -> None:
+def test_words_of_an_answer_decide_nothing_by_themselves(cloud: str, status: int, waits: Waits) -> None:
     """gcsfs took every error with "invalid" in its text for a final one."""
 
     def answer(accepted: socket.socket) -> None:
@@ -350,7 +361,7 @@ def test_words_of_an_answer_decide_nothing_by_themselves(cloud: str, status: int
         accepted.sendall(head.encode() + body)
 
     with listening(answer) as (port, _):
-        storage = storage_at(cloud, f"http://127.0.0.1:{port}", retry_seconds=0.9)
+        storage = storage_at(cloud, f"http://127.0.0.1:{port}", waits, retry_seconds=0.9)
         for action in asked_of(storage):
             with pytest.raises(NetworkError if status == 503 else PermissionError) as caught:
                 action()

@@ -2,7 +2,7 @@
 
 Run: ``python benchmarks/way.py [--list]``. One batch, one stream batch and one change feed in each access mode, over a table
 of 21 commits with a checkpoint, on loopback. A module counts as entered when one of its functions ran. Storage requests are
-counted where they leave for fsspec; only those of the log are named one by one.
+counted where they leave; only those of the log are named one by one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any
 import pyarrow as pa
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 PACKAGE = "delta_sharing_spark"
 SCHEMA = pa.schema([("id", pa.int64())])
 COMMITS, CHECKPOINT_AT = 21, 10
-_REQUESTS = {"get": "get", "read_file": "get", "info": "head", "list_from": "list"}
+_REQUESTS = {"get": "get", "fetch": "get", "info": "head", "list_from": "list"}
 
 
 @dataclass
@@ -66,11 +66,12 @@ def watched(server: SharingServer) -> Iterator[Way]:
     """Watch what runs and what is asked for."""
     way = Way()
     server.reset_metrics()
-    originals = {name: getattr(Storage, name) for name in _REQUESTS if hasattr(Storage, name)}
+    originals = {name: getattr(Storage, name) for name in _REQUESTS}
 
     def counting(name: str) -> Callable[..., Any]:
         def count(self: Storage, location: Any, *rest: Any, **named: Any) -> Any:
-            way.storage[f"{_REQUESTS[name]} {str(location).rpartition('/table/')[2] or location}"] += 1
+            if not (name == "get" and rest):  # a range is fetched, and counted there
+                way.storage[f"{_REQUESTS[name]} {str(location).rpartition('/table/')[2] or location}"] += 1
             return originals[name](self, location, *rest, **named)
 
         return count

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from delta_sharing_spark.access.directory.tokens import StorageToken
-from delta_sharing_spark.errors import CredentialError
+from delta_sharing_spark.errors import AccessModeError, CredentialError
 from delta_sharing_spark.instants import show_seconds
-from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import find_region
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer
+from delta_sharing_spark.storage.settings import StorageSettings
 
 Engine = Literal["fsspec", "deltalake", "polars", "duckdb"]
 
@@ -136,8 +136,12 @@ def _azure(secret: AzureSas, location: Location, settings: StorageSettings, engi
 
 def _gcp(secret: GcpBearer, location: Location, settings: StorageSettings, engine: Engine) -> dict[str, Any]:
     if engine == "fsspec":
-        from google.oauth2.credentials import Credentials
-
+        try:
+            from google.oauth2.credentials import Credentials
+        except ImportError:
+            raise AccessModeError(
+                f"fsspec reads {location} by gcsfs, which is not installed: pip install 'delta-sharing-spark[gcs]'"
+            ) from None
         # An object without an expiry: gcsfs sends a bare string to Google's tokeninfo, and google-auth counts a
         # token expired almost four minutes early.
         values: dict[str, Any] = {"token": Credentials(secret.token)}
@@ -208,7 +212,7 @@ def _hadoop(token: StorageToken, settings: StorageSettings, gcs_token_provider: 
             conf |= {"fs.s3a.endpoint": settings.endpoint, "fs.s3a.path.style.access": "true"}
         return conf
     if isinstance(secret, AzureSas):
-        if location.scheme == "wasbs":
+        if location.scheme in ("wasbs", "wasb"):
             return {f"fs.azure.sas.{location.container}.{location.blob_host}": secret.sas}
         return {
             f"fs.azure.account.auth.type.{location.host}": "SAS",
@@ -234,7 +238,7 @@ def _written(location: Location, s3: str) -> str:
     """A location with the schemes that other engines use: ``s3`` as given, ``abfss`` for ``wasbs``."""
     if location.kind == "aws":
         return f"{s3}://{location.path}"
-    if location.scheme in ("wasbs", "abfs") and s3 == "s3":
-        host = f"{location.account}.dfs.{location.blob_host.partition('.blob.')[2]}"
+    if location.scheme in ("wasbs", "wasb", "abfs") and s3 == "s3":
+        host = location.blob_host.replace(".blob.", ".dfs.", 1)
         return f"abfss://{location.container}@{host}/{location.key}".rstrip("/")
     return str(location)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from delta_sharing_spark.access.directory.tokens import StorageToken
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.interop import Engine, EngineOptions
-    from delta_sharing_spark.storage.library_errors import StorageSettings
+    from delta_sharing_spark.storage.settings import StorageSettings
 
 Moment = datetime | date | str | int
 

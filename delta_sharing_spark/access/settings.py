@@ -15,7 +15,7 @@ from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
 from delta_sharing_spark.sharing.rest import FORMATS
 from delta_sharing_spark.storage.http_source import HttpPolicy
-from delta_sharing_spark.storage.library_errors import StorageSettings
+from delta_sharing_spark.storage.settings import StorageSettings
 
 
 def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:

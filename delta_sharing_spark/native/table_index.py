@@ -156,7 +156,7 @@ class TableIndex:
             report.listed,
             report.files,
             report.bytes,
-            self._total_files(report),
+            self._total_files(report, question[1]),
             time.monotonic() - began,
             known is not None,
         )
@@ -212,7 +212,7 @@ class TableIndex:
             _log.info("table %s: %s; its files are listed once, all of them", load.table, refusal)
             _unpinned.put(self._name, True)
             return self._fix(listed)
-        if rows is None and planned.report.files == self._total_files(planned.report):
+        if rows is None and planned.report.files == self._total_files(planned.report, None):
             question = None, None  # its condition leaves out nothing: queries share what is read of the files
             if (known := self._known(question)) is not None:
                 return known
@@ -227,12 +227,12 @@ class TableIndex:
         self._keeper.keep(self, native)
         return native
 
-    def _total_files(self, report: PlanReport) -> int | None:
-        """The number of the version's files, where it is known."""
+    def _total_files(self, report: PlanReport, rows: int | None) -> int | None:
+        """The number of the version's files, where it is known; a listing for some rows ends early."""
         head = self._load.head
         if self._total is not None:
             return self._total[0]
-        if report.mode == "dir":
+        if report.mode == "dir" and rows is None:
             return report.listed
         return head.metadata.num_files if head.version in (None, self._load.version) else None
 

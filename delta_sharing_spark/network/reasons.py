@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from delta_sharing_spark.redaction import redact
 
 #: Letters of a proxy's answer in an error.
 _LONGEST_ANSWER = 100
+#: A proxy's answers that mean no: any 4xx but those that ask to come again.
+_PROXY_REFUSES = re.compile(r"4(?!08|25|29)[0-9]{2}\b")
 #: OpenSSL's reasons where the other side answered with something else, such as HTTP.
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
 
@@ -66,6 +69,22 @@ def proxy_reason(error: BaseException) -> str | None:
         if isinstance(inner, ConnectionRefusedError):
             return "nothing listens at its address"
     return None
+
+
+def proxy_refusal(answer: str, host: str | None) -> str:
+    """What a proxy answered instead of connecting, and what to do."""
+    return (
+        f"the proxy on the way to {host} refused to connect ({answer}); set the option proxy, with a user and a password if "
+        f"it asks for them, or ask who runs the proxy to let {host} pass"
+    )
+
+
+def final_reason(error: BaseException, host: str | None) -> str | None:
+    """What failed and what to do, where no retry can mend it: a refused certificate, a proxy's refusal; else None."""
+    if is_certificate(error):
+        return tls_failure(error, host)
+    answer = proxy_reason(error) or ""
+    return proxy_refusal(answer, host) if _PROXY_REFUSES.match(answer) else None
 
 
 def connection_reason(error: BaseException, url: str) -> str | None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import ssl
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 from urllib.parse import urlsplit
 
-import numpy as np
 import requests
-import urllib3
 
 from delta_sharing_spark.errors import (
     ConfigError,
@@ -21,28 +18,16 @@ from delta_sharing_spark.errors import (
     FileGoneError,
     NetworkError,
 )
-from delta_sharing_spark.network.connections import AddressRefusedError, Canceller, Deadline, refusing_local_addresses
+from delta_sharing_spark.network.connections import AddressRefusedError, Canceller, refusing_local_addresses
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_target, split_url
-from delta_sharing_spark.network.reasons import connection_reason, forget_frames, is_certificate, tls_failure
+from delta_sharing_spark.network.reasons import proxy_refusal
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry, retry_after
 from delta_sharing_spark.network.settings import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
-from delta_sharing_spark.storage.transfer import FileVersion
+from delta_sharing_spark.storage.transfer import FileVersion, Transfer, bad_url, exchange
 
-_CHUNK = 256 << 10
 _MAX_REDIRECTS = 5
-
-
 _ERROR_BODY = 4096
-_NOT_A_URL = (
-    requests.exceptions.InvalidURL,
-    requests.exceptions.InvalidSchema,
-    requests.exceptions.MissingSchema,
-    requests.exceptions.InvalidHeader,
-    urllib3.exceptions.LocationParseError,
-    urllib3.exceptions.LocationValueError,
-    UnicodeError,
-)
 #: What S3, Azure and GCS say in a 400 or 404 whose cause is a URL or token that ended.
 _EXPIRED_BODY = re.compile(
     rb"(?i)expired|ExpiredToken|AuthenticationFailed|InvalidToken|TokenRefreshRequired|request has expired|SignatureDoesNotMatch"
@@ -107,33 +92,28 @@ class HttpSource:
     def read(self, start: int, length: int) -> memoryview:
         """See ``ByteSource.read``. A broken transfer goes on from the byte it reached."""
         check_range(self, start, length)
-        buffer = np.empty(length, dtype=np.uint8).data
+        transfer = Transfer(Range(start, start + length), self._version)
         if length == 0:
-            return buffer
-        reached = renewals = 0
+            return transfer.data
+        renewals = 0
 
         def attempt() -> None:
-            nonlocal reached, renewals
+            nonlocal renewals
             while True:
                 self._canceller.check()
                 with self._canceller.watching():
                     url = self._lease.url()
                 try:
-                    for count in self._transfer(url, start + reached, buffer[reached:]):
-                        reached += count
+                    return self._receive(url, transfer)
                 except _UrlRefused as refusal:
                     renewals += 1
                     self._renew(url, refusal, renewals)
-                    continue
-                if reached < length:
-                    raise RetryableError(f"the body ended after {reached} of {length} bytes")
-                return
 
         try:
-            retry(attempt, self._policy, reached=lambda: reached, sleep=self._sleep, what=f"file {self.name}")
+            retry(attempt, self._policy, reached=lambda: transfer.arrived, sleep=self._sleep, what=f"file {self.name}")
         except RetryableError as failure:
             raise self._given_up(failure) from None
-        return buffer
+        return transfer.data
 
     def close(self) -> None:
         """Break off reads under way in any thread. Connections belong to the session and stay open."""
@@ -166,53 +146,24 @@ class HttpSource:
             file=self.name,
         )
 
-    def _transfer(self, url: str, start: int, into: memoryview) -> Iterator[int]:
-        """Receive bytes into ``into``; yields the number received so far after each piece."""
-        asked = Range(start, start + len(into))
-        host = (split_url(url) or urlsplit("")).hostname
-        with Deadline(self._policy.request_seconds) as deadline:
-            try:
-                with self._canceller.watching(), self._get(url, asked) as response:
-                    self._canceller.check()
-                    if response.status_code not in (200, 206):
-                        self._raise_for(response)
-                    skip = self._version.accept(asked, response.status_code, response.headers)
-                    for count in _read_into(response.raw, skip, into):
-                        self._canceller.check()
-                        yield count
-            except AddressRefusedError as refusal:
-                raise self._refused_host(f"{host}, which leads to {refusal},") from None
-            except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, UnicodeError) as error:
-                self._canceller.check()
-                if not deadline.is_over:
-                    try:
-                        raise self._told(error, url, host) from None
-                    finally:
-                        forget_frames(error)
-        if deadline.is_over:
-            raise RetryableError(f"{host} had not sent all of it after {self._policy.request_seconds:.0f} s")
+    def _receive(self, url: str, transfer: Transfer) -> None:
+        def receive(response: requests.Response) -> None:
+            if response.status_code not in (200, 206):
+                self._raise_for(response)
+            transfer.receive(response, self._canceller)
 
-    def _told(self, error: Exception, url: str, host: str | None) -> DeltaSharingError | RetryableError:
-        """The failure in our words: of the network, or one that no retry will mend."""
-        if is_certificate(error):
-            return NetworkError(
-                f"file {self.name}: {tls_failure(error, host)}",
-                file=self.name,
+        try:
+            exchange(
+                partial(self._get, url, transfer.missing),
+                receive,
+                url=url,
+                settings=self._policy,
+                canceller=self._canceller,
+                what=f"file {self.name}",
             )
-        if isinstance(error, _NOT_A_URL):
-            return self._bad_url(type(error).__name__)
-        network = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError, ssl.SSLError)
-        if not isinstance(error, network):
-            return ConfigError(
-                f"file {self.name}: no request could be sent to {host} ({error}); check the option caBundle"
-            )
-        return RetryableError(connection_reason(error, url) or f"{type(error).__name__} from {host}")
-
-    def _bad_url(self, why: str) -> FileError:
-        return FileError(
-            f"file {self.name}: the server's URL of it cannot be used ({why}); ask the provider to check it",
-            file=self.name,
-        )
+        except AddressRefusedError as refusal:
+            host = (split_url(url) or urlsplit("")).hostname
+            raise self._refused_host(f"{host}, which leads to {refusal},") from None
 
     def _refused_host(self, host: str) -> ConfigError:
         return ConfigError(
@@ -233,7 +184,7 @@ class HttpSource:
             response.close()
             target = redirect_target(url, response.headers["location"])
             if target is None:
-                raise self._bad_url("it redirects to what is no URL")
+                raise bad_url(f"file {self.name}", "it redirects to what is no URL")
             url = target
         raise FileError(
             f"file {self.name}: more than {_MAX_REDIRECTS} redirects; ask the provider to check it", file=self.name
@@ -249,7 +200,7 @@ class HttpSource:
         """
         parts = split_url(url)
         if parts is None and url.lower().startswith(("http://", "https://")):
-            raise self._bad_url("it is malformed")
+            raise bad_url(f"file {self.name}", "it is malformed")
         parts = parts or urlsplit(f"{url.partition(':')[0][:20]}:")
         host = (parts.hostname or "").lower()
         allowed = host in self._policy.allowed_hosts
@@ -266,6 +217,11 @@ class HttpSource:
 
     def _raise_for(self, response: requests.Response) -> None:
         status = response.status_code
+        if status == 407:
+            host = urlsplit(response.url).hostname
+            raise NetworkError(
+                f"file {self.name}: {proxy_refusal('407 Proxy Authentication Required', host)}", file=self.name
+            )
         if status == 429 or status >= 500 or status == 408:
             raise RetryableError(f"HTTP {status}", retry_after(response.headers.get("retry-after")), busy=True)
         body = response.raw.read(_ERROR_BODY, decode_content=True) or b""
@@ -286,22 +242,3 @@ class HttpSource:
 
 class _UrlRefused(Exception):
     """The storage refuses the URL: it has ended, or was never valid."""
-
-
-def _read_into(raw: urllib3.response.BaseHTTPResponse, skip: int, into: memoryview) -> Iterator[int]:
-    """Read the body into ``into`` after ``skip`` bytes; yields the count of each piece."""
-    # What has arrived, however little: a whole piece would be lost with a connection that breaks. New in urllib3 2.1.
-    read = getattr(raw, "read1", raw.read)
-    while skip > 0:
-        dropped = read(min(skip, _CHUNK))
-        if not dropped:
-            return
-        skip -= len(dropped)
-    filled = 0
-    while filled < len(into):
-        piece = read(min(_CHUNK, len(into) - filled))
-        if not piece:
-            return
-        into[filled : filled + len(piece)] = piece
-        filled += len(piece)
-        yield len(piece)

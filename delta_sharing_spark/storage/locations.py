@@ -17,21 +17,16 @@ SCHEMES: dict[str, Kind] = {
     "abfss": "azure",
     "abfs": "azure",
     "wasbs": "azure",
+    "wasb": "azure",
     "gs": "gcp",
     "file": "local",
 }
 
-#: Kind to the extra of this package that reads it, and the module that extra brings.
-EXTRAS: dict[Kind, tuple[str, str]] = {"aws": ("s3", "s3fs"), "azure": ("azure", "adlfs"), "gcp": ("gcs", "gcsfs")}
-#: The oldest release of each package that is known to work, as the extras of pyproject.toml say it.
-OLDEST: dict[str, str] = {"s3fs": "2025.2", "adlfs": "2024.12", "gcsfs": "2025.2"}
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
 _CONTAINER = re.compile(r"\$root|\$web|[A-Za-z0-9][A-Za-z0-9-]{0,62}")
-_HOST = re.compile(
-    r"(?P<account>[a-z0-9][a-z0-9-]{0,62})\.(?P<service>dfs|blob)\.(?P<cloud>[a-z0-9][a-z0-9.-]*[a-z0-9])"
-)
+#: An account, for accounts in DNS zones the zone (``z12``), the service, and the cloud's domain.
+_HOST = re.compile(r"([a-z0-9][a-z0-9-]{0,62}(?:\.z[0-9]{1,4})?)\.(?:dfs|blob)\.([a-z0-9][a-z0-9.-]*[a-z0-9])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +34,7 @@ class Location:
     """A parsed storage location. The key is the storage's own, never percent-encoded.
 
     Attributes:
-        scheme: As written, in lower case (``s3``, ``s3a``, ``abfss``, ``abfs``, ``wasbs``, ``gs``, ``file``).
+        scheme: As written, in lower case (a key of ``SCHEMES``).
         kind: The kind of credential it takes.
         container: Bucket or container; empty for ``file``.
         host: Azure's account host (``account.dfs.core.windows.net``); empty elsewhere.
@@ -54,7 +49,7 @@ class Location:
 
     @property
     def path(self) -> str:
-        """The path that fsspec's file systems take: ``bucket/key``, or an absolute local path."""
+        """``bucket/key``, or an absolute local path."""
         if self.kind == "local":
             return "/" + self.key
         return f"{self.container}/{self.key}" if self.key else self.container
@@ -67,8 +62,7 @@ class Location:
     @property
     def blob_host(self) -> str:
         """The host that serves an Azure account's blobs, whichever endpoint the location names."""
-        account, _, rest = self.host.partition(".")
-        return f"{account}.blob.{rest.partition('.')[2]}"
+        return _HOST.sub(r"\1.blob.\2", self.host)
 
     @property
     def realm(self) -> tuple[str, str, str]:

@@ -7,11 +7,25 @@ from functools import lru_cache
 
 import requests
 
-from delta_sharing_spark.storage.library_errors import StorageSettings
+from delta_sharing_spark.storage.settings import StorageSettings
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_REGION = "us-east-1"
+#: The domains of AWS's other partitions, by the beginning of their regions' names.
+_DOMAINS = {
+    "cn-": "amazonaws.com.cn",
+    "eusc-": "amazonaws.eu",
+    "us-iso-": "c2s.ic.gov",
+    "us-isob-": "sc2s.sgov.gov",
+    "us-isof-": "csp.hci.ic.gov",
+    "eu-isoe-": "cloud.adc-e.uk",
+}
+
+
+def s3_domain(region: str) -> str:
+    """The domain in which a region's S3 is: ``s3.<region>.<domain>``."""
+    return next((domain for start, domain in _DOMAINS.items() if region.startswith(start)), "amazonaws.com")
 
 
 def find_region(bucket: str, settings: StorageSettings) -> str:

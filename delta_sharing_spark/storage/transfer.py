@@ -1,28 +1,31 @@
-"""Receives the bytes of one read from a storage, and checks that all of its requests are answered from one version of the file."""
+"""Makes one request for a file's bytes, and receives them: failures are told apart, and all answers are of one version of the file."""
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import contextlib
 import re
+import ssl
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+from urllib.parse import urlsplit
 
 import numpy as np
+import requests
+import urllib3
 
-from delta_sharing_spark.errors import CorruptFileError, FileError
-from delta_sharing_spark.network.bodies import declared_length
-from delta_sharing_spark.network.connections import Canceller, ReadCancelled
+from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError, FileError, NetworkError
+from delta_sharing_spark.network.bodies import BodyError, TruncatedBodyError, declared_length
+from delta_sharing_spark.network.connections import Canceller, Deadline
+from delta_sharing_spark.network.hosts import split_url
+from delta_sharing_spark.network.reasons import connection_reason, final_reason, forget_frames
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.storage.ranges import Range
 
 T = TypeVar("T")
 
-_CHUNK = 1 << 20
-#: Bytes of an object that is read whole: a commit, a checkpoint of the log.
-_LARGEST_OBJECT = 1 << 30
+_CHUNK = 256 << 10
+_NETWORK = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError, ssl.SSLError)
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 
 
@@ -94,142 +97,137 @@ class FileVersion:
 
 
 class Transfer:
-    """One read of a file, over as many requests as it takes: each asks for what is still missing.
+    """The bytes of one range of a file, over as many requests as it takes: each asks for what is still missing.
 
     Args:
-        requested: The range; None for the whole object, which is always read from its start.
+        requested: The range.
         version: What the answers are compared with.
 
     Attributes:
         arrived: How many bytes have arrived.
     """
 
-    def __init__(self, requested: Range | None, version: FileVersion) -> None:
+    def __init__(self, requested: Range, version: FileVersion) -> None:
         self.arrived = 0
         self._requested, self._version = requested, version
-        self._skip = 0
         #: All of a range has its room at once: what grows is held up to an eighth larger, and twice while it moves.
-        self._range = np.empty(0 if requested is None else requested.length, dtype=np.uint8).data
-        self._whole = bytearray()
+        self._room = np.empty(requested.length, dtype=np.uint8).data
 
     @property
-    def data(self) -> bytes | memoryview:
-        """The bytes that have arrived; of a range without a copy."""
-        return bytes(self._whole) if self._requested is None else self._range[: self.arrived]
+    def data(self) -> memoryview:
+        """The bytes that have arrived."""
+        return self._room[: self.arrived]
 
     @property
-    def missing(self) -> Range | None:
-        """The range that the next request asks for; None for the whole object."""
-        return None if self._requested is None else Range(self._requested.start + self.arrived, self._requested.end)
+    def missing(self) -> Range:
+        """The range that the next request asks for."""
+        return Range(self._requested.start + self.arrived, self._requested.end)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing is missing; of a whole object, only the end of its body tells."""
-        return self._requested is not None and self.arrived >= self._requested.length
+    def keep(self, data: bytes) -> None:
+        """Keep bytes that arrived otherwise than in an answer."""
+        self._room[self.arrived : self.arrived + len(data)] = data
+        self.arrived += len(data)
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """The HTTP headers of the next request."""
-        missing = self.missing
-        return {} if missing is None else {"Range": missing.header}
-
-    async def receive(
-        self, status: int, headers: Mapping[str, str], read: Callable[[int], Awaitable[bytes | memoryview]]
-    ) -> None:
-        """Receive an answer; its bytes are kept as they arrive, also if it breaks off.
-
-        Args:
-            status, headers: Those of the answer.
-            read: Returns at most so many bytes of its body, none at its end.
+    def receive(self, response: requests.Response, canceller: Canceller) -> None:
+        """Receive an answer of status 200 or 206; its bytes are kept as they arrive, also if it breaks off.
 
         Raises:
-            As ``FileVersion.accept``.
+            RetryableError: Bytes are missing.
+            CorruptFileError, FileError, WrongRangeError: As ``FileVersion.accept``.
+            ReadCancelled
         """
-        self._begin(status, headers)
-        while not self.is_complete and (chunk := await read(_CHUNK)):
-            self._add(chunk)
-
-    def _begin(self, status: int, headers: Mapping[str, str]) -> None:
-        missing = self.missing
-        if missing is None:
-            self._whole.clear()
-            self.arrived = 0
-        else:
-            self._skip = self._version.accept(missing, status, headers)
-
-    def _add(self, chunk: bytes | memoryview) -> None:
-        if self._requested is None:
-            self._whole += chunk
-            self.arrived = len(self._whole)
-            if self.arrived > _LARGEST_OBJECT:
-                raise FileError(
-                    f"file {self._version.name} has more than {_LARGEST_OBJECT >> 20} MiB; ask the provider to check it"
-                )
-            return
-        skipped = min(self._skip, len(chunk))
-        self._skip -= skipped
-        wanted = memoryview(chunk)[skipped : skipped + self._requested.length - self.arrived]
-        self._range[self.arrived : self.arrived + len(wanted)] = wanted
-        self.arrived += len(wanted)
+        skip = self._version.accept(self.missing, response.status_code, response.headers)
+        # What has arrived, however little: a whole piece would be lost with a connection that breaks. New in urllib3 2.1.
+        read = getattr(response.raw, "read1", response.raw.read)
+        while (skip or self.missing.length) and (piece := read(min(_CHUNK, skip or self.missing.length))):
+            canceller.check()
+            if skip:
+                skip -= len(piece)
+                continue
+            self.keep(piece)
+        if self.missing.length:
+            raise RetryableError(f"the body ended after {self.arrived} of {self._requested.length} bytes")
 
 
-class Cancellation(Canceller):
-    """A ``Canceller`` that also ends requests in a storage library's loop."""
+def exchange(
+    send: Callable[[], requests.Response],
+    receive: Callable[[requests.Response], T],
+    *,
+    url: str,
+    settings: NetworkSettings,
+    canceller: Canceller,
+    what: str,
+) -> T:
+    """Make one request and receive its answer, within the time that the settings allow.
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self._under_way: set[concurrent.futures.Future[Any]] = set()
+    Args:
+        send: Sends the request; returns its answer before the body.
+        receive: Receives it.
+        url: Where it goes; errors name its host.
+        settings: The bounds.
+        canceller: Ends it when the reader goes away.
+        what: How errors name what is read.
 
-    def run(self, request: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, seconds: float) -> T:
-        """Run a request in the storage library's loop, until it ends, is cancelled, or its time is over.
-
-        Raises:
-            ReadCancelled: It was cancelled.
-            RetryableError: It had not ended after ``seconds``.
-        """
-        with self._lock:
-            if self._broken.is_set():
-                request.close()
-                self.check()
-            future = asyncio.run_coroutine_threadsafe(request, loop)
-            self._under_way.add(future)
-        try:
-            return future.result(seconds)
-        except (TimeoutError, concurrent.futures.TimeoutError):
-            if future.done():
-                raise  # the library's own
-            future.cancel()
-            raise RetryableError(f"it had not answered completely after {seconds:.0f} s") from None
-        except concurrent.futures.CancelledError:
-            raise ReadCancelled from None
-        finally:
-            with self._lock:
-                self._under_way.discard(future)
-            # Its error's frames refer to this one: a circle, which would keep the bytes of the read in memory.
-            del future
-
-    def break_off(self) -> None:
-        super().break_off()
-        with self._lock:
-            under_way = list(self._under_way)
-        for future in under_way:
-            future.cancel()
-
-
-def close_later(loop: asyncio.AbstractEventLoop, close: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Close a library's session in its loop, from whatever thread lets go of it, without waiting.
-
-    s3fs allows 0.1 s for it, gcsfs calls the loop from the wrong thread: both leave connections to the garbage collector.
+    Raises:
+        RetryableError: The network failed, or the time is over.
+        NetworkError: A certificate or a proxy refuses.
+        ConfigError, FileError: No request can be made.
+        ReadCancelled: By ``canceller``.
+        Whatever ``send`` and ``receive`` raise beyond failures of the network.
     """
+    host = (split_url(url) or urlsplit("")).hostname
+    with Deadline(settings.request_seconds) as deadline:
+        try:
+            with canceller.watching(), send() as response:
+                canceller.check()
+                received = receive(response)
+                canceller.check()
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, UnicodeError, BodyError) as error:
+            canceller.check()
+            if isinstance(error, PermissionError | FileNotFoundError):
+                raise
+            if not deadline.is_over:
+                try:
+                    raise _told(error, url, host, what) from None
+                finally:
+                    forget_frames(error)
+    if deadline.is_over:
+        raise RetryableError(f"{host} had not sent all of it after {settings.request_seconds:.0f} s")
+    return received
 
-    def begin() -> None:
-        task = loop.create_task(close())
-        _CLOSING.add(task)
-        task.add_done_callback(_CLOSING.discard)
 
-    with contextlib.suppress(RuntimeError):  # the loop has ended, and its connections with it
-        loop.call_soon_threadsafe(begin)
+def _told(error: Exception, url: str, host: str | None, what: str) -> DeltaSharingError | RetryableError:
+    """A failure in our words: of the network, or one that no retry will mend."""
+    final = final_reason(error, host)
+    if final is not None:
+        return NetworkError(f"{what}: {final}", host=host, file=what.removeprefix("file "))
+    if isinstance(error, BodyError):
+        if isinstance(error, TruncatedBodyError):
+            return RetryableError(f"the body of {host} is cut off: {error}")
+        return FileError(
+            f"{what}: the answer of {host} cannot be read: {error}; ask the provider to check it", file=what
+        )
+    if isinstance(error, NOT_A_URL):
+        return bad_url(what, type(error).__name__)
+    if not isinstance(error, _NETWORK):
+        return ConfigError(f"{what}: no request could be sent to {host} ({error}); check the option caBundle")
+    return RetryableError(connection_reason(error, url) or f"{type(error).__name__} from {host}")
 
 
-#: A loop keeps no task alive by itself; each goes once its session is closed.
-_CLOSING: set[asyncio.Task[object]] = set()
+def bad_url(what: str, why: str) -> FileError:
+    """The error of a URL that cannot be used."""
+    return FileError(
+        f"{what}: the server's URL of it cannot be used ({why}); ask the provider to check it",
+        file=what.removeprefix("file "),
+    )
+
+
+NOT_A_URL = (
+    requests.exceptions.InvalidURL,
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.MissingSchema,
+    requests.exceptions.InvalidHeader,
+    urllib3.exceptions.LocationParseError,
+    urllib3.exceptions.LocationValueError,
+    UnicodeError,
+)

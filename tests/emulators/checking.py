@@ -6,7 +6,7 @@ import http.client
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from loopback import Answer, Request, answering
@@ -37,10 +37,14 @@ class Asked:
 
 @dataclass
 class CheckingProxy:
-    """``check`` gives None to let a request pass, or the status and body of a refusal."""
+    """``check`` gives None to let a request pass, or the status, content type and body of a refusal.
+
+    ``rewrite`` turns the path and query of a request that passes into what the emulator takes.
+    """
 
     backend_port: int
     check: Callable[[Asked, dict[str, Grant]], tuple[int, str, str] | None]
+    rewrite: Callable[[str], str] = str
     grants: dict[str, Grant] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     passed: int = 0
@@ -69,7 +73,7 @@ def proxying(proxy: CheckingProxy) -> Iterator[CheckingProxy]:
             proxy.refused.append(f"{asked.method} {asked.path}")
             return status, {"Content-Type": content_type}, body.encode()
         proxy.passed += 1
-        return _forwarded(request, proxy.backend_port)
+        return _forwarded(replace(request, path=proxy.rewrite(request.path)), proxy.backend_port)
 
     with answering(answer) as proxy.url:
         yield proxy

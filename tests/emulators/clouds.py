@@ -221,18 +221,87 @@ class AzureCloud:
         pytest.skip("a SAS of Azurite ends by its own expiry only")
 
 
+_SAS_FIELDS = re.compile(r"[?&](?:sv|sr|sdd|sp|se|skoid|sig)=[^&]*")
+_AZURE_REFUSAL = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
+
+
+def check_azure(asked: Asked, grants: dict[str, Grant]) -> tuple[int, str, str] | None:
+    """A user delegation SAS of a directory (``sr=d``), which Azurite does not know."""
+
+    def refuse(code: str, message: str = "") -> tuple[int, str, str]:
+        return 403, "application/xml", _AZURE_REFUSAL.format(code=code, message=message)
+
+    grant = grants.get(asked.query.get("sig", ""))
+    if grant is None:
+        return refuse("AuthenticationFailed", "Signature did not match.")
+    if time.time() >= grant.expires:
+        return refuse("AuthenticationFailed", "Signature not valid in the specified time frame")
+    path = asked.path.removeprefix(f"/{ACCOUNT}/")
+    if "comp" in asked.query:
+        allowed = grant.listing and grant.covers(f"{path}/{asked.query.get('prefix', '')}".rstrip("/"))
+    else:
+        allowed = asked.method in ("GET", "HEAD") and grant.covers(path)
+    return None if allowed else refuse("AuthorizationPermissionMismatch")
+
+
+@dataclass
+class DirectorySasCloud(AzureCloud):
+    """Azurite behind a front that checks what a SAS of a directory may do."""
+
+    proxy: Any = None
+    confined: bool = True
+
+    def vend(self, location: str, *, lifetime: float = 3600, listing: bool = True) -> dict[str, Any]:
+        signature, directory = secrets.token_hex(16), location.partition(".net/")[2].rstrip("/")
+        self.proxy.vend(signature, signature, f"{self.container}/{directory}", lifetime, listing)
+        sas = (
+            f"sv=2021-06-08&sr=d&sdd={directory.count('/') + 1}&sp={'rl' if listing else 'r'}&skoid=id&sig={signature}"
+        )
+        azure = {"sasToken": sas}
+        return {
+            "credentials": {
+                "location": location,
+                "azureUserDelegationSas": azure,
+                "expirationTime": _expiry(lifetime),
+            }
+        }
+
+    def expire_all(self) -> None:
+        self.proxy.expire_all()
+
+
 @contextmanager
-def azure_cloud() -> Iterator[AzureCloud]:
-    blob = pytest.importorskip("azure.storage.blob", reason="the Azure emulator needs adlfs")
+def _running_azurite() -> Iterator[tuple[int, Any]]:
+    """Azurite's port, and its service with the account's key."""
+    blob = pytest.importorskip("azure.storage.blob", reason="the Azure emulator needs azure-storage-blob")
     node, main = _azurite()
     port = free_port()
     command = [node, str(main), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent"]
     command += ["--skipApiVersionCheck", "--disableTelemetry", "--inMemoryPersistence"]
-    with running(command, port):
-        endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
-        with blob.BlobServiceClient(endpoint, credential=ACCOUNT_KEY) as service:
-            service.create_container(BUCKET)
-            yield AzureCloud(endpoint, service)
+    client = blob.BlobServiceClient(f"http://127.0.0.1:{port}/{ACCOUNT}", credential=ACCOUNT_KEY)
+    with running(command, port), client as service:
+        service.create_container(BUCKET)
+        yield port, service
+
+
+@contextmanager
+def azure_cloud() -> Iterator[AzureCloud]:
+    with _running_azurite() as (port, service):
+        yield AzureCloud(f"http://127.0.0.1:{port}/{ACCOUNT}", service)
+
+
+@contextmanager
+def directory_sas_cloud() -> Iterator[DirectorySasCloud]:
+    with _running_azurite() as (port, service):
+        inner = AzureCloud("", service).vend("")["credentials"]["azureUserDelegationSas"]["sasToken"]
+
+        def with_inner_sas(path: str) -> str:
+            bare = _SAS_FIELDS.sub("", path)
+            bare = bare if "?" in bare else bare.replace("&", "?", 1)
+            return f"{bare}{'&' if '?' in bare else '?'}{inner}"
+
+        with proxying(CheckingProxy(port, check_azure, with_inner_sas)) as proxy:
+            yield DirectorySasCloud(f"{proxy.url}/{ACCOUNT}", service, proxy=proxy)
 
 
 # GCS: fake-gcs-server, which checks nothing; the proxy does
@@ -307,4 +376,4 @@ def gcs_cloud() -> Iterator[GcsCloud]:
         yield GcsCloud(proxy, backend)
 
 
-CLOUDS = {"s3": s3_cloud, "azure": azure_cloud, "gcs": gcs_cloud}
+CLOUDS = {"s3": s3_cloud, "azure": azure_cloud, "azure-directory": directory_sas_cloud, "gcs": gcs_cloud}

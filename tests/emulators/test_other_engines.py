@@ -15,8 +15,8 @@ from test_directory_on_clouds import CloudIssuer
 from delta_sharing_spark.access.directory.tokens import StorageToken
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.interop import create_secret, storage_options
-from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.settings import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])

@@ -59,8 +59,9 @@ HASTE = {
     "reset for good": {"retryTimeout": "300ms"},
     "503 for good": {"retryTimeout": "300ms"},
 }
-#: Directory mode looks whether other files can be read, and tells a refused file from a refused credential.
-IN_DIRECTORIES = {"403 for good": "FileGoneError"}
+#: Directory mode tells a file that is there and may not be read (S3 lists it, Azure would say 404) from one that is gone.
+IN_DIRECTORIES = {("403 for good", mode): "CredentialError" for mode in ("dir", "abfss")}
+IN_DIRECTORIES["403 for good", "gs"] = "FileGoneError"
 
 
 @pytest.fixture
@@ -127,8 +128,7 @@ def test_faults(
     fault: str, mode: str, moment: str, server: BucketServer, expected: pa.Table, cell: Callable[..., None]
 ) -> None:
     what, expected_outcome = FAULTS[fault]
-    if mode != "url":
-        expected_outcome = IN_DIRECTORIES.get(fault, expected_outcome)
+    expected_outcome = IN_DIRECTORIES.get((fault, mode), expected_outcome)
     split = planned(server, mode, **HASTE.get(fault, {}))
     path, skip = place(split, moment)
     rule = server.faults.add("data", path, skip=skip, **what)

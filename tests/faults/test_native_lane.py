@@ -70,8 +70,7 @@ def test_faults(
 ) -> None:
     """At a file's footer, and at its rows."""
     what, expected_outcome = FAULTS[fault]
-    if mode != "url":
-        expected_outcome = IN_DIRECTORIES.get(fault, expected_outcome)
+    expected_outcome = IN_DIRECTORIES.get((fault, mode), expected_outcome)
     with served(scan_of(server, mode, **HASTE.get(fault, {}))) as (_, plan, address):
         rule = server.faults.add("data", name_of(plan, 1), skip=2 if moment == "during" else 0, **what)
         came = outcome(plan, address, expected)

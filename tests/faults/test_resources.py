@@ -31,8 +31,8 @@ from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
 from delta_sharing_spark.scan.split_reader import CONNECTIONS, _SplitReader, read_split
 from delta_sharing_spark.spark import inline_secrets
-from delta_sharing_spark.storage.fsspec_source import FsspecSource
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
+from delta_sharing_spark.storage.object_source import ObjectSource
 from delta_sharing_spark.storage.ranges import ByteSource
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from support.buckets import BucketServer
@@ -337,7 +337,7 @@ def test_bytes_that_were_decoded_are_let_go_of_at_once(
     """Not when Python's collector comes: it counts objects, of which a read makes few, and not their bytes."""
     fetched: list[weakref.ref[Any]] = []
 
-    def watch(kind: type[HttpSource | FsspecSource]) -> None:
+    def watch(kind: type[HttpSource | ObjectSource]) -> None:
         read = kind.read
 
         def watched(self: Any, start: int, length: int) -> memoryview:
@@ -348,7 +348,7 @@ def test_bytes_that_were_decoded_are_let_go_of_at_once(
         monkeypatch.setattr(kind, "read", watched)
 
     watch(HttpSource)
-    watch(FsspecSource)
+    watch(ObjectSource)
     split = planned(server, "s.d.t" if mode == "url" else "s.d.dir", retryTimeout="20s")
     if fault:
         server.faults.add("data", times=3, skip=1, **fault)

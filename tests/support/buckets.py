@@ -1,7 +1,8 @@
 """A sharing server whose tables also lie in buckets: local directories behind a small S3, GCS and Azure, on one socket.
 
 Objects are sent by the code that serves data URLs, so that ranges, ETags and every fault are the same in both modes.
-The credential of a request decides whether it is answered; signatures are not checked. Only the S3 lists.
+The credential of a request decides whether it is answered, and refusals are worded as each cloud words them; signatures
+are not checked.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -23,6 +25,32 @@ from delta_sharing_spark.testing.server.responses import Response, json_response
 _LOCATIONS = {"s3": "s3://{}", "gs": "gs://{}", "abfss": "abfss://{}@account.dfs.core.windows.net"}
 _MODIFIED = "2026-11-21T00:00:00.000Z"
 _GOOGLE = re.compile(r"/(?:download/)?storage/v1/b/([^/]+)/o(?:/(.*))?")
+#: By cloud, how it refuses: a credential that has ended, one that was revoked, one whose scope leaves an object out.
+_REFUSALS: dict[str, dict[str, tuple[int, str, str]]] = {
+    "s3": {
+        "ended": (400, "ExpiredToken", "The provided token has expired."),
+        "revoked": (403, "AccessDenied", "Access Denied"),
+        "scope": (403, "AccessDenied", "Access Denied"),
+    },
+    "abfss": {
+        "ended": (
+            403,
+            "AuthenticationFailed",
+            "</Message><AuthenticationErrorDetail>Signature not valid in the specified time frame</AuthenticationErrorDetail><Message>",
+        ),
+        "revoked": (403, "AuthorizationFailure", "This request is not authorized to perform this operation."),
+        "scope": (403, "AuthorizationPermissionMismatch", "This request is not authorized using this permission."),
+    },
+    "gs": {
+        "ended": (401, "authError", "Invalid Credentials"),
+        "revoked": (401, "authError", "Invalid Credentials"),
+        "scope": (
+            403,
+            "forbidden",
+            "does not have storage.objects.get access. Permission denied (or it may not exist).",
+        ),
+    },
+}
 #: What identifies a credential in a request: an access key, a bearer token, the signature of a SAS.
 _CREDENTIAL = re.compile(r"Credential=([^/]+)/|Bearer ([^?]+)|[?&]sig=([^&]+)")
 
@@ -32,7 +60,14 @@ class BucketServer(SharingServer):
 
     Attributes:
         issued: Every secret text given out in credentials so far.
+        ended_as: How credentials are refused that no longer work: ``ended`` or ``revoked``.
+        out_of_scope: A regular expression of local paths that no credential covers.
+        lists: The schemes whose credentials may list.
     """
+
+    ended_as = "ended"
+    out_of_scope: str | None = None
+    lists: tuple[str, ...] = ("s3",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -83,13 +118,14 @@ class BucketServer(SharingServer):
         target = self._object(path)
         if target is None:
             return super().answer(kind, method, path, query, headers, body, base)
+        cloud = "gs" if "/storage/v1/" in path else "abfss" if "sig=" in query else "s3"
         asked = _CREDENTIAL.search(f"{headers.get('authorization', '')}?{query}")
         if asked is None or unquote(next(filter(None, asked.groups()))) not in self._accepted:
-            return storage_error(400, "ExpiredToken", "The provided token has expired.")
-        if "list-type" in query:
-            return _listed(target, parse_qs(query))
-        if not target.suffix:
-            return storage_error(403, "AccessDenied", "Access denied.")
+            return _refused(cloud, self.ended_as)
+        if self.out_of_scope is not None and re.search(self.out_of_scope, str(target)):
+            return _refused(cloud, "scope")
+        if not target.suffix and (target in self._buckets.values()):
+            return _listed(cloud, target, parse_qs(query)) if cloud in self.lists else _refused(cloud, "scope")
         if path.startswith("/storage/v1/"):  # Google's description of an object
             if not target.is_file():
                 return storage_error(404, "NoSuchKey", "No such object.")
@@ -119,17 +155,37 @@ class BucketServer(SharingServer):
         return {**body, "expirationTime": int((time.time() + self.settings.credential_ttl) * 1000)}
 
 
-def _listed(root: Path, query: Mapping[str, list[str]]) -> Response:
-    """ListObjectsV2 of what lies right under a prefix; one page."""
-    prefix, after = query.get("prefix", [""])[0], query.get("start-after", [""])[0]
+def _refused(cloud: str, why: str) -> Response:
+    status, code, message = _REFUSALS[cloud][why]
+    if cloud == "gs":
+        error = {"code": status, "message": message, "errors": [{"reason": code, "message": message}]}
+        return json_response({"error": error}, status)
+    answer = storage_error(status, code, message)
+    return answer if cloud == "s3" else Response(status, answer.body, {"x-ms-error-code": code}, answer.content_type)
+
+
+def _listed(cloud: str, root: Path, query: Mapping[str, list[str]]) -> Response:
+    """One page of what lies right under a prefix."""
+    prefix, after = query.get("prefix", [""])[0], query.get("start-after", query.get("startOffset", [""]))[0]
     directory, _, start = prefix.rpartition("/")
-    items = []
+    found = []
     for entry in sorted(os.scandir(root / directory), key=lambda e: e.name):
         key = f"{directory}/{entry.name}" if directory else entry.name
-        if entry.is_file() and entry.name.startswith(start) and key > after:
-            items.append(
-                f"<Contents><Key>{escape(key)}</Key><Size>{entry.stat().st_size}</Size>"
-                f"<LastModified>{_MODIFIED}</LastModified></Contents>"
-            )
-    body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(items)}</ListBucketResult>"
+        if entry.is_file() and entry.name.startswith(start) and (key >= after if cloud == "gs" else key > after):
+            found.append((key, entry.stat().st_size))
+    if cloud == "gs":
+        return json_response({"items": [{"name": k, "size": str(n), "updated": _MODIFIED} for k, n in found]})
+    if cloud == "abfss":
+        blobs = "".join(
+            f"<Blob><Name>{escape(key)}</Name><Properties><Content-Length>{size}</Content-Length>"
+            f"<Last-Modified>{formatdate(0, usegmt=True)}</Last-Modified></Properties></Blob>"
+            for key, size in found
+        )
+        body = f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>"
+    else:
+        items = "".join(
+            f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size><LastModified>{_MODIFIED}</LastModified></Contents>"
+            for key, size in found
+        )
+        body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{items}</ListBucketResult>"
     return Response(200, body.encode(), {}, "application/xml")

@@ -8,22 +8,21 @@ from collections.abc import Callable
 from typing import BinaryIO, TypeVar, cast
 
 from delta_sharing_spark.deltalog.paths import LogEntry, commit_name, in_log, join
-from delta_sharing_spark.errors import FileGoneError
-from delta_sharing_spark.storage.filesystems import Storage
-from delta_sharing_spark.storage.fsspec_source import FsspecSource, SourceFile, StorageLease
+from delta_sharing_spark.errors import CorruptFileError
+from delta_sharing_spark.storage.answers import is_sure
 from delta_sharing_spark.storage.locations import Location, parse_location
+from delta_sharing_spark.storage.object_source import ObjectSource, SourceFile, StorageLease
+from delta_sharing_spark.storage.objects import Storage
 
 T = TypeVar("T")
-
-#: Seconds for which a read of the canary proves the credential: probing a log past its end is refused many times in a row.
-_CANARY_SECONDS = 5.0
 
 
 class StorageLogStore:
     """A log in a storage (``deltalog.paths.LogStore``).
 
-    A refusal has two meanings: the credential is late, or it may not list and the object does not exist. They are
-    told apart by reading the canary, an object known to exist; only if that is refused as well is the credential renewed, once.
+    A refusal has two meanings: the credential has ended, or it may not list and the object does not exist. Where the
+    storage does not say which, they are told apart by reading the canary, an object known to exist, after the refusal.
+    A credential that has ended is renewed, once for each request of the log.
 
     Args:
         lease_for: Gives the lease of a location.
@@ -37,8 +36,11 @@ class StorageLogStore:
         self._lease_for = lease_for
         self.known_version = version
         self._canary = None if version is None else in_log(commit_name(version))
-        self._canary_read_at = float("-inf")
-        self._lock = threading.Lock()
+        #: By credential, when a read of the canary began that succeeded.
+        self._proven: dict[str, float] = {}
+        self._ended: str | None = None
+        self._is_renewed_blindly = self._has_read = False
+        self._lock, self._probing = threading.Lock(), threading.Lock()
 
     def read(self, path: str) -> bytes:
         """See ``LogStore.read``."""
@@ -51,7 +53,7 @@ class StorageLogStore:
         """See ``LogStore.open``: reads by range, so that columns of a checkpoint need not be fetched whole."""
         location = self._location_of(path)
         listed = self._run(location, path, lambda storage: storage.info(location, what=path))
-        source = FsspecSource(self._lease_for(location), location, name=path, size=listed.size)
+        source = ObjectSource(self._lease_for(location), location, name=path, size=listed.size, is_data=False)
         return cast("BinaryIO", SourceFile(source))
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
@@ -84,40 +86,47 @@ class StorageLogStore:
 
     def _note(self, path: str) -> None:
         with self._lock:
-            self._canary = path
-            self._canary_read_at = time.monotonic()
+            self._canary, self._has_read = path, True
 
     def _run(self, location: Location, path: str, action: Callable[[Storage], T]) -> T:
         lease = self._lease_for(location)
-        storage = lease.storage()
-        try:
-            return action(storage)
-        except PermissionError:
-            if self._credential_works(storage):
-                raise
-        try:
-            lease.refused(storage, path, 1)
-        except FileGoneError:
-            raise PermissionError(path) from None
-        try:
-            return action(lease.storage())
-        except PermissionError:
-            with self._lock:
-                self._canary = None  # what was said to exist does not read with a fresh credential either
-            raise
+        refusals = 0
+        while True:
+            storage = lease.storage()
+            try:
+                return action(storage)
+            except PermissionError as refusal:
+                if self._is_about_the_object(storage, refusal):
+                    raise
+                refusals += 1
+                if refusals > 1 and not self._has_read and not is_sure(refusal):
+                    # What was said to exist does not read with a fresh credential either: it is the scope, or was a mistake.
+                    with self._lock:
+                        self._canary, self._is_renewed_blindly = None, True
+                    raise
+                lease.refused(storage, location, path, refusal, refusals)
 
-    def _credential_works(self, storage: Storage) -> bool:
-        """Whether a refusal was about the object: the canary can be read, or there is none to try."""
-        with self._lock:
-            canary, read_at = self._canary, self._canary_read_at
-        if canary is None:
-            return True
-        if time.monotonic() - read_at < _CANARY_SECONDS:
-            return True
-        try:
-            storage.get(self._location_of(canary), 0, 1, what=canary)
-        except (PermissionError, FileNotFoundError):
+    def _is_about_the_object(self, storage: Storage, refusal: PermissionError) -> bool:
+        """Whether the credential works nevertheless: the canary reads after the refusal, or a new credential told nothing."""
+        refused_at, credential = time.monotonic(), storage.credential
+        if is_sure(refusal):
             return False
-        with self._lock:
-            self._canary_read_at = time.monotonic()
+        with self._probing:  # one read of the canary speaks for all refusals that came before it
+            with self._lock:
+                canary = self._canary
+            if canary is None:
+                tried, self._is_renewed_blindly = self._is_renewed_blindly, True
+                return tried
+            if credential == self._ended:
+                return False
+            if self._proven.get(credential, float("-inf")) < refused_at:
+                began = time.monotonic()
+                try:
+                    storage.get(self._location_of(canary), 0, 1, what=canary)
+                except PermissionError:
+                    self._ended = credential
+                    return False
+                except (FileNotFoundError, CorruptFileError):
+                    pass  # gone, or empty: the storage answers for it nevertheless
+                self._proven = {credential: began}
         return True

@@ -25,10 +25,9 @@ from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.sharing.auth import carried_profile
-from delta_sharing_spark.storage.filesystems import load_library, missing_extra
-from delta_sharing_spark.storage.fsspec_source import read_leased
-from delta_sharing_spark.storage.library_errors import StorageSettings
-from delta_sharing_spark.storage.locations import EXTRAS, Location, parse_location
+from delta_sharing_spark.storage.locations import Location, parse_location
+from delta_sharing_spark.storage.object_source import ObjectSource
+from delta_sharing_spark.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
     from delta_sharing_spark.deltalog.add_batch import AddBatch
@@ -88,11 +87,17 @@ class TableDirectory:
         self._check(head, is_newest=is_newest)
         return head
 
-    def renewed_access(self) -> DirectoryAccess:
-        """The access for executors, with tokens that are valid now: a table may stay open longer than they hold."""
+    def renewed_access(self, tasks: Sequence[FileTask] = ()) -> DirectoryAccess:
+        """The access for executors, with tokens that are valid now: a table may stay open longer than they hold.
+
+        Args:
+            tasks: The plan's files, of which some are kept as samples.
+        """
         issuer = self.driver.issuer
         assert issuer is not None, "the driver may always ask"
-        return replace(self.access, tokens=tuple(TOKENS.get(issuer, token.location) for token in self.access.tokens))
+        samples = (parse_location(task.location) for task in (tasks[0], tasks[-1])) if tasks else ()
+        tokens = tuple(TOKENS.get(issuer, token.location) for token in self.access.tokens)
+        return replace(self.access, tokens=tokens, samples=tuple(samples))
 
     def _check(self, head: Head | Snapshot, *, is_newest: bool) -> None:
         expected = self.head.metadata.id
@@ -149,7 +154,7 @@ class TableDirectory:
     def _touch(self, location: Location, path: str) -> None:
         """Read one byte of a file in an auxiliary location."""
         try:
-            read_leased(self.driver.lease(location), location, 0, 1, name=path)
+            ObjectSource(self.driver.lease(location), location, name=path, size=None).read(0, 1)
         except FileGoneError:
             return  # its own reader says so, if it is needed at all
 
@@ -182,7 +187,7 @@ def open_directory(
         issuer: Instead of the sharing server, for tests.
 
     Raises:
-        AccessModeError: An unsupported scheme, a missing extra, a local location of a remote server.
+        AccessModeError: An unsupported scheme, a local location of a remote server.
         CredentialError: A credential that is malformed or does not cover its location.
         NetworkError: The storage or the server did not answer in time.
         ServerError: The sharing server refuses to issue one.
@@ -192,7 +197,6 @@ def open_directory(
     root, others = _locations(head, name)
     for location in (root, *others):
         _readable(location, profile, name)
-        load_library(location)  # before the time of the decision begins: the first import of a cloud's library is slow
     driver_issuer: Issuer = issuer or SharingIssuer(profile, transport, table, root)
     # Equal to `asking`, so that the tokens are the same; it only gives up sooner.
     quick_issuer: Issuer = issuer or SharingIssuer(profile, _rest_with_deadline(transport, seconds), table, root)
@@ -273,13 +277,6 @@ def _locations(head: TableSnapshotHead, table: str) -> tuple[Location, tuple[Loc
 
 
 def _readable(location: Location, profile: Profile, table: str) -> None:
-    extra = missing_extra(location)
-    if extra is not None:
-        raise AccessModeError(
-            f"table {table} lies at {location}, which needs the extra {extra!r} ({EXTRAS[location.kind][1]} is missing); "
-            f"run pip install 'delta-sharing-spark[{extra}]', on the executors as well, or use accessMode=url",
-            extra=extra,
-        )
     if location.kind == "local" and not is_loopback(urlsplit(profile.endpoint).hostname):
         raise AccessModeError(
             f"table {table} lies at {location}, a local path, which is read only for a sharing server on this machine; "

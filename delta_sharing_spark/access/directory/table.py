@@ -114,7 +114,8 @@ class DirectoryTable(OpenTable):
                 rows = None if here is None else rows + here
                 if rows is not None and rows >= scan.rows_needed:
                     break
-        return FileListing(TaskColumns(batches), self._directory.renewed_access(), snapshot.version, listed)
+        tasks = TaskColumns(batches)
+        return FileListing(tasks, self._directory.renewed_access(tasks), snapshot.version, listed)
 
     def changes(self, scan: ResolvedScan) -> VersionListing:
         """See ``OpenTable.changes``; versions are read as they are iterated."""

@@ -22,7 +22,7 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, TableSnapshotHead
-from delta_sharing_spark.storage.library_errors import StorageSettings
+from delta_sharing_spark.storage.settings import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 NAME = TableName("share", "schema", "table")
@@ -78,7 +78,7 @@ def falling_back(by_directory: Callable[[], Any]) -> TableOpener:
 def split_of(table: TableDirectory, snapshot: Snapshot, tasks: list[FileTask]) -> Split:
     """A split as it arrives on an executor: through a pickle, but for the issuer that counts."""
     spec = ReadSpec(str(NAME), snapshot.schema, snapshot.schema, snapshot.partition_columns, snapshot.mapping)
-    access = table.access.restricted_to(tasks)
+    access = table.renewed_access(tasks).restricted_to(tasks)
     split = Split(0, spec, tuple(FileSlice(task) for task in tasks), replace(access, issuer=None))
     arrived: Split = pickle.loads(pickle.dumps(split))
     return replace(arrived, access=replace(arrived.access, issuer=access.issuer))

@@ -6,7 +6,6 @@ and carry the given credential alone.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -15,14 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from issuing import secret_for
 from object_server import ObjectServer, serving
 
-from delta_sharing_spark.errors import AccessModeError, CredentialError
-from delta_sharing_spark.storage.filesystems import Storage, missing_extra
-from delta_sharing_spark.storage.library_errors import StorageSettings
+from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer
+from delta_sharing_spark.storage.settings import StorageSettings
 
 LOCATIONS = {
     "aws": "s3://bucket/table",
@@ -104,8 +102,8 @@ def _ambient(trap: ObjectServer, home: Path) -> dict[str, str]:
 
 _READ = """
 import sys
-from delta_sharing_spark.storage.library_errors import StorageSettings
-from delta_sharing_spark.storage.filesystems import Storage
+from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.locations import parse_location
 sys.path.insert(0, sys.argv[3])
 from issuing import secret_for
@@ -166,31 +164,10 @@ def test_an_empty_or_foreign_secret_is_an_error_before_anything_is_sent(
         Storage(parse_location(LOCATIONS[kind]), secret, StorageSettings())
 
 
-@pytest.mark.parametrize("kind", LOCATIONS)
-def test_instances_of_two_credentials_are_never_shared(kind: str) -> None:
-    location = parse_location(LOCATIONS[kind])
-    one, other = (Storage(location, secret_for(location), StorageSettings(endpoint="http://127.0.0.1:9")) for _ in "12")
-    assert one._fs is not other._fs
-
-
-@pytest.mark.parametrize(("kind", "extra"), [("aws", "s3"), ("azure", "azure"), ("gcp", "gcs")])
-def test_a_missing_extra_is_named(kind: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    location = parse_location(LOCATIONS[kind])
-    module = {"aws": "s3", "azure": "azure", "gcp": "gcs"}[kind]
-    package = {"aws": "s3fs", "azure": "adlfs", "gcp": "gcsfs"}[kind]
-    for name in [n for n in sys.modules if n == package or n.startswith(package + ".")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, f"delta_sharing_spark.storage.{module}", raising=False)
-    monkeypatch.setitem(sys.modules, package, None)  # type: ignore[arg-type]
-    with pytest.raises(AccessModeError, match=rf"delta-sharing-spark\[{extra}\]"):
-        Storage(location, secret_for(location), StorageSettings())
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert missing_extra(location) == extra
-
-
-def test_cloud_libraries_are_imported_only_when_needed() -> None:
+def test_no_cloud_library_is_imported(tmp_path: Path) -> None:
+    """Directory access needs none of them, and what is not imported lends no identity."""
     code = (
-        "import sys, delta_sharing_spark.access.directory, delta_sharing_spark.access.negotiate;"
+        "import sys, delta_sharing_spark.access.directory.table, delta_sharing_spark.storage.clouds;"
         "print([m for m in ('fsspec','s3fs','adlfs','gcsfs','aiohttp','botocore','google') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

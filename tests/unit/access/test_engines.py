@@ -15,9 +15,9 @@ from shared_tables import upload
 from delta_sharing_spark.access.directory.tokens import StorageToken
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.interop import create_secret, hadoop_conf, storage_options
-from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
+from delta_sharing_spark.storage.settings import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 AWS, SAS, BEARER = AwsSession("AKID", "SECRETKEY", "SESSION"), AzureSas("sv=1&sig=SIG%3D"), GcpBearer("ya29.TOKEN")

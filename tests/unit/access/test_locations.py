@@ -18,6 +18,8 @@ from delta_sharing_spark.storage.locations import parse_location
         ("s3://bucket", "aws", "bucket", "s3://bucket"),
         ("abfss://cont@acct.dfs.core.windows.net/a", "azure", "cont/a", "abfss://cont@acct.dfs.core.windows.net/a"),
         ("wasbs://cont@acct.blob.core.windows.net/a", "azure", "cont/a", "wasbs://cont@acct.blob.core.windows.net/a"),
+        ("wasb://cont@acct.blob.core.windows.net/a", "azure", "cont/a", "wasb://cont@acct.blob.core.windows.net/a"),
+        ("abfss://c@acct.z12.dfs.storage.azure.net/a", "azure", "c/a", "abfss://c@acct.z12.dfs.storage.azure.net/a"),
         ("abfs://cont@Acct.dfs.core.windows.net/a", "azure", "cont/a", "abfs://cont@acct.dfs.core.windows.net/a"),
         ("gs://bucket/a#b?c", "gcp", "bucket/a#b?c", "gs://bucket/a#b?c"),
         ("file:/tmp/t", "local", "/tmp/t", "file:///tmp/t"),
@@ -31,7 +33,7 @@ def test_taking_apart(text: str, kind: str, path: str, shown: str) -> None:
     assert parse_location(str(location)) == location
 
 
-@pytest.mark.parametrize("text", ["oss://b/t", "hdfs://nn/t", "https://h/t", "t", "", "dbfs:/t", "wasb://c@a.b.c/t"])
+@pytest.mark.parametrize("text", ["oss://b/t", "hdfs://nn/t", "https://h/t", "t", "", "dbfs:/t", "adl://a.b.c/t"])
 def test_unsupported_schemes_point_to_url_mode(text: str) -> None:
     with pytest.raises(AccessModeError, match="accessMode=url"):
         parse_location(text)
@@ -52,6 +54,7 @@ def test_unsupported_schemes_point_to_url_mode(text: str) -> None:
         "abfss://cont@acct.dfs.core.windows.net;AccountKey=x/a",
         "abfss://cont@acct.dfs.core.windows.net@evil.com/a",
         "gs://b ucket/a",
+        "abfss://c@a.b.dfs.core.windows.net/t",
     ],
 )
 def test_malformed_locations_are_refused(text: str) -> None:
@@ -70,6 +73,8 @@ def test_malformed_locations_are_refused(text: str) -> None:
         ("s3://b/t", "gs://b/t", False),
         ("s3://b/t", "s3://c/t", False),
         ("abfss://c@a.dfs.core.windows.net/t", "wasbs://c@a.blob.core.windows.net/t/x", True),
+        ("abfss://c@a.z1.dfs.storage.azure.net/t", "wasb://c@a.z1.blob.storage.azure.net/t/x", True),
+        ("abfss://c@a.z1.dfs.storage.azure.net/t", "abfss://c@a.z2.dfs.storage.azure.net/t/x", False),
         ("abfss://c@a.dfs.core.windows.net/t", "abfss://c@a.dfs.core.usgovcloudapi.net/t/x", False),
         ("abfss://c@a.dfs.core.windows.net/t", "abfss://d@a.dfs.core.windows.net/t/x", False),
         ("file:/tmp/t", "file:///tmp/t/x", True),

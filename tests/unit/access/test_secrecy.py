@@ -10,9 +10,9 @@ import pytest
 from issuing import secret_for
 from object_server import ObjectServer, serving
 
-from delta_sharing_spark.storage.filesystems import Storage
-from delta_sharing_spark.storage.library_errors import StorageSettings
 from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.objects import Storage
+from delta_sharing_spark.storage.settings import StorageSettings
 
 SECRETS = ("secret-access-key", "session-token-text", "c2lnbmF0dXJl", "ya29.bearer-token-text")
 

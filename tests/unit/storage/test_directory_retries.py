@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 import threading
@@ -15,13 +14,13 @@ from typing import Any
 import pytest
 
 from delta_sharing_spark.errors import FileError
-from delta_sharing_spark.network.connections import ReadCancelled
-from delta_sharing_spark.storage.filesystems import Storage
-from delta_sharing_spark.storage.library_errors import StorageSettings
+from delta_sharing_spark.network.connections import Canceller, ReadCancelled
 from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
-from delta_sharing_spark.storage.transfer import Cancellation, FileVersion
+from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.transfer import FileVersion, Transfer
 from support.buckets import BucketServer
 
 DATA = os.urandom(300_000)
@@ -50,7 +49,13 @@ def opened(server: BucketServer, directory: Path, scheme: str, **settings: Any) 
     return Storage(location, secret, StorageSettings(endpoint=server.storage_endpoint, retry_seconds=60, **settings))
 
 
-class Waits(Cancellation):
+def fetched(storage: Storage, start: int, end: int, canceller: Canceller, version: FileVersion | None = None) -> bytes:
+    transfer = Transfer(Range(start, end), version or FileVersion("f", None))
+    storage.fetch(parse_location(f"{storage.location}/f.bin"), transfer, canceller, what="f")
+    return bytes(transfer.data)
+
+
+class Waits(Canceller):
     """Notes how long it should have waited."""
 
     def __init__(self, name: str) -> None:
@@ -65,8 +70,7 @@ class Waits(Cancellation):
 def test_retry_after(server: BucketServer, tmp_path: Path, scheme: str) -> None:
     storage, waits = opened(server, tmp_path / "t", scheme), Waits("f")
     server.faults.add("data", times=1, status=503, retry_after="7")
-    location = parse_location(f"{storage.location}/f.bin")
-    assert storage.get(location, 10, 1000, cancellation=waits) == DATA[10:1000]
+    assert fetched(storage, 10, 1000, waits) == DATA[10:1000]
     assert len(waits.seconds) == 1
     assert 7 <= waits.seconds[0] <= 7.7
 
@@ -76,8 +80,7 @@ def test_retry_after(server: BucketServer, tmp_path: Path, scheme: str) -> None:
 def test_a_break_goes_on_where_it_was(server: BucketServer, tmp_path: Path, scheme: str, reset: bool) -> None:
     storage = opened(server, tmp_path / "t", scheme)
     server.faults.add("data", times=1, truncate=100_000, reset=reset)
-    location = parse_location(f"{storage.location}/f.bin")
-    assert storage.get(location, 10, 250_010, cancellation=Waits("f")) == DATA[10:250_010]
+    assert fetched(storage, 10, 250_010, Waits("f")) == DATA[10:250_010]
     first, second = (request.headers.get("range") or request.headers["x-ms-range"] for request in server.requests)
     assert first == "bytes=10-250009"
     if not reset:
@@ -88,7 +91,7 @@ def test_a_break_goes_on_where_it_was(server: BucketServer, tmp_path: Path, sche
 @pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
 @pytest.mark.parametrize("slow", ["silent", "waiting"])
 def test_cancelled(server: BucketServer, tmp_path: Path, scheme: str, slow: str) -> None:
-    storage, cancellation = opened(server, tmp_path / "t", scheme), Cancellation("f")
+    storage, cancellation = opened(server, tmp_path / "t", scheme), Canceller("f")
     if slow == "silent":
         server.faults.add("data", times=None, stall=30, stall_at=10)
     else:
@@ -97,7 +100,7 @@ def test_cancelled(server: BucketServer, tmp_path: Path, scheme: str, slow: str)
 
     def read() -> None:
         try:
-            storage.get(parse_location(f"{storage.location}/f.bin"), 0, 1000, cancellation=cancellation)
+            fetched(storage, 0, 1000, cancellation)
         except ReadCancelled as cancelled:
             ended.append(cancelled)
 
@@ -109,21 +112,7 @@ def test_cancelled(server: BucketServer, tmp_path: Path, scheme: str, slow: str)
     thread.join(20)
     assert len(ended) == 1
     with pytest.raises(ReadCancelled):
-        storage.get(parse_location(f"{storage.location}/f.bin"), 0, 1000, cancellation=cancellation)
-
-
-def test_a_library_that_does_not_fit(server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No answer of the storage: botocore of another version than aiobotocore wants ends in a TypeError."""
-    storage = opened(server, tmp_path / "t", "s3")
-
-    def misfit(*_: object, **__: object) -> None:
-        raise TypeError("missing 1 required positional argument")
-
-    monkeypatch.setattr(storage._fs, "_call_s3", misfit)
-    with pytest.raises(
-        FileError, match=r"f\.bin: the library that reads the storage failed \(TypeError\); .*pip check"
-    ):
-        storage.get(parse_location(f"{storage.location}/f.bin"), 0, 10)
+        fetched(storage, 0, 1000, cancellation)
 
 
 def test_what_this_machine_says(tmp_path: Path) -> None:
@@ -160,7 +149,7 @@ def hung_up(server: BucketServer, left: int = 0) -> None:
 @pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
 def test_cancelled_in_a_body_hangs_up(server: BucketServer, tmp_path: Path, scheme: str) -> None:
     """Else the rest is sent for nobody, and asyncio logs an error once the response is forgotten."""
-    storage, cancellation = opened(server, tmp_path / "t", scheme), Cancellation("f")
+    storage, cancellation = opened(server, tmp_path / "t", scheme), Canceller("f")
     server.faults.add("data", times=None, stall=30, stall_at=10)
     began = threading.Event()
 
@@ -170,9 +159,8 @@ def test_cancelled_in_a_body_hangs_up(server: BucketServer, tmp_path: Path, sche
             return super().accept(requested, status, headers)
 
     def read() -> None:
-        location = parse_location(f"{storage.location}/f.bin")
         with suppress(ReadCancelled):
-            storage.get(location, 0, 1000, version=Noticed("f", None), cancellation=cancellation)
+            fetched(storage, 0, 1000, cancellation, Noticed("f", None))
 
     thread = threading.Thread(target=read)
     thread.start()
@@ -193,7 +181,7 @@ def test_another_try_of_a_body_is_looked_at_as_well(
     server.faults.add("data", times=1, **{"silent": {"stall": 30, "stall_at": 10}, "short": {"truncate": 10}}[broken])
     server.faults.add("data", skip=1, times=1, shift_range=3)
     waits = Waits("f")
-    assert storage.get(parse_location(f"{storage.location}/f.bin"), 5, 1000, cancellation=waits) == DATA[5:1000]
+    assert fetched(storage, 5, 1000, waits) == DATA[5:1000]
     assert len(waits.seconds) == 2
     hung_up(server, 1)
 
@@ -215,20 +203,3 @@ def test_an_empty_object(server: BucketServer, tmp_path: Path, scheme: str) -> N
     (tmp_path / "t" / "empty.bin").touch()
     storage = opened(server, tmp_path / "t", scheme)
     assert storage.get(parse_location(f"{storage.location}/empty.bin")) == b""
-
-
-@pytest.mark.parametrize("scheme", ["s3", "gs"])
-def test_a_storage_that_is_let_go_of_hangs_up(server: BucketServer, tmp_path: Path, scheme: str) -> None:
-    """However busy its loop is, from any thread. adlfs keeps its file systems to the end of the process."""
-    storage = opened(server, tmp_path / "t", scheme)
-    assert storage.get(parse_location(f"{storage.location}/f.bin"), 0, 10) == DATA[:10]
-    assert connections(server) == 1
-    loop = storage._fs.loop
-    loop.set_debug(True)  # refuses calls from other threads
-    try:
-        loop.call_soon_threadsafe(time.sleep, 0.5)
-        del storage
-        gc.collect()
-        hung_up(server)
-    finally:
-        loop.set_debug(False)

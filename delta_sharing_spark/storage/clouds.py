@@ -1,0 +1,293 @@
+"""Says what the three clouds are asked for an object and for a listing, with which credential, and how they answer.
+
+Only the credential that is given is sent, in requests of our own making: nothing of the machine's identity can get in.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import xml.etree.ElementTree as ElementTree
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from delta_sharing_spark.instants import parse_instant, to_millis
+from delta_sharing_spark.network.bodies import parse_count
+from delta_sharing_spark.storage.aws_signature import sign
+from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.regions import DEFAULT_REGION, s3_domain
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret
+from delta_sharing_spark.storage.settings import StorageSettings
+
+#: The version of Azure's protocol: the first that knows a SAS of a directory is 2020-02-10.
+_AZURE_VERSION = "2021-12-02"
+#: Buckets that can be a label of a host name, which TLS certificates cover.
+_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
+#: Seconds by which two clocks may differ.
+_LARGEST_SKEW = 600.0
+_REGION = re.compile(rb"<Region>([a-z0-9-]{1,40})</Region>")
+
+
+class UnreadableAnswer(ValueError):
+    """An answer that is not what the cloud's protocol says; the text says why."""
+
+
+class Entry(NamedTuple):
+    """One object of a listing: its whole key, bytes, and modification time in milliseconds."""
+
+    key: str
+    size: int
+    modified_ms: int
+
+
+class Cloud(ABC):
+    """One cloud's requests, with one credential. URLs hold all that is asked for; ``headers`` are made for each request."""
+
+    @abstractmethod
+    def object_url(self, location: Location) -> str:
+        """Where an object's bytes are."""
+
+    @abstractmethod
+    def list_url(self, location: Location, prefix: str, start: str, token: str | None) -> str:
+        """One page of the objects right under a prefix, from the key ``start`` on where the cloud can begin there."""
+
+    @abstractmethod
+    def page(self, body: bytes) -> tuple[list[Entry], str | None]:
+        """The objects of a page, and the next page's token.
+
+        Raises:
+            UnreadableAnswer
+        """
+
+    #: How an object's size and time are asked for.
+    info_method = "HEAD"
+
+    def info_url(self, location: Location) -> str:
+        """Where an object's size and time are; the permission to read it is enough."""
+        return self.object_url(location)
+
+    def info(self, headers: Mapping[str, str], body: bytes) -> tuple[int, int]:
+        """An object's size, and its modification time in milliseconds.
+
+        Raises:
+            UnreadableAnswer
+        """
+        return _size(headers.get("content-length", "")), _http_time(headers.get("last-modified", ""))
+
+    def headers(self, method: str, url: str) -> dict[str, str]:
+        """The headers that show the credential."""
+        return {}
+
+    def corrected(self, status: int, headers: Mapping[str, str], body: bytes) -> bool:
+        """Whether an error answer told what to do otherwise, so that the next request is made another way."""
+        return False
+
+
+class S3(Cloud):
+    """S3's protocol: GetObject, HeadObject, ListObjectsV2. The region and the clock are the storage's, once it tells them.
+
+    Args:
+        secret: The session's keys.
+        settings: Region and endpoint; an endpoint is asked in path style.
+        clock: The time in seconds since the epoch.
+    """
+
+    def __init__(
+        self, secret: AwsSession, settings: StorageSettings, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._secret, self._endpoint, self._clock = secret, settings.endpoint, clock
+        self._region = settings.region or DEFAULT_REGION
+        self._skew = 0.0
+
+    def object_url(self, location: Location) -> str:
+        return f"{self._bucket_url(location.container)}/{quote(location.key, safe='/-_.~')}"
+
+    def list_url(self, location: Location, prefix: str, start: str, token: str | None) -> str:
+        query = {"list-type": "2", "prefix": prefix, "delimiter": "/"}
+        if token is not None:
+            query["continuation-token"] = token
+        elif start > prefix:
+            query["start-after"] = start[:-1]  # S3 lists what comes after a key
+        return f"{self._bucket_url(location.container)}/?{_query(query)}"
+
+    def page(self, body: bytes) -> tuple[list[Entry], str | None]:
+        root = _xml(body, "ListBucketResult")
+        entries = [
+            Entry(_text(item, "Key"), _size(_text(item, "Size")), _iso_time(_text(item, "LastModified")))
+            for item in root.iterfind("{*}Contents")
+        ]
+        token = _text(root, "NextContinuationToken") if _text(root, "IsTruncated") == "true" else None
+        return entries, token
+
+    def headers(self, method: str, url: str) -> dict[str, str]:
+        return sign(method, url, self._secret, self._region, self._clock() + self._skew)
+
+    def corrected(self, status: int, headers: Mapping[str, str], body: bytes) -> bool:
+        told = _http_seconds(headers.get("date", ""))
+        # An answer to HEAD has no code: the time itself is looked at. S3 allows fifteen minutes.
+        if status == 403 and told is not None and abs(told - self._clock() - self._skew) > _LARGEST_SKEW:
+            self._skew = told - self._clock()
+            return True
+        match = _REGION.search(body) if status in (301, 307, 400) else None
+        region = headers.get("x-amz-bucket-region") or (match[1].decode() if match else None)
+        if status not in (301, 307, 400) or region is None or region == self._region:
+            return False
+        self._region = region
+        return True
+
+    def _bucket_url(self, bucket: str) -> str:
+        if self._endpoint:
+            return f"{self._endpoint.rstrip('/')}/{bucket}"
+        host = f"s3.{self._region}.{s3_domain(self._region)}"
+        return f"https://{bucket}.{host}" if _LABEL.fullmatch(bucket) else f"https://{host}/{bucket}"
+
+
+class Azure(Cloud):
+    """Azure's Blob service, whichever endpoint a location names: Get Blob, Get Blob Properties, List Blobs."""
+
+    def __init__(self, secret: AzureSas, settings: StorageSettings) -> None:
+        self._sas, self._endpoint = secret.sas, settings.endpoint
+
+    def object_url(self, location: Location) -> str:
+        return f"{self._container_url(location)}/{quote(location.key, safe='/-_.~')}?{self._sas}"
+
+    def list_url(self, location: Location, prefix: str, start: str, token: str | None) -> str:
+        # A prefix is listed from its beginning: ``start`` is the caller's to apply.
+        query = {"restype": "container", "comp": "list", "prefix": prefix, "delimiter": "/"}
+        return f"{self._container_url(location)}?{_query(query | ({'marker': token} if token else {}))}&{self._sas}"
+
+    def page(self, body: bytes) -> tuple[list[Entry], str | None]:
+        root = _xml(body, "EnumerationResults")
+        entries = []
+        for blob in root.iterfind("{*}Blobs/{*}Blob"):
+            name, properties = blob.find("{*}Name"), blob.find("{*}Properties")
+            if name is None or properties is None:
+                raise UnreadableAnswer("a blob has no name or properties")
+            if _text(properties, "ResourceType") == "directory":
+                continue
+            key = name.text or ""
+            key = unquote(key) if name.get("Encoded") == "true" else key
+            size, modified = _text(properties, "Content-Length"), _text(properties, "Last-Modified")
+            entries.append(Entry(key, _size(size), _http_time(modified)))
+        return entries, _text(root, "NextMarker") or None
+
+    def headers(self, method: str, url: str) -> dict[str, str]:
+        return {"x-ms-version": _AZURE_VERSION}
+
+    def _container_url(self, location: Location) -> str:
+        return f"{(self._endpoint or f'https://{location.blob_host}').rstrip('/')}/{location.container}"
+
+
+class Google(Cloud):
+    """Google Cloud Storage's JSON protocol: objects.get, with and without its media, and objects.list."""
+
+    info_method = "GET"
+
+    def __init__(self, secret: GcpBearer, settings: StorageSettings) -> None:
+        self._token, self._endpoint = secret.token, (settings.endpoint or "https://storage.googleapis.com").rstrip("/")
+
+    def object_url(self, location: Location) -> str:
+        return f"{self._endpoint}/download{self._path(location)}/{quote(location.key, safe='')}?alt=media"
+
+    def info_url(self, location: Location) -> str:
+        return f"{self._endpoint}{self._path(location)}/{quote(location.key, safe='')}"
+
+    def info(self, headers: Mapping[str, str], body: bytes) -> tuple[int, int]:
+        described = _json(body)
+        return _size(str(described.get("size", ""))), _iso_time(str(described.get("updated", "")))
+
+    def list_url(self, location: Location, prefix: str, start: str, token: str | None) -> str:
+        query = {"prefix": prefix, "delimiter": "/", "startOffset": start}
+        query |= {"pageToken": token} if token else {}
+        return f"{self._endpoint}{self._path(location)}?{_query(query)}"
+
+    def page(self, body: bytes) -> tuple[list[Entry], str | None]:
+        listed = _json(body)
+        items, token = listed.get("items", []), listed.get("nextPageToken")
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise UnreadableAnswer("its items are none")
+        entries = [
+            Entry(str(item.get("name", "")), _size(str(item.get("size", ""))), _iso_time(str(item.get("updated", ""))))
+            for item in items
+        ]
+        return entries, str(token) if token else None
+
+    def headers(self, method: str, url: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}"}
+
+    def _path(self, location: Location) -> str:
+        return f"/storage/v1/b/{quote(location.container, safe='')}/o"
+
+
+def cloud_for(secret: Secret, settings: StorageSettings) -> Cloud:
+    """The cloud that takes a secret."""
+    if isinstance(secret, AwsSession):
+        return S3(secret, settings)
+    if isinstance(secret, AzureSas):
+        return Azure(secret, settings)
+    assert isinstance(secret, GcpBearer), "local files have no cloud"
+    return Google(secret, settings)
+
+
+def _query(parameters: Mapping[str, str]) -> str:
+    """A query as signatures want it: sorted, and everything but unreserved characters encoded."""
+    return "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(parameters.items()))
+
+
+def _xml(body: bytes, name: str) -> ElementTree.Element:
+    if b"<!DOCTYPE" in body:
+        raise UnreadableAnswer("it defines entities")
+    try:
+        root = ElementTree.fromstring(body)  # noqa: S314  what could expand was refused above
+    except ElementTree.ParseError:
+        raise UnreadableAnswer("it is no XML") from None
+    if root.tag.rpartition("}")[2] != name:
+        raise UnreadableAnswer(f"it is no {name}")
+    return root
+
+
+def _json(body: bytes) -> dict[str, object]:
+    try:
+        described = json.loads(body)
+    except (ValueError, RecursionError):
+        described = None
+    if not isinstance(described, dict):
+        raise UnreadableAnswer("it is no JSON object")
+    return described
+
+
+def _text(element: ElementTree.Element, name: str) -> str:
+    return element.findtext(f"{{*}}{name}") or ""
+
+
+def _size(text: str) -> int:
+    size = parse_count(text)
+    if size is None:
+        raise UnreadableAnswer(f"a size is {text[:50]!r}")
+    return size
+
+
+def _iso_time(text: str) -> int:
+    moment = parse_instant(text)
+    if moment is None:
+        raise UnreadableAnswer(f"a time is {text[:50]!r}")
+    return to_millis(moment)
+
+
+def _http_time(text: str) -> int:
+    seconds = _http_seconds(text)
+    if seconds is None:
+        raise UnreadableAnswer(f"a time is {text[:50]!r}")
+    return int(seconds * 1000)
+
+
+def _http_seconds(text: str) -> float | None:
+    """HTTP's date in seconds since the epoch; None if it is none."""
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (TypeError, ValueError, OverflowError, IndexError):
+        return None

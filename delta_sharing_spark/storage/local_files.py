@@ -1,0 +1,56 @@
+"""Reads local files in the way that objects of a storage are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from delta_sharing_spark.errors import FileError
+from delta_sharing_spark.storage.locations import Location
+
+
+def read(location: Location, what: str, start: int = 0, end: int | None = None) -> bytes:
+    """The bytes ``[start, end)`` of a file, as many of them as it has; all of it by default.
+
+    Raises:
+        FileNotFoundError, PermissionError
+        FileError: It cannot be read.
+    """
+    with _told(what), open(location.path, "rb") as file:
+        file.seek(start)
+        return file.read(-1 if end is None else end - start)
+
+
+def info(location: Location, what: str) -> tuple[int, int]:
+    """A file's size, and its modification time in milliseconds; raises as ``read``."""
+    with _told(what):
+        stat = os.stat(location.path)
+        return stat.st_size, stat.st_mtime_ns // 1_000_000
+
+
+def entries(directory: Location, what: str) -> list[tuple[str, int, int]]:
+    """Name, size and modification time of each file right in a directory; none where it does not exist."""
+    listed = []
+    try:
+        with _told(what), os.scandir(directory.path) as found:
+            for entry in found:
+                if entry.is_file():
+                    stat = entry.stat()
+                    listed.append((entry.name, stat.st_size, stat.st_mtime_ns // 1_000_000))
+    except FileNotFoundError:
+        return []
+    return listed
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except OSError as error:
+        raise FileError(
+            f"{what}: {os.strerror(error.errno or 0)} ({type(error).__name__}); look for the cause on this machine",
+            file=what,
+        ) from None

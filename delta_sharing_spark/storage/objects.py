@@ -1,0 +1,280 @@
+"""Reads the objects of one location with one secret: byte ranges, whole objects, listings."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import requests
+
+from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileError, NetworkError
+from delta_sharing_spark.network.bodies import read_body
+from delta_sharing_spark.network.connections import Canceller
+from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
+from delta_sharing_spark.network.sessions import data_session
+from delta_sharing_spark.storage import local_files
+from delta_sharing_spark.storage.answers import failure_of
+from delta_sharing_spark.storage.clouds import UnreadableAnswer, cloud_for
+from delta_sharing_spark.storage.locations import Location
+from delta_sharing_spark.storage.ranges import Range
+from delta_sharing_spark.storage.secrets import NoSecret, Secret
+from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.transfer import FileVersion, Transfer, exchange
+
+T = TypeVar("T")
+
+#: Bytes of an object that is read whole: a commit, a checkpoint of the log. Of a page of a listing, and of an error.
+_LARGEST_OBJECT, _LARGEST_PAGE, _LARGEST_ERROR = 1 << 30, 32 << 20, 64 << 10
+#: A region and a clock.
+_MOST_CORRECTIONS = 2
+
+
+class StoredObject(NamedTuple):
+    """One object under a prefix: its name below it, bytes, and modification time in milliseconds."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+class Storage:
+    """One location's objects, read with one secret. Safe to call from several threads.
+
+    Paths are ``Location``s; ``what`` names the object in errors. All methods raise:
+
+    * FileNotFoundError: The object does not exist.
+    * StorageRefusal (a PermissionError): The storage refuses this credential, or this object.
+    * NetworkError: The retries are used up, or a certificate or a proxy refuses.
+    * FileError: Anything else the storage answered.
+    * ReadCancelled: The reader went away.
+
+    Attributes:
+        location: The location it was opened for.
+        credential: The uuid of the token it reads with.
+        settings: How it is reached.
+        host: How errors name the other end.
+    """
+
+    def __init__(self, location: Location, secret: Secret, settings: StorageSettings, *, credential: str = "") -> None:
+        if secret.kind != location.kind:
+            raise CredentialError(
+                f"location {location} takes a credential of kind {location.kind}, but one of kind {secret.kind} was "
+                f"given; ask the provider to check the sharing server"
+            )
+        secret.check()
+        self.location = location
+        self.credential = credential
+        self.settings = settings
+        self._cloud = None if isinstance(secret, NoSecret) else cloud_for(secret, settings)
+        self.host = self._host_of(location)
+        #: A data file that was read with the credential, kept alike by those of other settings.
+        self._data_read: list[Location] = []
+
+    def with_settings(self, settings: StorageSettings) -> Storage:
+        """The same credential, with other bounds on retries."""
+        other = copy.copy(self)
+        other.settings = settings
+        return other
+
+    def fetch(self, location: Location, transfer: Transfer, canceller: Canceller, *, what: str) -> None:
+        """Receive what ``transfer`` is missing of an object; a broken transfer goes on from the byte it reached."""
+        if self._cloud is None:
+            missing = transfer.missing
+            transfer.keep(local_files.read(location, what, missing.start, missing.end))
+            return
+        self._request(
+            "GET",
+            self._cloud.object_url,
+            location,
+            lambda response: transfer.receive(response, canceller),
+            what,
+            canceller=canceller,
+            transfer=transfer,
+        )
+
+    def get(
+        self, location: Location, start: int | None = None, end: int | None = None, *, what: str = ""
+    ) -> bytes | memoryview:
+        """A whole object, or its bytes ``[start, end)``; one request, unless it breaks."""
+        what = what or str(location)
+        if start is not None and end is not None:
+            transfer = Transfer(Range(start, end), FileVersion(what, None))
+            self.fetch(location, transfer, Canceller(what), what=what)
+            return transfer.data
+        if self._cloud is None:
+            return local_files.read(location, what)
+        return self._request(
+            "GET", self._cloud.object_url, location, lambda answer: read_body(answer, _LARGEST_OBJECT), what
+        )
+
+    def info(self, location: Location, *, what: str = "") -> StoredObject:
+        """Size and modification time of one object; one request, and never a listing."""
+        what = what or str(location)
+        name = location.key.rpartition("/")[2]
+        if self._cloud is None:
+            return StoredObject(name, *local_files.info(location, what))
+        cloud = self._cloud
+
+        def receive(answer: requests.Response) -> tuple[int, int]:
+            # The body of an answer to HEAD is as long as its headers say of the object, and is not there.
+            body = b"" if cloud.info_method == "HEAD" else read_body(answer, _LARGEST_PAGE)
+            return cloud.info(answer.headers, body)
+
+        return StoredObject(name, *self._request(cloud.info_method, cloud.info_url, location, receive, what))
+
+    def list_from(self, directory: Location, start_name: str, *, what: str = "") -> list[StoredObject]:
+        """The objects right in ``directory`` whose name is ``start_name`` or sorts after it, sorted by name."""
+        what = what or str(directory)
+        if self._cloud is None:
+            return sorted(StoredObject(*one) for one in local_files.entries(directory, what) if one[0] >= start_name)
+        cloud, prefix = self._cloud, f"{directory.key}/" if directory.key else ""
+        listed: list[StoredObject] = []
+        token: str | None = None
+        while True:
+
+            def page_url(location: Location, token: str | None = token) -> str:
+                return cloud.list_url(location, prefix, prefix + start_name, token)
+
+            entries, following = self._request(
+                "GET", page_url, directory, lambda answer: cloud.page(read_body(answer, _LARGEST_PAGE)), what
+            )
+            for key, size, modified in entries:
+                name = key[len(prefix) :]
+                if key.startswith(prefix) and name and "/" not in name and name >= start_name:
+                    listed.append(StoredObject(name, size, modified))
+            if following is None:
+                return sorted(listed)
+            if following == token:
+                raise FileError(
+                    f"{what}: the storage at {self.host} goes on with the same page of the listing; ask the provider to "
+                    f"check it",
+                    file=what,
+                )
+            token = following
+
+    def note_data_read(self, location: Location) -> None:
+        """Note that bytes of a data file were read with this credential."""
+        if not self._data_read:
+            self._data_read.append(location)
+
+    def still_reads_data(self) -> bool:
+        """Whether a data file that was read before with this credential can be read now."""
+        return any(self.reads(location) for location in self._data_read)
+
+    def reads(self, location: Location) -> bool:
+        """Whether a byte of an object can be read now."""
+        try:
+            self.get(location, 0, 1)
+        except (PermissionError, FileNotFoundError, DeltaSharingError):
+            return False
+        return True
+
+    def _request(
+        self,
+        method: str,
+        url_of: Callable[[Location], str],
+        location: Location,
+        receive: Callable[[requests.Response], T],
+        what: str,
+        *,
+        canceller: Canceller | None = None,
+        transfer: Transfer | None = None,
+    ) -> T:
+        """Make a request until it is answered for good."""
+        cloud, settings, canceller = self._cloud, self.settings, canceller or Canceller(what)
+        assert cloud is not None, "local files are not requested"
+        session = data_session(settings)
+
+        def once() -> T:
+            url = url_of(location)
+            headers = {"Accept-Encoding": "identity", **cloud.headers(method, url)}
+            if transfer is not None:
+                headers["Range"] = transfer.missing.header
+
+            def send() -> requests.Response:
+                timeout = (settings.connect_timeout, settings.read_timeout)
+                return session.request(
+                    method, url, headers=headers, timeout=timeout, stream=True, allow_redirects=False
+                )
+
+            def answered(response: requests.Response) -> T:
+                if response.status_code in (200, 206):
+                    return receive(response)
+                body = b"" if method == "HEAD" else response.raw.read(_LARGEST_ERROR, decode_content=True) or b""
+                if cloud.corrected(response.status_code, response.headers, body):
+                    raise _AnotherWay
+                raise failure_of(
+                    response.status_code, response.headers, body, what=what, method=method, host=self._host_of(location)
+                )
+
+            return exchange(send, answered, url=url, settings=settings, canceller=canceller, what=what)
+
+        def attempt() -> T:
+            canceller.check()
+            for _ in range(_MOST_CORRECTIONS + 1):
+                try:
+                    return once()
+                except _AnotherWay:
+                    continue
+            raise FileError(
+                f"{what}: {self.host} goes on naming other regions or times; set the option storageRegion, and check the "
+                f"clock of this machine",
+                file=what,
+            )
+
+        def sleep(seconds: float) -> None:
+            with canceller.watching():
+                settings.sleep(seconds)
+
+        try:
+            return retry(
+                attempt,
+                settings,
+                reached=lambda: 0 if transfer is None else transfer.arrived,
+                sleep=sleep,
+                what=what,
+            )
+        except RetryableError as failure:
+            raise self._given_up(failure, what) from None
+        except UnreadableAnswer as why:
+            raise FileError(
+                f"{what}: the storage at {self.host} answered what its protocol does not have ({why}); look for a proxy in "
+                f"between, and ask the provider if there is none",
+                file=what,
+            ) from None
+        except (FileNotFoundError, PermissionError) as refusal:
+            raise refusal.with_traceback(None) from None  # tenacity's frames refer to it, and a read may go on after it
+
+    def _given_up(self, failure: RetryableError, what: str) -> DeltaSharingError:
+        host = self.host
+        if isinstance(failure, WrongRangeError):
+            return FileError(
+                f"{what}: the storage at {host} goes on answering with other bytes than asked for ({failure}); "
+                f"look for a proxy in between, and ask the provider if there is none",
+                file=what,
+            )
+        if failure.busy:
+            return NetworkError(
+                f"{what}: the storage at {host} goes on answering that it is not ready ({failure}); try again later, "
+                f"or use accessMode=url if the server offers it",
+                host=host,
+                busy=True,
+            )
+        return NetworkError(
+            f"{what}: the storage at {host} could not be reached ({failure}); "
+            f"check the network from this machine to {host}, or use accessMode=url if the server offers it",
+            host=host,
+        )
+
+    def _host_of(self, location: Location) -> str:
+        if self.settings.endpoint:
+            return self.settings.endpoint
+        if self._cloud is None:
+            return "this machine"
+        return urlsplit(self._cloud.object_url(location)).hostname or ""
+
+
+class _AnotherWay(Exception):
+    """The storage told how to ask: in another region, at another time."""

@@ -1,0 +1,220 @@
+"""What the three clouds are asked: signatures beside botocore's, URLs, pages, and answers that are none."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from delta_sharing_spark.errors import FileError
+from delta_sharing_spark.storage.aws_signature import sign
+from delta_sharing_spark.storage.clouds import S3, Azure, Google, UnreadableAnswer
+from delta_sharing_spark.storage.locations import parse_location
+from delta_sharing_spark.storage.objects import Storage
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer
+from delta_sharing_spark.storage.settings import StorageSettings
+
+SESSION = AwsSession("AKIDEXAMPLE", "secret/key+", "session/token==")
+NOW = 1_795_251_600.0
+_names = st.text("abAB09-_.~/ %+&=?#:;'*()é日", min_size=1, max_size=12).filter(lambda t: "/." not in f"/{t}")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    _names,
+    st.sampled_from(["http://127.0.0.1:9000", "https://minio.example", "https://h:443", "http://[::1]:9"]),
+    _names,
+)
+def test_signatures_are_botocores(key: str, endpoint: str, prefix: str) -> None:
+    """Of the URL as it is sent, by path and by query."""
+    auth = pytest.importorskip("botocore.auth")
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    cloud = S3(SESSION, StorageSettings(endpoint=endpoint, region="eu-west-1"))
+    location = parse_location("s3://bucket/t")
+    urls = [
+        cloud.list_url(location, prefix, prefix + "x", None),
+        cloud.list_url(location, prefix, prefix, f"{key}=="),
+        f"{endpoint}/bucket/{quote(key, safe='/-_.~')}",
+    ]
+    for url in urls:
+        ours = sign("GET", url, SESSION, "eu-west-1", NOW)
+        request = AWSRequest("GET", url, headers={"x-amz-content-sha256": ours["x-amz-content-sha256"]})
+        request.context["timestamp"] = ours["x-amz-date"]
+        request.headers["X-Amz-Date"] = ours["x-amz-date"]
+        request.headers["X-Amz-Security-Token"] = SESSION.session_token
+        theirs = auth.S3SigV4Auth(
+            Credentials(SESSION.access_key_id, SESSION.secret_access_key, SESSION.session_token), "s3", "eu-west-1"
+        )
+        text = theirs.string_to_sign(request, theirs.canonical_request(request))
+        signature = theirs.signature(text, request)
+        assert ours["Authorization"].rpartition("Signature=")[2] == signature
+
+
+def test_what_is_sent_is_what_was_signed() -> None:
+    """The request line and the Host header, as a server sees them, whatever the key is called."""
+    names = [
+        "a b",
+        "a%20b",
+        "a+b~",
+        "ä",
+        "a#b",
+        "a=b&c",
+        "a;b",
+        "a'b",
+        "a,b@c:d",
+        "a?b",
+        "a%3Fb",
+        "a//b",
+        "(*!$)",
+        "..a",
+        "%2E%2e",
+    ]
+    seen: list[tuple[str, str, dict[str, str]]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append((self.command, self.path, {name.lower(): value for name, value in self.headers.items()}))
+            self.send_response(404)
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        storage = Storage(parse_location("s3://bucket/t"), SESSION, StorageSettings(endpoint=endpoint))
+        for name in names:
+            location = parse_location(f"s3://bucket/t/{name}")
+            actions = (
+                lambda location=location: storage.get(location),
+                lambda location=location: storage.info(location),
+                lambda location=location, name=name: storage.list_from(location, name),
+            )
+            for action in actions:
+                with pytest.raises(FileNotFoundError):
+                    action()
+        server.shutdown()
+    assert len(seen) == 3 * len(names)
+    for method, path, headers in seen:
+        moment = datetime.strptime(headers["x-amz-date"], "%Y%m%dT%H%M%S%z").timestamp()
+        signed = sign(method, f"http://{headers['host']}{path}", SESSION, "us-east-1", moment)
+        assert headers["authorization"] == signed["Authorization"], path
+        assert headers["host"] == f"127.0.0.1:{server.server_port}"
+    assert {unquote(path) for method, path, _ in seen if method == "HEAD"} == {f"/bucket/t/{name}" for name in names}
+
+
+@pytest.mark.parametrize(
+    ("bucket", "region", "url"),
+    [
+        ("bucket", None, "https://bucket.s3.us-east-1.amazonaws.com/t/a%20b%2Bc"),
+        ("bucket", "cn-north-1", "https://bucket.s3.cn-north-1.amazonaws.com.cn/t/a%20b%2Bc"),
+        ("bucket", "us-isob-east-1", "https://bucket.s3.us-isob-east-1.sc2s.sgov.gov/t/a%20b%2Bc"),
+        ("a.b", "eu-west-1", "https://s3.eu-west-1.amazonaws.com/a.b/t/a%20b%2Bc"),
+        ("Old_Bucket", "eu-west-1", "https://s3.eu-west-1.amazonaws.com/Old_Bucket/t/a%20b%2Bc"),
+    ],
+)
+def test_where_buckets_are(bucket: str, region: str | None, url: str) -> None:
+    assert S3(SESSION, StorageSettings(region=region)).object_url(parse_location(f"s3://{bucket}/t/a b+c")) == url
+
+
+@pytest.mark.parametrize(
+    ("location", "host"),
+    [
+        ("abfss://c@acct.dfs.core.windows.net/t", "acct.blob.core.windows.net"),
+        ("wasbs://c@acct.blob.core.windows.net/t", "acct.blob.core.windows.net"),
+        ("wasb://c@acct.blob.core.windows.net/t", "acct.blob.core.windows.net"),
+        ("abfss://c@acct.z12.dfs.storage.azure.net/t", "acct.z12.blob.storage.azure.net"),
+        ("wasbs://c@acct.z01.blob.storage.azure.net/t", "acct.z01.blob.storage.azure.net"),
+        ("abfss://c@blob.dfs.core.chinacloudapi.cn/t", "blob.blob.core.chinacloudapi.cn"),
+    ],
+)
+def test_where_accounts_are(location: str, host: str) -> None:
+    """wasb is asked by TLS as well: a SAS is never sent in the clear."""
+    azure = Azure(AzureSas("sv=1&sig=x"), StorageSettings())
+    assert azure.object_url(parse_location(location)) == f"https://{host}/c/t?sv=1&sig=x"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body"),
+    [
+        (301, {"x-amz-bucket-region": "eu-west-1"}, b""),
+        (307, {"x-amz-bucket-region": "eu-west-1"}, b""),
+        (400, {}, b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>"),
+    ],
+)
+def test_s3_tells_its_region(status: int, headers: dict[str, str], body: bytes) -> None:
+    cloud = S3(SESSION, StorageSettings(), clock=lambda: NOW)
+    assert cloud.corrected(status, headers, body)
+    assert cloud.object_url(parse_location("s3://bucket/k")) == "https://bucket.s3.eu-west-1.amazonaws.com/k"
+    assert "/eu-west-1/s3/" in cloud.headers("GET", "https://h/k")["Authorization"]
+    assert not cloud.corrected(status, headers, body), "the same once more is an error"
+    assert not cloud.corrected(403, {}, b"<Region>us-west-2</Region>")
+
+
+def test_a_blob_whose_name_is_encoded_and_a_directory() -> None:
+    body = b"""<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Blobs>
+      <BlobPrefix><Name>t/d/</Name></BlobPrefix>
+      <Blob><Name Encoded="true">t/%EF%BF%BE</Name><Properties><Last-Modified>Tue, 24 Nov 2026 00:00:00 GMT</Last-Modified>
+        <Content-Length>7</Content-Length></Properties></Blob>
+      <Blob><Name>t/d</Name><Properties><Last-Modified>Tue, 24 Nov 2026 00:00:00 GMT</Last-Modified>
+        <Content-Length>0</Content-Length><ResourceType>directory</ResourceType></Properties></Blob>
+      </Blobs><NextMarker>m</NextMarker></EnumerationResults>"""
+    entries, token = Azure(AzureSas("sv=1&sig=x"), StorageSettings()).page(body)
+    assert [(entry.key, entry.size) for entry in entries] == [("t/\ufffe", 7)]
+    assert token == "m"
+
+
+@pytest.mark.parametrize("cloud", ["s3", "gs", "abfss"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>sign in</html",
+        b"[]",
+        b'{"items": 1}',
+        b'{"items": [{"name": "t/x", "size": "many", "updated": "2026-11-24T00:00:00Z"}]}',
+        b'{"items": [{"name": "t/x", "size": "1", "updated": "today"}]}',
+        b'<!DOCTYPE l [<!ENTITY a "aa">]><l>&a;</l>',
+        b"<html><body>sign in</body></html>",
+        b"<ListBucketResult><Contents><Key>t/x</Key><Size>-1</Size><LastModified>2026-11-24T00:00:00Z</LastModified>"
+        b"</Contents></ListBucketResult>",
+        b"<EnumerationResults><Blobs><Blob><Name>t/x</Name></Blob></Blobs></EnumerationResults>",
+    ],
+)
+def test_pages_that_are_none(cloud: str, body: bytes) -> None:
+    """Never fewer objects: an error."""
+    made: Any = {
+        "s3": S3(SESSION, StorageSettings()),
+        "gs": Google(GcpBearer("t"), StorageSettings()),
+        "abfss": Azure(AzureSas("sv=1&sig=x"), StorageSettings()),
+    }[cloud]
+    with pytest.raises(UnreadableAnswer):
+        made.page(body)
+
+
+def test_a_listing_goes_on_over_pages_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = parse_location("gs://bucket/t")
+    storage = Storage(root, GcpBearer("t"), StorageSettings())
+    pages: list[tuple[list[Any], str | None]] = []
+    monkeypatch.setattr(storage, "_request", lambda *_, **__: pages.pop(0))
+    from delta_sharing_spark.storage.clouds import Entry
+
+    pages += [
+        ([Entry("t/a", 1, 0), Entry("t/", 0, 0)], "1"),
+        ([], "2"),
+        ([Entry("t/b", 2, 0), Entry("t/b/c", 1, 0)], None),
+    ]
+    assert [entry.name for entry in storage.list_from(root, "")] == ["a", "b"]
+    pages += [([], "1"), ([], "1")]
+    with pytest.raises(FileError, match="goes on with the same page"):
+        storage.list_from(root, "")

@@ -94,6 +94,7 @@ _WHAT, _TRAVEL, _CHANGES, _STREAM = "What to read", "Time travel", "Change data 
 _ACCESS, _PLAN, _NET, _CACHE = "Access", "Planning and memory", "Network", "Cache"
 _GATEWAY = "Flight gateway"
 INLINE = "Inline credentials"
+IDENTITY = "Recipients without a secret"
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +360,48 @@ class ReadOptions:
     scope: str | None = _option(values.text, None, "OAuth scope.", INLINE)
     username: str | None = _option(values.text, None, "User of `basic`.", INLINE, sensitive=True)
     password: str | None = _option(values.text, None, "Password of `basic`.", INLINE, sensitive=True)
+
+    identity_endpoint: str | None = _option(
+        values.web_address,
+        None,
+        "The one endpoint that the token may be shown to; a profile that names another one is refused. The option `endpoint` "
+        "serves as well.",
+        IDENTITY,
+        shown="required",
+    )
+    bearer_token_file: str | None = _option(
+        values.text, None, "A local file with the token, which is read again when it rotates.", IDENTITY
+    )
+    bearer_token_command: str | None = _option(
+        values.text,
+        None,
+        'A program and its arguments, `get-token --for sharing` or `["get-token", "--for", "sharing"]`, which prints a token, '
+        "or JSON with `access_token` and `expires_in` or `expiration`. It is run without a shell, for 30 s at most.",
+        IDENTITY,
+        sensitive=True,
+    )
+    identity: str | None = _option(
+        values.choice("azure", "google", "environment"),
+        None,
+        "`azure`: the machine's managed identity; `google`: an id token of its service account; `environment`: a token in an "
+        "environment variable.",
+        IDENTITY,
+        type="`azure`, `google`, `environment`",
+    )
+    identity_audience: str | None = _option(values.text, None, "Whom `azure` and `google` issue the token for.", IDENTITY)
+    identity_client_id: str | None = _option(
+        values.text, None, "The client id of an identity that was assigned by a user, for `azure`.", IDENTITY
+    )
+    identity_variable: str | None = _option(values.text, None, "The variable that `environment` reads.", IDENTITY)
+    token_exchange_endpoint: str | None = _option(
+        values.web_address,
+        None,
+        "Exchange the token here for the one that is shown (RFC 8693).",
+        IDENTITY,
+    )
+    token_exchange_audience: str | None = _option(values.text, None, "`audience` of the exchange.", IDENTITY)
+    token_exchange_scope: str | None = _option(values.text, None, "`scope` of the exchange.", IDENTITY)
+    token_exchange_client_id: str | None = _option(values.text, None, "`client_id` of the exchange.", IDENTITY)
 
     #: When the table was loaded, in microseconds since 1970: what ``current_timestamp()`` means in ``where``, however
     #: late the plan is run, and however often. None in a stream.

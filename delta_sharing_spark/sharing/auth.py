@@ -123,7 +123,7 @@ def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | L
     value, ends_at = _current_token(profile, settings, for_executors=True)
     left = timedelta(seconds=min(max(0.0, ends_at - settings.clock()), _LONGEST_LIFE))
     ends = None if ends_at == float("inf") else (datetime.now(timezone.utc) + left).isoformat()
-    carried = OAUTH if profile.identity is None else str(profile.identity)
+    carried = OAUTH if profile.identity is None else profile.identity.option
     return Profile(profile.endpoint, bearer_token=value, expiration_time=ends, carried=carried)
 
 

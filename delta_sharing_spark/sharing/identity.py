@@ -55,12 +55,14 @@ class Identity:
     client_id: str | None = None
     exchange: TokenExchange | None = None
 
+    @property
+    def option(self) -> str:
+        """The option that asked for it, without where its token comes from."""
+        return {"file": "bearerTokenFile", "command": "bearerTokenCommand"}.get(self.kind, f"identity={self.kind}")
+
     def __str__(self) -> str:
-        if self.kind == "command":
-            return f"bearerTokenCommand ({parse_command(self.source)[0]})"
-        if self.kind == "file":
-            return f"bearerTokenFile ({self.source})"
-        return f"identity={self.kind} ({self.audience or self.source})"
+        source = parse_command(self.source)[0] if self.kind == "command" else self.audience or self.source
+        return f"{self.option} ({source})"
 
     def allows(self, endpoint: str) -> bool:
         """Whether a token may be shown to an endpoint: the same scheme, host, port and path."""

@@ -99,6 +99,6 @@ def test_whoever_runs_a_connect_server_asks_by_its_environment(
     (tmp_path / "token").write_text(provider.issue())
     named = {"DELTA_SHARING_BEARER_TOKEN_FILE": str(tmp_path / "token"), "DELTA_SHARING_IDENTITY_ENDPOINT": sharing.endpoint}
     done = subprocess.run(
-        [sys.executable, "-c", _SERVER], env={**os.environ, **named}, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-c", _SERVER], env={**os.environ, **named, "SPARK_TESTING": "1"}, capture_output=True, text=True, timeout=200, check=False
     )
     assert "ROWS 40" in done.stdout, done.stderr[-2000:]

@@ -13,8 +13,8 @@ from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, NotFoundError, OptionError, ProfileError, RequestRefusedError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name
-from delta_sharing_spark.sharing.name_suggestions import with_near_names
 from delta_sharing_spark.sharing.identity import Identity, identity_of
+from delta_sharing_spark.sharing.name_suggestions import with_near_names
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, Profile, load_profile, profile_from_environment
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table

@@ -14,7 +14,8 @@ from typing import Any
 
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.options import values
-from delta_sharing_spark.options.declared import IDENTITY, INLINE, OPTIONS, Option, ReadOptions
+from delta_sharing_spark.options.declared import IDENTITY, INLINE, OPTIONS, ReadOptions
+from delta_sharing_spark.options.option import Option
 from delta_sharing_spark.redaction import redact
 
 _log = logging.getLogger(__name__)
@@ -134,7 +135,9 @@ def _check_gateway(parsed: Mapping[str, Any]) -> None:
                 f"option '{_name(ours[0])}' is for a Flight gateway; name it with 'gateway'", option=_name(ours[0])
             )
         return
-    others = sorted({"access_mode", "cache_dir", *(o.attribute for o in OPTIONS if o.group in (INLINE, IDENTITY))} & parsed.keys())
+    others = sorted(
+        {"access_mode", "cache_dir", *(o.attribute for o in OPTIONS if o.group in (INLINE, IDENTITY))} & parsed.keys()
+    )
     if others:
         raise OptionError(
             f"option '{_name(others[0])}' does not go with 'gateway': the gateway holds the profile and reads the files; "

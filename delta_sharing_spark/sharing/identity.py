@@ -13,7 +13,6 @@ import re
 import stat
 import time
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -189,18 +188,27 @@ def jwt_claims(token: str) -> dict[str, Any] | None:
 def _read_file(path: str) -> str:
     """The text of a token's file."""
     try:
-        with Path(path).expanduser().open("rb") as file:
+        with open(Path(path).expanduser(), "rb", opener=_open_at_once) as file:
             # Nothing else has an end that is sure to come.
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise CredentialError(f"bearerTokenFile {path} is not a regular file; name the file that holds the token")
+                raise CredentialError(
+                    f"bearerTokenFile {path} is not a regular file; name the file that holds the token"
+                )
             data = file.read(LARGEST_OUTPUT + 1)
     except (OSError, ValueError, RuntimeError) as error:
         raise CredentialError(
             f"bearerTokenFile {path} cannot be read on this machine ({type(error).__name__}); check the path and its permissions"
         ) from None
     if len(data) > LARGEST_OUTPUT:
-        raise CredentialError(f"bearerTokenFile {path} has more than {LARGEST_OUTPUT >> 10} KiB; name the file of the token")
+        raise CredentialError(
+            f"bearerTokenFile {path} has more than {LARGEST_OUTPUT >> 10} KiB; name the file of the token"
+        )
     return data.decode("utf-8", "replace")
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting: a named pipe has nobody who writes."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _exec_credential(text: str) -> tuple[str, float | None]:
@@ -230,8 +238,3 @@ def _exec_credential(text: str) -> tuple[str, float | None]:
             "ISO timestamp; see to its output"
         ) from None
     return value.strip(), min(ends, default=None)
-
-
-def iso_moment(seconds: float) -> str:
-    """A moment in seconds since 1970, as errors show it."""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

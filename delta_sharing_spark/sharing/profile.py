@@ -75,7 +75,9 @@ class Profile:
         """The recipient's identity, which is no secret: the user, the OAuth client, where an identity's
         tokens come from, or a digest of the bearer token."""
         if self.identity is not None:
-            return "\n".join((self.type, hashlib.sha256(repr((self.identity, self.identity.source)).encode()).hexdigest()))
+            return "\n".join(
+                (self.type, hashlib.sha256(repr((self.identity, self.identity.source)).encode()).hexdigest())
+            )
         identity = (self.type, self.username or "", self.token_endpoint or "", self.client_id or "", self.issuer or "")
         token = hashlib.sha256(self.bearer_token.encode()).hexdigest() if self.bearer_token else ""
         return "\n".join((*identity, token))
@@ -182,14 +184,18 @@ _ASK_YOURSELF = (
 )
 
 
-def _refuse_to_start(fields: Mapping[Any, Any], name: str, path: str = "") -> None:
+def _refuse_to_start(fields: Mapping[str, Any], name: str) -> None:
     """Refuse a profile that names a command, a file with a token or an identity, however deep and in whatever spelling."""
-    for key, value in fields.items():
-        if _STARTS_SOMETHING.search("".join(c for c in str(key).lower() if c.isalnum())):
-            raise ProfileError(f"{name} has the field '{path}{str(key)[:100]}'; {_ASK_YOURSELF}")
-        for inner in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(inner, Mapping):
-                _refuse_to_start(inner, name, f"{path}{str(key)[:100]}.")
+    waiting: list[Any] = [fields]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            for key in map(str, value):
+                if _STARTS_SOMETHING.search("".join(c for c in key.lower() if c.isalnum())):
+                    raise ProfileError(f"{name} has the field {key[:100]!r}; {_ASK_YOURSELF}")
+            waiting.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            waiting.extend(value)
 
 
 def _private_key_profile(fields: Mapping[str, Any], name: str, endpoint: str, version: int) -> Profile:

@@ -16,7 +16,14 @@ from delta_sharing_spark.errors import CredentialError, OptionError
 TIME_LIMIT = 30.0
 LARGEST_OUTPUT = 64 << 10
 #: Variables that the command is not handed: secrets of Spark's own connections, profiles and tokens of this package.
-_WITHHELD = ("DELTA_SHARING_", "PYTHON_WORKER_FACTORY_", "PYSPARK_GATEWAY_", "SPARK_CONNECT_AUTHENTICATE_", "_SPARK_", "SPARK_AUTH")
+_WITHHELD = (
+    "DELTA_SHARING_",
+    "PYTHON_WORKER_FACTORY_",
+    "PYSPARK_GATEWAY_",
+    "SPARK_CONNECT_AUTHENTICATE_",
+    "_SPARK_",
+    "SPARK_AUTH",
+)
 
 
 def parse_command(text: str) -> tuple[str, ...]:
@@ -73,7 +80,9 @@ def run_command(command: tuple[str, ...], seconds: float = TIME_LIMIT) -> str:
     try:
         reading.join(seconds)
         if reading.is_alive():
-            raise CredentialError(f"the command of bearerTokenCommand, {program}, took more than {seconds:g} s; {advice}")
+            raise CredentialError(
+                f"the command of bearerTokenCommand, {program}, took more than {seconds:g} s; {advice}"
+            )
         if len(printed[0]) > LARGEST_OUTPUT:
             raise CredentialError(
                 f"the command of bearerTokenCommand, {program}, printed more than {LARGEST_OUTPUT >> 10} KiB; {advice}"

@@ -71,7 +71,9 @@ class DeltaSharingReader(DataSourceReader):
         if unknown:
             from delta_sharing_spark.errors import SchemaError
 
-            raise SchemaError(f"the load has no column {unknown[0]!r} to prune to; it has {', '.join(self._schema.names)}")
+            raise SchemaError(
+                f"the load has no column {unknown[0]!r} to prune to; it has {', '.join(self._schema.names)}"
+            )
         self._required = StructType([self._schema[name] for name in requiredSchema.names])
         return None
 
@@ -96,8 +98,12 @@ class DeltaSharingReader(DataSourceReader):
         from delta_sharing_spark.schema.types import Struct, parse_type
 
         scan = self._scan or resolve(self._options)
-        whole = parse_type(self._schema.jsonValue(), str(scan.table), "")
+        whole, required = (
+            parse_type(schema.jsonValue(), str(scan.table), "")
+            for schema in (self._schema, self._schema if self._required is None else self._required)
+        )
         assert isinstance(whole, Struct)
+        assert isinstance(required, Struct)
         if self._filters:
             from delta_sharing_spark.spark.filters import to_expression
 
@@ -105,10 +111,6 @@ class DeltaSharingReader(DataSourceReader):
         elif self._limit is not None:
             limits = [limit for limit in (self._limit, scan.options.limit) if limit is not None]
             scan = replace(scan, options=replace(scan.options, limit=min(limits)))
-        required = whole
-        if self._required is not None:
-            required = parse_type(self._required.jsonValue(), str(scan.table), "")
-            assert isinstance(required, Struct)
         return [SplitPartition(split) for split in plan(scan, required).splits]
 
     @entrance

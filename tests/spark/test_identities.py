@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.openid_provider import OpenIdProvider
 
 from delta_sharing_spark.spark.compat import ADMISSION_CONTROL
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.openid_provider import OpenIdProvider
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -97,8 +97,16 @@ def test_whoever_runs_a_connect_server_asks_by_its_environment(
     if spark_mode != "connect":
         pytest.skip("for Spark Connect")
     (tmp_path / "token").write_text(provider.issue())
-    named = {"DELTA_SHARING_BEARER_TOKEN_FILE": str(tmp_path / "token"), "DELTA_SHARING_IDENTITY_ENDPOINT": sharing.endpoint}
+    named = {
+        "DELTA_SHARING_BEARER_TOKEN_FILE": str(tmp_path / "token"),
+        "DELTA_SHARING_IDENTITY_ENDPOINT": sharing.endpoint,
+    }
     done = subprocess.run(
-        [sys.executable, "-c", _SERVER], env={**os.environ, **named, "SPARK_TESTING": "1"}, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-c", _SERVER],
+        env={**os.environ, **named, "SPARK_TESTING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert "ROWS 40" in done.stdout, done.stderr[-2000:]

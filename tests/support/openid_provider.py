@@ -65,7 +65,13 @@ class OpenIdProvider:
     def issue(self, audience: str = AUDIENCE, life: float | None = None, **claims: Any) -> str:
         """A new token; no two are the same."""
         now = time.time()
-        claims = {"iss": ISSUER, "sub": "recipient", "aud": audience, "iat": int(now), "jti": str(len(self.issued))} | claims
+        claims = {
+            "iss": ISSUER,
+            "sub": "recipient",
+            "aud": audience,
+            "iat": int(now),
+            "jti": str(len(self.issued)),
+        } | claims
         claims["exp"] = int(now + (self.life if life is None else life))
         token = str(jwt.encode(claims, self._key, algorithm="ES256"))
         self.issued.append(token)
@@ -86,7 +92,12 @@ class OpenIdProvider:
     def environment(self, monkeypatch: Any) -> None:
         """Have the vendors' libraries take this for the metadata services of Azure and Google."""
         host = self.url.removeprefix("http://")
-        for name in ("IDENTITY_ENDPOINT", "MSI_ENDPOINT", "AZURE_FEDERATED_TOKEN_FILE", "GOOGLE_APPLICATION_CREDENTIALS"):
+        for name in (
+            "IDENTITY_ENDPOINT",
+            "MSI_ENDPOINT",
+            "AZURE_FEDERATED_TOKEN_FILE",
+            "GOOGLE_APPLICATION_CREDENTIALS",
+        ):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", self.url)
         monkeypatch.setenv("GCE_METADATA_IP", host)
@@ -114,7 +125,11 @@ class OpenIdProvider:
 
     def _reply(self, path: str, fields: dict[str, str], headers: dict[str, str]) -> tuple[int, str, str]:
         if self.fails is not None and path != "/":
-            return self.fails, "application/json", json.dumps({"error": "denied", "error_description": json.dumps(fields)})
+            return (
+                self.fails,
+                "application/json",
+                json.dumps({"error": "denied", "error_description": json.dumps(fields)}),
+            )
         if path == "/metadata/identity/oauth2/token" and headers.get("metadata") == "true":
             answer = {
                 "access_token": self.issue(fields["resource"]),
@@ -127,10 +142,18 @@ class OpenIdProvider:
         if path.endswith("/service-accounts/default/identity") and headers.get("metadata-flavor") == "Google":
             return 200, "text/html", self.issue(fields["audience"])
         if path.endswith("/service-accounts/default/"):
-            return 200, "application/json", json.dumps({"email": "me@project.example", "scopes": [], "aliases": ["default"]})
+            return (
+                200,
+                "application/json",
+                json.dumps({"email": "me@project.example", "scopes": [], "aliases": ["default"]}),
+            )
         if path == "/exchange":
             if not self.accepts(fields.get("subject_token", ""), "exchange"):
-                return 400, "application/json", json.dumps({"error": "invalid_grant", "error_description": json.dumps(fields)})
+                return (
+                    400,
+                    "application/json",
+                    json.dumps({"error": "invalid_grant", "error_description": json.dumps(fields)}),
+                )
             answer = {
                 "access_token": self.issue(fields.get("audience", AUDIENCE)),
                 "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",

@@ -120,7 +120,7 @@ def test_a_change_feed_is_pruned_as_well(made: Any) -> None:
 
 
 def test_a_column_that_is_not_there_is_an_error(made: Any) -> None:
-    with pytest.raises(SchemaError, match="'nope'.*id, part, s, place"):
+    with pytest.raises(SchemaError, match=r"'nope'.*id, part, s, place"):
         Engine(made[1]).reader.pruneColumns(pa.schema([("nope", pa.string())]))
     engine = Engine(made[1])
     engine.reader.pruneColumns(StructType([StructField("nope", StringType())]))

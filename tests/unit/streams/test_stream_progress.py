@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from spark_loop import Checkpoint, Run
-from support.openid_provider import OpenIdProvider
 
 from delta_sharing_spark.errors import UnauthenticatedError
 from delta_sharing_spark.sharing import auth
 from delta_sharing_spark.spark import compat
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.openid_provider import OpenIdProvider
 
 SCHEMA = pa.schema([("id", pa.int64())])
 Share = Callable[..., dict[str, str]]
@@ -57,7 +57,9 @@ def test_progress_names_the_servers_newest_version(
     assert run.reader.reportLatestOffset() == run.checkpoint.last
 
 
-def test_the_newest_version_is_asked_for_once_in_an_interval(tmp_path: Path, share: Share, server: SharingServer) -> None:
+def test_the_newest_version_is_asked_for_once_in_an_interval(
+    tmp_path: Path, share: Share, server: SharingServer
+) -> None:
     options = {**share(DeltaTableBuilder(tmp_path / "t", SCHEMA).append(rows(0, 10))), "pollInterval": "1h"}
     run = Run(Checkpoint(), options, available_now=False).drain()
     if compat.ADMISSION_CONTROL:
@@ -97,7 +99,6 @@ def test_a_token_that_rotates_between_and_within_batches(tmp_path: Path, server:
 
         if compat.ADMISSION_CONTROL:
             with pytest.raises(UnauthenticatedError, match="the identity lives on the driver only"):
-                while run.step(between=end):
-                    pass
+                run.step(between=end)
             Run(checkpoint, options, available_now=False).drain()
             assert checkpoint.ids == list(range(50)), "the batch is planned anew, with the token of now"

@@ -102,7 +102,7 @@ def carried_end(profile: Profile, end: str) -> str:
 
 def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | Literal["token"]) -> Profile | None:
     """The profile for executors; an access token in it has at least half its life left, if it can be renewed. Of an identity
-    they are handed a token alone, whatever ``carry`` says.
+    they are handed a token alone, whatever ``carry`` says: the identity itself is not pickled.
 
     Args:
         profile: The recipient's profile.
@@ -123,8 +123,9 @@ def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | L
     value, ends_at = _current_token(profile, settings, for_executors=True)
     left = timedelta(seconds=min(max(0.0, ends_at - settings.clock()), _LONGEST_LIFE))
     ends = None if ends_at == float("inf") else (datetime.now(timezone.utc) + left).isoformat()
-    carried = OAUTH if profile.identity is None else profile.identity.option
-    return Profile(profile.endpoint, bearer_token=value, expiration_time=ends, carried=carried)
+    if profile.identity is None:
+        return Profile(profile.endpoint, bearer_token=value, expiration_time=ends, carried=OAUTH)
+    return replace(profile, bearer_token=value, expiration_time=ends, carried=profile.identity.option)
 
 
 def is_renewable(profile: Profile) -> bool:
@@ -136,6 +137,8 @@ def _current_token(
     profile: Profile, settings: NetworkSettings, *, refused: str | None = None, for_executors: bool = False
 ) -> tuple[str, float]:
     """A token that is still valid, and its end by the settings' clock; infinity where nothing tells."""
+    if profile.carried:
+        profile = replace(profile, bearer_token=None, expiration_time=None, carried=None)
     token = _tokens.get_or_make(profile, _Token)
     with token.lock:
         now = settings.clock()
@@ -163,7 +166,8 @@ def _renew_early(token: _Token, profile: Profile, settings: NetworkSettings) -> 
     except (NetworkError, UnavailableError, CredentialError) as error:
         token.carry_until = settings.clock() + min(_PAUSE, left / 2)
         token.renew_at = max(token.renew_at, token.carry_until)
-        _log.warning("the token could not be renewed yet, it is valid for %.0f s more: %s", left, error)
+        until = "until it is refused" if left == float("inf") else f"for {left:.0f} s more"
+        _log.warning("the token could not be renewed yet, it is used %s: %s", until, error)
 
 
 def _new_token(profile: Profile, settings: NetworkSettings) -> tuple[str, float]:

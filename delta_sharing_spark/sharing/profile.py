@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ _ADVICE = "ask the provider of the share for a valid profile file"
 #: Names by which a profile would have this machine run something, read something or ask for its identity; without signs and case.
 _STARTS_SOMETHING = re.compile(
     r"identity|tokenexchange|subjecttoken|^exec|(command|cmd|executable|script|helper|credentialprocess|credentialsource)$"
-    r"|(token|secret|password|credentials?|assertion)(file|path|variable|env|environment|source|provider|url)$"
+    r"|(token|secret|password|credentials?|assertion)(file|path|variable|env|environment|source|provider)$"
 )
 #: Types of profiles that mean the same.
 _IDENTITY_TYPE = re.compile(r"identity|exec|command|file|oidc|federat|workload|environment|exchange")
@@ -46,7 +46,7 @@ class Profile:
     """A recipient's profile. ``type`` is ``bearer_token``, ``basic``, ``oauth_client_credentials`` or
     ``oauth_jwt_bearer_private_key_jwt``, or ``identity`` where the recipient asked for one; only that type's fields are set.
     Secrets stay out of its ``repr``. ``carried`` tells what issued the token, where it holds no more than that, for executors:
-    ``carryProfile=token``, or an identity."""
+    ``carryProfile=token``, or an identity, which renews in the driver's process and is left behind where the profile is pickled."""
 
     endpoint: str
     type: str = "bearer_token"
@@ -64,6 +64,10 @@ class Profile:
     private_key: PrivateKey | None = field(default=None, repr=False)
     identity: Identity | None = None
     carried: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kept = replace(self, type="bearer_token", identity=None) if self.carried and self.identity is not None else self
+        return Profile, tuple(getattr(kept, field.name) for field in fields(kept))
 
     @property
     def expires(self) -> datetime | None:

@@ -369,13 +369,13 @@ class SharingRest:
         """What to do about a 401, where the profile tells more than that the token is not valid."""
         from datetime import datetime, timezone
 
-        if self.profile.carried:
-            return carried_end(self.profile, "is refused")
         if self.profile.identity is not None:
             return (
                 f"the token of {self.profile.identity} is refused: check its audience and subject with the provider, who names "
                 f"those that may read"
             )
+        if self.profile.carried:
+            return carried_end(self.profile, "is refused")
         expires = self.profile.expires
         if expires is None or expires > datetime.now(timezone.utc):
             return ""

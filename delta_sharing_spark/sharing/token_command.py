@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import threading
+import time
 from contextlib import suppress
 
 from delta_sharing_spark.errors import CredentialError, OptionError
@@ -49,7 +50,7 @@ def run_command(command: tuple[str, ...], seconds: float = TIME_LIMIT) -> str:
 
     Args:
         command: The program, found by ``PATH`` where it names no directory, and its arguments.
-        seconds: How long it may run; whatever it started is ended with it.
+        seconds: How long it may run; then it is ended, with whatever it started.
 
     Raises:
         CredentialError: It cannot be started, fails, takes too long, or prints too much. The message names the program
@@ -71,6 +72,8 @@ def run_command(command: tuple[str, ...], seconds: float = TIME_LIMIT) -> str:
         raise CredentialError(
             f"the command of bearerTokenCommand, {program}, cannot be started ({type(error).__name__}); check its path"
         ) from None
+    until = time.monotonic() + seconds
+    late = CredentialError(f"the command of bearerTokenCommand, {program}, took more than {seconds:g} s; {advice}")
     stdout = process.stdout
     assert stdout is not None
     printed: list[bytes] = []
@@ -78,33 +81,30 @@ def run_command(command: tuple[str, ...], seconds: float = TIME_LIMIT) -> str:
     reading = threading.Thread(target=lambda: printed.append(stdout.read(LARGEST_OUTPUT + 1)), daemon=True)
     reading.start()
     try:
-        reading.join(seconds)
+        reading.join(max(0.0, until - time.monotonic()))
         if reading.is_alive():
-            raise CredentialError(
-                f"the command of bearerTokenCommand, {program}, took more than {seconds:g} s; {advice}"
-            )
+            raise late
         if len(printed[0]) > LARGEST_OUTPUT:
             raise CredentialError(
                 f"the command of bearerTokenCommand, {program}, printed more than {LARGEST_OUTPUT >> 10} KiB; {advice}"
             )
-        try:
-            status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise CredentialError(
-                f"the command of bearerTokenCommand, {program}, took more than {seconds:g} s; {advice}"
-            ) from None
-    finally:
+        with stdout:
+            status = process.wait(max(0.0, until - time.monotonic()))
+    except BaseException as error:
         _end(process)
         reading.join(1.0)
         if not reading.is_alive():
             stdout.close()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise late from None
+        raise
     if status != 0:
         raise CredentialError(f"the command of bearerTokenCommand, {program}, ended with status {status}; {advice}")
     return printed[0].decode("utf-8", "replace")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the command and what it started: all of its process group."""
+    """End a command that runs, or was not waited for yet, and what it started: all of its process group."""
     with suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)

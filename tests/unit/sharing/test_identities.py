@@ -228,8 +228,9 @@ def test_a_token_without_an_end_is_read_again_each_minute(
     path.unlink()
     assert shown(61) == "Bearer opaque-2", "while it rotates, the old one is shown"
     carried = auth.carried_profile(rest.profile, settings, True)
-    assert carried is not None
-    assert (carried.bearer_token, carried.expires, carried.identity) == ("opaque-2", None, None)
+    executors = pickle.loads(pickle.dumps(carried))
+    assert (executors.bearer_token, executors.expires, executors.identity) == ("opaque-2", None, None)
+    assert pickle.loads(pickle.dumps(rest.profile)) == rest.profile, "the planning worker renews"
 
 
 def test_after_a_401_the_same_token_is_not_shown_again(
@@ -279,6 +280,21 @@ def test_executors_are_handed_a_token_alone_and_say_where_the_identity_lives(
         match=r"token of bearerTokenFile that the plan carries is refused: the identity lives on the driver only.*load the table",
     ):
         list(read_split(others[0]))
+
+
+def test_in_the_drivers_own_process_the_identity_renews_in_mid_read(
+    sharing: SharingServer, provider: OpenIdProvider, source_of: Callable[..., Source], keyless: str
+) -> None:
+    """A data frame of pandas, the native lane and a Flight gateway read where the identity lives."""
+    source = source_of("file")
+    options = {**source.options, "identityEndpoint": sharing.endpoint, "maxSplitBytes": "1k"}
+    read = []
+    for split in plan(resolve(parse_options({"path": f"{keyless}#{TABLE}", **options}))).splits:
+        provider.revoke_all()
+        source.renew()
+        sharing.expire_urls()
+        read.append(sum(batch.num_rows for batch in read_split(split)))
+    assert read == [100, 100]
 
 
 def test_a_carried_token_that_ended_is_not_shown(settings: NetworkSettings, server: ScriptedServer) -> None:

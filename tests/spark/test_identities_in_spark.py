@@ -58,10 +58,13 @@ def test_a_token_file_that_rotates_serves_batches_and_streams_on_classic(
     assert frame.count() == 40
     rotate()
     sharing.expire_urls()
-    with pytest.raises(Exception, match="the identity lives on the driver only"):
-        frame.count()  # planned with the token before
+    if ADMISSION_CONTROL:  # Spark 4.0 plans each action anew
+        with pytest.raises(Exception, match="the identity lives on the driver only"):
+            frame.count()  # planned with the token before
     assert read.load("s.d.t").count() == 40
-    stream = spark.readStream.format("deltaSharing").options(**options, maxFilesPerTrigger="1").load("s.d.t")
+    if ADMISSION_CONTROL:  # before, Trigger.AvailableNow is one batch, which a bound would cut short
+        options["maxFilesPerTrigger"] = "1"
+    stream = spark.readStream.format("deltaSharing").options(**options).load("s.d.t")
     batches = []
 
     def take(batch: Any, number: int) -> None:

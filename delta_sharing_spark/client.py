@@ -14,6 +14,7 @@ from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, NotFoundError, OptionError, ProfileError, RequestRefusedError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name
+from delta_sharing_spark.sharing.identity import Identity, identity_of
 from delta_sharing_spark.sharing.name_suggestions import with_near_names
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, Profile, load_profile, profile_from_environment
 from delta_sharing_spark.sharing.rest import SharingRest
@@ -41,9 +42,10 @@ class SharingClient:
 
     Args:
         profile: A path (local or any fsspec URL), the profile's JSON, its fields, or a ``Profile``; None takes
-            ``DELTA_SHARING_PROFILE``.
+            ``DELTA_SHARING_PROFILE``, or the endpoint of an identity.
         engine: How Spark reads: ``"native"``, ``"python"`` or ``"auto"``, see ``Scan.to_spark``.
-        **options: Options of every load, by their names (``accessMode="dir"``, ``caBundle=...``).
+        **options: Options of every load, by their names (``accessMode="dir"``, ``caBundle=...``). Those of an identity
+            (``identity="azure"``, ``bearerTokenFile=...``, with ``identityEndpoint``) take the place of the profile's credentials.
 
     Raises:
         ProfileError: The profile is missing or malformed.
@@ -64,9 +66,9 @@ class SharingClient:
             raise OptionError(f"engine={engine!r} is not known; use one of {', '.join(ENGINES)}")
         self._source = profile
         self.engine = engine
-        self.profile = _profile(profile)
         self.options = {name: option_text(value) for name, value in options.items()}
         parsed = parse_options({"path": "a.b.c", **self.options})
+        self.profile = _profile(profile, identity_of(parsed))
         self.rest: SharingRest | FlightCatalog
         if parsed.gateway is None:
             self.rest = SharingRest(self.profile, transport_of(parsed))
@@ -310,12 +312,14 @@ class SharingClient:
         return {**self.options, **more, "path": str(name)}
 
 
-def _profile(source: str | Path | Mapping[str, Any] | Profile | None) -> Profile:
+def _profile(source: str | Path | Mapping[str, Any] | Profile | None, identity: Identity | None) -> Profile:
+    if isinstance(source, Profile) and identity is not None:
+        source = {"shareCredentialsVersion": source.version, "endpoint": source.endpoint}
     if isinstance(source, Profile):
         return source
     if source is not None:
-        return load_profile(source)
-    profile = profile_from_environment()
+        return load_profile(source, identity)
+    profile = profile_from_environment(identity)
     if profile is None:
         raise ProfileError(
             f"no profile was given and {ENVIRONMENT} is not set; give a path, the JSON, or set {ENVIRONMENT}"
@@ -324,7 +328,9 @@ def _profile(source: str | Path | Mapping[str, Any] | Profile | None) -> Profile
 
 
 def _inline(profile: Profile) -> dict[str, str]:
-    """A profile as options of a Spark load."""
+    """A profile as options of a Spark load; those of an identity are the client's own."""
+    if profile.identity is not None:
+        return {"endpoint": profile.endpoint}
     if profile.private_key is not None:
         raise ProfileError(
             "a profile with a private key cannot be given to Spark as options; give the client the path of its profile file"

@@ -24,7 +24,7 @@
     │   ├── VersionError            a version or timestamp the table does not have
     │   └── TableChangedError       the table is no longer the one that was loaded
     ├── AccessModeError             no way to the data that both sides know
-    ├── CredentialError             a storage credential that is empty, of a wrong kind, or late
+    ├── CredentialError             a credential or an identity's token that is empty, of a wrong kind, or late
     ├── FileError                   one data file or deletion vector
     │   ├── CorruptFileError        its bytes are not what the plan or the format says
     │   ├── NullInRequiredError     a NULL in a column declared NOT NULL
@@ -175,7 +175,7 @@ class AccessModeError(DeltaSharingError):
 
 
 class CredentialError(DeltaSharingError):
-    """A storage credential that is empty, ambiguous, of a wrong kind, or refused."""
+    """A storage credential or an identity's token that is empty, ambiguous, of a wrong kind, late or refused."""
 
 
 class FileError(DeltaSharingError):

@@ -18,6 +18,8 @@ _SCHEME = re.compile(r":\\?/\\?/")
 #: urllib3 quotes the path alone: "Max retries exceeded with url: /f.parquet?X-Amz-Signature=abc".
 _PATH_QUERY = re.compile(r"(?P<base>\burl: /[^\s\"'<>?]*)\?[^\s\"'<>]*")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=\\-]{8,}")
+#: A JSON web token, which a server may quote without a name.
+_JWT = re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 _SECRET_FIELD = re.compile(
     r"(?i)(?P<key>\b(?:bearer_?token|access_?token|refresh_?token|client_?secret|secret_?access_?key|session_?token|"
     r"access_?key_?id|sas_?token|oauth_?token|password|private_?key|client_?assertion|assertion)\b\\*[\"']?\s*[:=]\s*)"
@@ -44,6 +46,7 @@ def redact(text: str) -> str:
     text = _WORD.sub(_without_query, text)
     text = _PATH_QUERY.sub(r"\g<base>?[redacted]", text)
     text = _BEARER.sub(r"\1 [redacted]", text)
+    text = _JWT.sub("[redacted]", text)
     text = _SECRET_FIELD.sub(r"\g<key>[redacted]", text)
     return _SIGNATURE.sub(r"\g<key>=[redacted]", text)
 

@@ -18,11 +18,13 @@ from delta_sharing_spark.errors import (
     CredentialError,
     NetworkError,
     NotFoundError,
+    OptionError,
     RequestRefusedError,
     ServerError,
 )
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
+from delta_sharing_spark.sharing.identity import identity_of
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Table, TableSnapshotHead
@@ -159,6 +161,8 @@ def negotiated_table(options: ReadOptions, profile: Profile | None = None) -> Ne
         profile, table = profile_and_table(options)
     else:
         table = parse_table_name(options.path)
+        if (identity := identity_of(options)) is not None and identity != profile.identity:
+            raise OptionError(f"{identity} is asked for at one scan; give the options of an identity to SharingClient")
     settings = transport_of(options)
     head, decision = _head_and_mode(SharingRest(profile, settings), table, options)
     return NegotiatedTable(options, profile, settings, table, head, decision)

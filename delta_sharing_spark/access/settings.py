@@ -12,6 +12,7 @@ from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.sharing.address import TableName, parse_address
+from delta_sharing_spark.sharing.identity import identity_of
 from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
 from delta_sharing_spark.sharing.rest import FORMATS
 from delta_sharing_spark.storage.http_source import HttpPolicy
@@ -19,13 +20,13 @@ from delta_sharing_spark.storage.settings import StorageSettings
 
 
 def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
-    """The profile and the table of a load: from its address, its inline options or ``DELTA_SHARING_PROFILE``.
+    """The profile and the table of a load: from its address, its inline options or the environment.
 
     Raises:
         AddressError, ProfileError: What is missing or malformed.
     """
     address = parse_address(options.path)
-    inline = options.credentials
+    inline, identity = options.credentials, identity_of(options)
     if inline:
         if address.profile is not None:
             raise OptionError(
@@ -35,10 +36,10 @@ def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
         inline.setdefault(
             "shareCredentialsVersion", "1" if inline.get("type", "bearer_token") == "bearer_token" else "2"
         )
-        return profile_from_fields(inline, "the profile in the options"), address.table
+        return profile_from_fields(inline, "the profile in the options", identity), address.table
     if address.profile is not None:
-        return load_profile(address.profile), address.table
-    profile = profile_from_environment()
+        return load_profile(address.profile, identity), address.table
+    profile = profile_from_environment(identity)
     if profile is None:
         raise AddressError(
             f"the path {options.path!r} names no profile; write <profile>#<share>.<schema>.<table>, "

@@ -8,92 +8,19 @@ Names are those of the JVM connector where it has one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, tzinfo
-from typing import Any, Literal
+from typing import Literal
 
 from delta_sharing_spark.options import values
-
-Scope = Literal["both", "batch", "stream"]
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """The declaration of one option.
-
-    Attributes:
-        name: Its spelling in documentation and errors.
-        attribute: The field of :class:`ReadOptions` that holds its value.
-        parse: Parses its text (:mod:`delta_sharing_spark.options.values`).
-        type: The type as documented.
-        default: The value where the option is not set.
-        shown: The default as documented.
-        doc: Its documentation, one or two sentences of Markdown.
-        group: The section of the documentation.
-        scope: The kinds of load that it applies to.
-        sensitive: Whether its value is a secret.
-        aliases: Other names of the same option.
-    """
-
-    name: str
-    attribute: str
-    parse: values.Parser
-    type: str
-    default: Any
-    shown: str
-    doc: str
-    group: str
-    scope: Scope
-    sensitive: bool
-    aliases: tuple[str, ...]
-
-
-_TYPES: Mapping[values.Parser, str] = {
-    values.text: "text",
-    values.expression: "text",
-    values.boolean: "`true`, `false`",
-    values.response_format: "`parquet`, `delta`",
-    values.version: "version",
-    values.starting_version: "version or `latest`",
-    values.count: "number",
-    values.positive: "number > 0",
-    values.size: "size",
-    values.duration: "duration",
-    values.names: "names",
-    values.web_address: "URL",
-    values.time_zone: "time zone",
-    values.timestamp: "timestamp",
-    values.first_moment: "timestamp",
-}
-
-
-def _option(
-    parse: values.Parser,
-    default: Any,
-    doc: str,
-    group: str,
-    *,
-    shown: str = "",
-    type: str = "",
-    scope: Scope = "both",
-    sensitive: bool = False,
-    aliases: tuple[str, ...] = (),
-) -> Any:
-    if not shown and default is not None:
-        shown = f"`{str(default).lower() if isinstance(default, bool) else default}`"
-    described = {"parse": parse, "type": type or _TYPES[parse], "doc": doc, "group": group, "shown": shown}
-    return field(
-        default=default,
-        repr=not sensitive,
-        metadata={"option": {**described, "scope": scope, "sensitive": sensitive, "aliases": aliases}},
-    )
-
+from delta_sharing_spark.options.option import Option
+from delta_sharing_spark.options.option import option_field as _option
 
 _WHAT, _TRAVEL, _CHANGES, _STREAM = "What to read", "Time travel", "Change data feed", "Streams"
 _ACCESS, _PLAN, _NET, _CACHE = "Access", "Planning and memory", "Network", "Cache"
 _GATEWAY = "Flight gateway"
 INLINE = "Inline credentials"
+IDENTITY = "Recipients without a secret"
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +286,50 @@ class ReadOptions:
     scope: str | None = _option(values.text, None, "OAuth scope.", INLINE)
     username: str | None = _option(values.text, None, "User of `basic`.", INLINE, sensitive=True)
     password: str | None = _option(values.text, None, "Password of `basic`.", INLINE, sensitive=True)
+
+    identity_endpoint: str | None = _option(
+        values.web_address,
+        None,
+        "The one endpoint that the token may be shown to; a profile that names another one is refused. The option `endpoint` "
+        "serves as well.",
+        IDENTITY,
+        shown="required",
+    )
+    bearer_token_file: str | None = _option(
+        values.text, None, "A local file with the token, which is read again when it rotates.", IDENTITY
+    )
+    bearer_token_command: str | None = _option(
+        values.text,
+        None,
+        'A program and its arguments, `get-token --for sharing` or `["get-token", "--for", "sharing"]`, which prints a token, '
+        "or JSON with `access_token` and `expires_in` or `expiration`. It is run without a shell, for 30 s at most.",
+        IDENTITY,
+        sensitive=True,
+    )
+    identity: str | None = _option(
+        values.choice("azure", "google", "environment"),
+        None,
+        "`azure`: the machine's managed identity; `google`: an id token of its service account; `environment`: a token in an "
+        "environment variable.",
+        IDENTITY,
+        type="`azure`, `google`, `environment`",
+    )
+    identity_audience: str | None = _option(
+        values.text, None, "Whom `azure` and `google` issue the token for.", IDENTITY
+    )
+    identity_client_id: str | None = _option(
+        values.text, None, "The client id of an identity that was assigned by a user, for `azure`.", IDENTITY
+    )
+    identity_variable: str | None = _option(values.text, None, "The variable that `environment` reads.", IDENTITY)
+    token_exchange_endpoint: str | None = _option(
+        values.web_address,
+        None,
+        "Exchange the token here for the one that is shown (RFC 8693).",
+        IDENTITY,
+    )
+    token_exchange_audience: str | None = _option(values.text, None, "`audience` of the exchange.", IDENTITY)
+    token_exchange_scope: str | None = _option(values.text, None, "`scope` of the exchange.", IDENTITY)
+    token_exchange_client_id: str | None = _option(values.text, None, "`client_id` of the exchange.", IDENTITY)
 
     #: When the table was loaded, in microseconds since 1970: what ``current_timestamp()`` means in ``where``, however
     #: late the plan is run, and however often. None in a stream.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delta_sharing_spark.options.declared import OPTIONS
+from delta_sharing_spark.options.declared import IDENTITY, INLINE, OPTIONS
 
 _PAGE_HEAD = """# Options
 
@@ -20,6 +20,12 @@ nearest known one.
 - **names**: separated by commas; a name that holds a comma stands between backquotes.
 """
 
+_NOTES = {
+    INLINE: "Credentials instead of a profile; the path is then the bare `<share>.<schema>.<table>`.",
+    IDENTITY: "See [Recipients without a secret](identities.md). Each of them may stand in the environment instead, "
+    "`bearerTokenFile` as `DELTA_SHARING_BEARER_TOKEN_FILE`; options are taken whole, or else the environment.",
+}
+
 
 def options_page() -> str:
     """The documentation page of the options, as Markdown."""
@@ -28,7 +34,8 @@ def options_page() -> str:
     for option in OPTIONS:
         if option.group != group:
             group = option.group
-            lines += ["", f"## {group}", "", "| Option | Type | Default | What it does |", "|---|---|---|---|"]
+            note = [_NOTES[group], ""] if group in _NOTES else []
+            lines += ["", f"## {group}", "", *note, "| Option | Type | Default | What it does |", "|---|---|---|---|"]
         names = f"`{option.name}`" + "".join(f", `{alias}`" for alias in option.aliases)
         where = {"both": "", "batch": " Batch only.", "stream": " Streams only."}[option.scope]
         secret = " Secret: see [Secrets](spark-connect.md#secrets-by-reference)." if option.sensitive else ""

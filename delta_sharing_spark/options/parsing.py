@@ -14,7 +14,8 @@ from typing import Any
 
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.options import values
-from delta_sharing_spark.options.declared import INLINE, OPTIONS, Option, ReadOptions
+from delta_sharing_spark.options.declared import IDENTITY, INLINE, OPTIONS, ReadOptions
+from delta_sharing_spark.options.option import Option
 from delta_sharing_spark.redaction import redact
 
 _log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ def parse_options(
     parsed = {o.attribute: o.parse(o.name, texts[o.attribute], zone) for o in OPTIONS if o.attribute in texts}
     _check_versions(parsed)
     _check_gateway(parsed)
+    _check_identity(parsed)
     if is_stream is not None:
         _check_scope(parsed, is_stream)
     moment = None if is_stream else loaded_at or time.time_ns() // 1000
@@ -133,7 +135,9 @@ def _check_gateway(parsed: Mapping[str, Any]) -> None:
                 f"option '{_name(ours[0])}' is for a Flight gateway; name it with 'gateway'", option=_name(ours[0])
             )
         return
-    others = sorted({"access_mode", "cache_dir", *(o.attribute for o in OPTIONS if o.group == INLINE)} & parsed.keys())
+    others = sorted(
+        {"access_mode", "cache_dir", *(o.attribute for o in OPTIONS if o.group in (INLINE, IDENTITY))} & parsed.keys()
+    )
     if others:
         raise OptionError(
             f"option '{_name(others[0])}' does not go with 'gateway': the gateway holds the profile and reads the files; "
@@ -145,6 +149,59 @@ def _check_gateway(parsed: Mapping[str, Any]) -> None:
             "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile",
             option="path",
         )
+
+
+#: What may name the source of a token, and the options that belong to some of them: those needed, those allowed.
+_SOURCES = ("bearer_token_file", "bearer_token_command", "identity")
+_NEEDED = {"azure": "identity_audience", "google": "identity_audience", "environment": "identity_variable"}
+_ALLOWED = {
+    "identity_audience": ("azure", "google"),
+    "identity_client_id": ("azure",),
+    "identity_variable": ("environment",),
+}
+
+
+def _check_identity(parsed: Mapping[str, Any]) -> None:
+    ours = [o.attribute for o in OPTIONS if o.group == IDENTITY and o.attribute in parsed]
+    if not ours:
+        return
+    sources = [name for name in ours if name in _SOURCES]
+    if len(sources) != 1:
+        raise OptionError(
+            f"{' and '.join(map(_name, sources or ours[:1]))} must stand beside exactly one source of the token: "
+            f"bearerTokenFile, bearerTokenCommand or identity",
+            option=_name((sources or ours)[0]),
+        )
+    secrets = [o.name for o in OPTIONS if o.group == INLINE and o.attribute in parsed and o.attribute not in _BESIDE]
+    if secrets:
+        raise OptionError(
+            f"option '{secrets[0]}' does not go with '{_name(sources[0])}': the token is one or the other; leave one out",
+            option=secrets[0],
+        )
+    if not {"identity_endpoint", "endpoint"} & parsed.keys():
+        raise OptionError(
+            f"option '{_name(sources[0])}' needs 'identityEndpoint', the one endpoint that the token may be shown to",
+            option="identityEndpoint",
+        )
+    kind = parsed.get("identity", sources[0])
+    for name, kinds in _ALLOWED.items():
+        if name in parsed and kind not in kinds:
+            raise OptionError(
+                f"option '{_name(name)}' is for identity={' and '.join(kinds)}; leave it out", option=_name(name)
+            )
+    needed = _NEEDED.get(kind)
+    if needed is not None and needed not in parsed:
+        raise OptionError(f"identity={kind} needs the option '{_name(needed)}'", option=_name(needed))
+    others = [name for name in ours if name.startswith("token_exchange_")]
+    if others and "token_exchange_endpoint" not in parsed:
+        raise OptionError(
+            f"option '{_name(others[0])}' needs 'tokenExchangeEndpoint', where the token is exchanged",
+            option=_name(others[0]),
+        )
+
+
+#: Inline options that are no credentials.
+_BESIDE = ("share_credentials_version", "endpoint")
 
 
 def _name(attribute: str) -> str:

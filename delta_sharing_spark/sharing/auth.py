@@ -1,4 +1,4 @@
-"""Makes the Authorization header of a profile: a bearer token, a password, or OAuth tokens that are cached and renewed."""
+"""Makes the Authorization header of a profile: a bearer token, a password, or tokens of OAuth and identities, cached and renewed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -23,6 +24,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.process_cache import ProcessCache
+from delta_sharing_spark.sharing.identity import Identity, TokenExchange, jwt_claims, token_end, token_of
 from delta_sharing_spark.sharing.profile import Profile, is_header_text
 from delta_sharing_spark.sharing.transport import check_endpoint, read_text, send, with_retries
 
@@ -34,16 +36,22 @@ _ASSERTION_LIFE = 120
 #: A token that says it is good for longer than ten years, in seconds, is as good for ever.
 _LONGEST_LIFE = 10 * 365 * 86400.0
 _CACHED = 32
+#: What ``Profile.carried`` says of an OAuth profile's token.
+OAUTH = "the profile"
 #: How long a renewal may take while the old token is still good, and until the next one after it failed; seconds.
 _EARLY, _PAUSE = 5.0, 30.0
+#: How long a token that does not tell its end is shown before it is read again, seconds: its file may have rotated.
+_UNSTATED = 60.0
 #: Bytes of an answer with a token.
 _LARGEST_TOKEN = 1 << 20
 _SIGNING_ALGORITHMS = frozenset(f"{family}{bits}" for family in ("RS", "PS", "ES") for bits in (256, 384, 512))
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_EXCHANGE_GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
+_TOKEN_TYPE = "urn:ietf:params:oauth:token-type:"  # noqa: S105  # no secret
 
 
-class _OAuthToken:
-    """One OAuth token of this process, renewed by one thread at a time."""
+class _Token:
+    """One token of this process, renewed by one thread at a time."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -53,7 +61,7 @@ class _OAuthToken:
         self.ends_at = 0.0
 
 
-_tokens: ProcessCache[Profile, _OAuthToken] = ProcessCache(_CACHED)
+_tokens: ProcessCache[Profile, _Token] = ProcessCache(_CACHED)
 
 
 def authorization(profile: Profile, settings: NetworkSettings, *, refused: str | None = None) -> str:
@@ -62,19 +70,16 @@ def authorization(profile: Profile, settings: NetworkSettings, *, refused: str |
     Args:
         profile: The server and the recipient.
         settings: How the token endpoint is asked.
-        refused: A header that the server answered with 401: an OAuth token equal to it is renewed first.
+        refused: A header that the server answered with 401: a token equal to it is renewed first.
 
     Raises:
         ResponseError: The token endpoint's answer is malformed.
         UnauthenticatedError, NetworkError: The token endpoint refuses, or is unreachable.
-        CredentialError: The profile is an access token that has ended.
+        CredentialError: The profile is an access token that has ended; an identity gives none.
     """
     if profile.type == "bearer_token":
-        if profile.is_carried and profile.expires is not None and profile.expires <= datetime.now(timezone.utc):
-            raise CredentialError(
-                f"the OAuth access token that the plan carries (carryProfile=token) ended at {profile.expires:%Y-%m-%dT%H:%M:%SZ}, "
-                f"so that nothing more can be renewed with it; load the table again, or set carryProfile to true"
-            )
+        if profile.carried and profile.expires is not None and profile.expires <= datetime.now(timezone.utc):
+            raise CredentialError(carried_end(profile, f"ended at {profile.expires:%Y-%m-%dT%H:%M:%SZ}"))
         return f"Bearer {profile.bearer_token}"
     if profile.type == "basic":
         pair = f"{profile.username}:{profile.password}".encode()
@@ -82,8 +87,22 @@ def authorization(profile: Profile, settings: NetworkSettings, *, refused: str |
     return f"Bearer {_current_token(profile, settings, refused=refused)[0]}"
 
 
+def carried_end(profile: Profile, end: str) -> str:
+    """What an error says where a carried token works no more: ``end`` says how, the profile where it is from."""
+    if profile.carried == OAUTH:
+        return (
+            f"the OAuth access token that the plan carries (carryProfile=token) {end}, "
+            f"so that nothing more can be renewed with it; load the table again, or set carryProfile to true"
+        )
+    return (
+        f"the token of {profile.carried} that the plan carries {end}: the identity lives on the driver only, so that executors "
+        f"cannot renew it; load the table again, or have longer tokens issued if one read takes longer than one lasts"
+    )
+
+
 def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | Literal["token"]) -> Profile | None:
-    """The profile for executors; an access token in it has at least half its life left, if it can be renewed.
+    """The profile for executors; an access token in it has at least half its life left, if it can be renewed. Of an identity
+    they are handed a token alone, whatever ``carry`` says: the identity itself is not pickled.
 
     Args:
         profile: The recipient's profile.
@@ -92,9 +111,9 @@ def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | L
 
     Raises:
         ConfigError: A profile with a password has no token.
-        ResponseError, UnauthenticatedError, NetworkError: As ``authorization``.
+        ResponseError, UnauthenticatedError, NetworkError, CredentialError: As ``authorization``.
     """
-    if carry != "token" or profile.type == "bearer_token":
+    if not carry or profile.type == "bearer_token" or (carry != "token" and profile.identity is None):
         return profile if carry else None
     if profile.type == "basic":
         raise ConfigError(
@@ -103,20 +122,24 @@ def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | L
         )
     value, ends_at = _current_token(profile, settings, for_executors=True)
     left = timedelta(seconds=min(max(0.0, ends_at - settings.clock()), _LONGEST_LIFE))
-    ends = datetime.now(timezone.utc) + left
-    return Profile(profile.endpoint, bearer_token=value, expiration_time=ends.isoformat(), is_carried=True)
+    ends = None if ends_at == float("inf") else (datetime.now(timezone.utc) + left).isoformat()
+    if profile.identity is None:
+        return Profile(profile.endpoint, bearer_token=value, expiration_time=ends, carried=OAUTH)
+    return replace(profile, bearer_token=value, expiration_time=ends, carried=profile.identity.option)
 
 
 def is_renewable(profile: Profile) -> bool:
     """Whether another token can be got after a 401."""
-    return profile.type.startswith("oauth_")
+    return profile.type.startswith("oauth_") or profile.identity is not None
 
 
 def _current_token(
     profile: Profile, settings: NetworkSettings, *, refused: str | None = None, for_executors: bool = False
 ) -> tuple[str, float]:
-    """An OAuth token that is still valid, and its end by the settings' clock."""
-    token = _tokens.get_or_make(profile, _OAuthToken)
+    """A token that is still valid, and its end by the settings' clock; infinity where nothing tells."""
+    if profile.carried:
+        profile = replace(profile, bearer_token=None, expiration_time=None, carried=None)
+    token = _tokens.get_or_make(profile, _Token)
     with token.lock:
         now = settings.clock()
         if token.value is None or now >= token.ends_at or refused == f"Bearer {token.value}":
@@ -127,47 +150,87 @@ def _current_token(
         return token.value, token.ends_at
 
 
-def _renew(token: _OAuthToken, profile: Profile, settings: NetworkSettings) -> None:
-    token.value, life = _exchange(profile, settings)
+def _renew(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
+    token.value, life = _new_token(profile, settings)
     now = settings.clock()
-    token.carry_until, token.ends_at = now + life / 2, now + life
-    token.renew_at = token.ends_at - min(_MARGIN, life / 10)
+    token.ends_at = now + life
+    token.carry_until = now + min(life / 2, _UNSTATED if life == float("inf") else life)
+    token.renew_at = token.carry_until if life == float("inf") else token.ends_at - min(_MARGIN, life / 10)
 
 
-def _renew_early(token: _OAuthToken, profile: Profile, settings: NetworkSettings) -> None:
-    """Renew a token that is still valid, so that an outage of the token endpoint does not matter yet."""
+def _renew_early(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
+    """Renew a token that is still valid, so that an outage of what issues it does not matter yet."""
     left = token.ends_at - settings.clock()
     try:
         _renew(token, profile, replace(settings, retry_seconds=min(_EARLY, left, settings.retry_seconds)))
-    except (NetworkError, UnavailableError) as error:
+    except (NetworkError, UnavailableError, CredentialError) as error:
         token.carry_until = settings.clock() + min(_PAUSE, left / 2)
         token.renew_at = max(token.renew_at, token.carry_until)
-        _log.warning("the OAuth token could not be renewed yet, it is valid for %.0f s more: %s", left, error)
+        until = "until it is refused" if left == float("inf") else f"for {left:.0f} s more"
+        _log.warning("the token could not be renewed yet, it is used %s: %s", until, error)
 
 
-def _exchange(profile: Profile, settings: NetworkSettings) -> tuple[str, float]:
+def _new_token(profile: Profile, settings: NetworkSettings) -> tuple[str, float]:
     """A new token and its life in seconds."""
+    if profile.identity is not None:
+        return _token_of_identity(profile.identity, settings)
     assert profile.token_endpoint is not None
     check_endpoint(profile.token_endpoint, "tokenEndpoint")
+    refused = "check tokenEndpoint and the client's id, secret or key in the profile, or ask the provider for a new one"
+    return _issued(settings, profile.token_endpoint, lambda: _form(profile), refused)
+
+
+def _token_of_identity(identity: Identity, settings: NetworkSettings) -> tuple[str, float]:
+    value, life = token_of(identity)
+    exchange = identity.exchange
+    if exchange is None:
+        return value, float("inf") if life is None else life
+    check_endpoint(exchange.endpoint, "tokenExchangeEndpoint")
+    refused = f"check tokenExchangeEndpoint and what {identity} is trusted with there"
+    return _issued(
+        settings, exchange.endpoint, lambda: (_exchange_form(exchange, value), None), refused, is_exchange=True
+    )
+
+
+def _issued(
+    settings: NetworkSettings,
+    endpoint: str,
+    make: Callable[[], tuple[dict[str, str], str | None]],
+    refused: str,
+    *,
+    is_exchange: bool = False,
+) -> tuple[str, float]:
+    """What a token endpoint issues for the form and the header that ``make`` makes anew for each try."""
+    what, server = (
+        ("the token exchange", "exchange's endpoint") if is_exchange else ("the OAuth token", "token endpoint")
+    )
 
     def ask() -> tuple[str, float]:
-        form, header = _form(profile)
+        form, header = make()
         response = send(
             settings,
             "POST",
-            str(profile.token_endpoint),
-            what="the OAuth token",
+            endpoint,
+            what=what,
             authorization=header,
             data=form,
             headers={"Accept": "application/json"},
-            server="token endpoint",
-            refused="check tokenEndpoint and the client's id, secret or key in the profile, or ask the provider for a new one",
-            follow=False,  # the form may hold an assertion: it goes to the endpoint of the profile only
-            secrets=[form[name] for name in ("assertion",) if name in form],
+            server=server,
+            refused=refused,
+            follow=False,  # the form may hold an assertion or a token: it goes to this endpoint only
+            secrets=[form[name] for name in ("assertion", "subject_token") if name in form],
         )
-        return _parse_token(read_text(response, "the OAuth token", _LARGEST_TOKEN))
+        return _parse_token(read_text(response, what, _LARGEST_TOKEN), is_exchange=is_exchange)
 
     return with_retries(settings, ask)
+
+
+def _exchange_form(exchange: TokenExchange, subject: str) -> dict[str, str]:
+    """The request of a token exchange (RFC 8693, section 2.1)."""
+    kind = "access_token" if jwt_claims(subject) is None else "jwt"
+    form = {"grant_type": _EXCHANGE_GRANT, "subject_token": subject, "subject_token_type": _TOKEN_TYPE + kind}
+    named = {"audience": exchange.audience, "scope": exchange.scope, "client_id": exchange.client_id}
+    return form | {name: value for name, value in named.items() if value is not None}
 
 
 def _form(profile: Profile) -> tuple[dict[str, str], str | None]:
@@ -180,7 +243,8 @@ def _form(profile: Profile) -> tuple[dict[str, str], str | None]:
     return {"grant_type": _JWT_GRANT, "assertion": _assertion(profile), **form}, None
 
 
-def _parse_token(text: str) -> tuple[str, float]:
+def _parse_token(text: str, *, is_exchange: bool) -> tuple[str, float]:
+    """The token and its seconds; an exchange may leave them to the token itself (RFC 8693, section 2.2.1)."""
     try:
         tree: Any = json.loads(text) if text.strip() else None
     except (ValueError, RecursionError):
@@ -192,7 +256,12 @@ def _parse_token(text: str) -> tuple[str, float]:
     value = tree.get("access_token") if isinstance(tree, dict) else None
     if not isinstance(value, str) or not is_header_text(value):
         raise _bad_token("Missing 'access_token' field in OAuth token response")
+    if is_exchange and str(tree.get("token_type") or "bearer").lower() != "bearer":
+        raise _bad_token("'token_type' of the token exchange is not 'Bearer', and no other is shown")
     life = tree.get("expires_in")
+    if life is None and is_exchange:
+        end = token_end(value)
+        return value, float("inf") if end is None else max(1.0, end - time.time())
     if life is None:
         raise _bad_token("Missing 'expires_in' field in OAuth token response")
     try:
@@ -205,7 +274,7 @@ def _parse_token(text: str) -> tuple[str, float]:
 
 
 def _bad_token(why: str) -> ResponseError:
-    return ResponseError(f"{why}; check tokenEndpoint in the profile, or ask the provider")
+    return ResponseError(f"{why}; check tokenEndpoint in the profile, or tokenExchangeEndpoint, or ask the provider")
 
 
 def _assertion(profile: Profile) -> str:

@@ -40,7 +40,7 @@ class RequestPurpose:
     Attributes:
         what: The thing asked for ("the metadata of share.schema.table").
         server: The kind of server.
-        expired: A sentence for a 401, on the token's expiry.
+        expired: What to do about a 401, instead of the usual advice.
         refused: Advice for a 4xx, instead of the usual one about tables.
         secrets: Parts of the request that errors do not quote if the server echoes them.
     """
@@ -94,7 +94,7 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
     elif purpose.refused is not None:
         advice = purpose.refused
     elif status == 401:
-        advice = f"{purpose.expired or 'the token is not valid'}; ask the provider for a new profile"
+        advice = purpose.expired or "the token is not valid; ask the provider for a new profile"
     elif status == 403:
         advice = "the profile may not read this; ask the provider of the share for access"
     elif status == 404:

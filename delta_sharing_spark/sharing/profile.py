@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, ProfileError
 from delta_sharing_spark.instants import parse_instant
+from delta_sharing_spark.sharing.identity import Identity, identity_from_environment
 
 #: The environment variable that holds a profile's path, or the profile's JSON itself.
 ENVIRONMENT = "DELTA_SHARING_PROFILE"
@@ -20,6 +22,13 @@ _NEWEST = 2
 #: Bytes of a profile, or of a private key.
 LARGEST_PROFILE = 1 << 20
 _ADVICE = "ask the provider of the share for a valid profile file"
+#: Names by which a profile would have this machine run something, read something or ask for its identity; without signs and case.
+_STARTS_SOMETHING = re.compile(
+    r"identity|tokenexchange|subjecttoken|^exec|(command|cmd|executable|script|helper|credentialprocess|credentialsource)$"
+    r"|(token|secret|password|credentials?|assertion)(file|path|variable|env|environment|source|provider)$"
+)
+#: Types of profiles that mean the same.
+_IDENTITY_TYPE = re.compile(r"identity|exec|command|file|oidc|federat|workload|environment|exchange")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +44,9 @@ class PrivateKey:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A recipient's profile. ``type`` is ``bearer_token``, ``basic``, ``oauth_client_credentials`` or
-    ``oauth_jwt_bearer_private_key_jwt``; only that type's fields are set. Secrets stay out of its ``repr``. ``is_carried``
-    where it holds no more than an OAuth access token, for executors (``carryProfile=token``)."""
+    ``oauth_jwt_bearer_private_key_jwt``, or ``identity`` where the recipient asked for one; only that type's fields are set.
+    Secrets stay out of its ``repr``. ``carried`` tells what issued the token, where it holds no more than that, for executors:
+    ``carryProfile=token``, or an identity, which renews in the driver's process and is left behind where the profile is pickled."""
 
     endpoint: str
     type: str = "bearer_token"
@@ -52,7 +62,12 @@ class Profile:
     issuer: str | None = None
     audience: str | None = None
     private_key: PrivateKey | None = field(default=None, repr=False)
-    is_carried: bool = False
+    identity: Identity | None = None
+    carried: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kept = replace(self, type="bearer_token", identity=None) if self.carried and self.identity is not None else self
+        return Profile, tuple(getattr(kept, field.name) for field in fields(kept))
 
     @property
     def expires(self) -> datetime | None:
@@ -61,44 +76,76 @@ class Profile:
 
     @property
     def recipient(self) -> str:
-        """The recipient's identity, which is no secret: the user, the OAuth client, or a digest of the bearer token."""
+        """The recipient's identity, which is no secret: the user, the OAuth client, where an identity's
+        tokens come from, or a digest of the bearer token."""
+        if self.identity is not None:
+            return "\n".join(
+                (self.type, hashlib.sha256(repr((self.identity, self.identity.source)).encode()).hexdigest())
+            )
         identity = (self.type, self.username or "", self.token_endpoint or "", self.client_id or "", self.issuer or "")
         token = hashlib.sha256(self.bearer_token.encode()).hexdigest() if self.bearer_token else ""
         return "\n".join((*identity, token))
 
 
-def load_profile(source: str | Path | Mapping[str, Any]) -> Profile:
+def load_profile(source: str | Path | Mapping[str, Any], identity: Identity | None = None) -> Profile:
     """Load a profile.
 
     Args:
         source: A path (local, ``~``, ``dbfs:/``, any fsspec URL), the JSON text itself, or its fields.
+        identity: What the recipient asked for by options: it takes the place of the profile's credentials.
 
     Raises:
-        ProfileError: Missing, unreadable, malformed, or of a newer version.
+        ProfileError: Missing, unreadable, malformed, of a newer version, or of an endpoint that the recipient did not allow.
     """
     if isinstance(source, Mapping):
-        return profile_from_fields(source, "the profile")
+        return profile_from_fields(source, "the profile", identity)
     text = str(source).strip()
     if text.startswith("{"):
-        return _from_json(text, "the profile")
-    return _from_json(_read(text, "the profile", "check the path before '#'"), f"the profile {text}")
+        return _from_json(text, "the profile", identity)
+    return _from_json(_read(text, "the profile", "check the path before '#'"), f"the profile {text}", identity)
 
 
-def profile_from_environment() -> Profile | None:
-    """The profile that ``DELTA_SHARING_PROFILE`` names or holds; None if it is not set."""
-    text = os.environ.get(ENVIRONMENT, "").strip()
-    return load_profile(text) if text else None
+def profile_from_environment(identity: Identity | None = None) -> Profile | None:
+    """The profile that ``DELTA_SHARING_PROFILE`` names or holds, else the endpoint of an identity; None without either.
 
-
-def profile_from_fields(fields: Mapping[str, Any], name: str) -> Profile:
-    """A profile from its fields; unknown ones are ignored. Errors call it by ``name``.
+    Args:
+        identity: What the recipient asked for by options; by default what the environment asks for.
 
     Raises:
-        ProfileError: A field is missing or malformed, or the version or type is unknown.
+        ProfileError: As ``load_profile``.
     """
+    text = os.environ.get(ENVIRONMENT, "").strip()
+    if text:
+        return load_profile(text, identity)
+    identity = identity or identity_from_environment()
+    return None if identity is None else Profile(identity.endpoint, "identity", identity=identity)
+
+
+def profile_from_fields(fields: Mapping[str, Any], name: str, identity: Identity | None = None) -> Profile:
+    """A profile from its fields; unknown ones are ignored. Errors call it by ``name``.
+
+    Args:
+        fields: The profile's fields.
+        name: What errors call it.
+        identity: As for ``load_profile``. A profile without credentials takes the one that the environment asks for.
+
+    Raises:
+        ProfileError: A field is missing or malformed, the version or type is unknown, the profile names a command, a file
+            or an identity, or an endpoint that the recipient did not allow.
+    """
+    _refuse_to_start(fields, name)
     version = _version(fields, name)
     kind = str(fields.get("type") or "bearer_token").strip().lower()
     endpoint = _required(fields, "endpoint", name).strip().rstrip("/")
+    if identity is None and kind == "bearer_token" and "bearerToken" not in fields:
+        identity = identity_from_environment()
+    if identity is not None:
+        if not identity.allows(endpoint):
+            raise ProfileError(
+                f"{name} names the endpoint {endpoint}, and the token of {identity} may be shown to {identity.endpoint} only: no "
+                f"token was asked for; set identityEndpoint to the other one if you trust it"
+            )
+        return Profile(endpoint, "identity", version, identity=identity)
     if kind == "bearer_token":
         expiration = fields.get("expirationTime")
         return Profile(
@@ -130,7 +177,29 @@ def profile_from_fields(fields: Mapping[str, Any], name: str) -> Profile:
         )
     if kind == "oauth_jwt_bearer_private_key_jwt":
         return _private_key_profile(fields, name, endpoint, version)
+    if _IDENTITY_TYPE.search(kind):
+        raise ProfileError(f"{name} is of type {kind!r}; {_ASK_YOURSELF}")
     raise ProfileError(f"{name}: the type {kind!r} is unknown; upgrade delta-sharing-spark, or {_ADVICE}")
+
+
+_ASK_YOURSELF = (
+    "a profile, which others write, starts no command, reads no token's file and asks for no identity of yours: leave that out, "
+    "and ask for it yourself by an option (bearerTokenFile, bearerTokenCommand, identity) with identityEndpoint"
+)
+
+
+def _refuse_to_start(fields: Mapping[str, Any], name: str) -> None:
+    """Refuse a profile that names a command, a file with a token or an identity, however deep and in whatever spelling."""
+    waiting: list[Any] = [fields]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            for key in map(str, value):
+                if _STARTS_SOMETHING.search("".join(c for c in key.lower() if c.isalnum())):
+                    raise ProfileError(f"{name} has the field {key[:100]!r}; {_ASK_YOURSELF}")
+            waiting.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            waiting.extend(value)
 
 
 def _private_key_profile(fields: Mapping[str, Any], name: str, endpoint: str, version: int) -> Profile:
@@ -210,7 +279,7 @@ def _encodable(value: str, key: str, name: str) -> str:
     return value
 
 
-def _from_json(text: str, name: str) -> Profile:
+def _from_json(text: str, name: str, identity: Identity | None) -> Profile:
     try:
         fields = json.loads(text)
     except json.JSONDecodeError as error:
@@ -221,7 +290,7 @@ def _from_json(text: str, name: str) -> Profile:
         raise ProfileError(f"{name} is not valid JSON; {_ADVICE}") from None
     if not isinstance(fields, dict):
         raise ProfileError(f"{name} is not a JSON object; {_ADVICE}")
-    return profile_from_fields(fields, name)
+    return profile_from_fields(fields, name, identity)
 
 
 def _read(path: str, what: str, advice: str) -> str:

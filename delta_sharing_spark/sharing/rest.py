@@ -19,7 +19,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment
-from delta_sharing_spark.sharing.auth import authorization, is_renewable
+from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable
 from delta_sharing_spark.sharing.catalog import (
     parse_credentials,
     parse_schema_item,
@@ -360,17 +360,26 @@ class SharingRest:
         except UnauthenticatedError:
             if not is_renewable(self.profile):
                 raise
-            return ask(authorization(self.profile, self.settings, refused=token))
+            renewed = authorization(self.profile, self.settings, refused=token)
+            if renewed == token:
+                raise  # nobody has another one
+            return ask(renewed)
 
     def _expiry(self) -> str:
+        """What to do about a 401, where the profile tells more than that the token is not valid."""
         from datetime import datetime, timezone
 
-        if self.profile.is_carried:
-            return "the OAuth access token that the plan carries (carryProfile=token) is refused: load the table again"
+        if self.profile.identity is not None:
+            return (
+                f"the token of {self.profile.identity} is refused: check its audience and subject with the provider, who names "
+                f"those that may read"
+            )
+        if self.profile.carried:
+            return carried_end(self.profile, "is refused")
         expires = self.profile.expires
         if expires is None or expires > datetime.now(timezone.utc):
             return ""
-        return f"the profile's token expired at {expires.strftime('%Y-%m-%dT%H:%M:%SZ')}"
+        return f"the profile's token expired at {expires.strftime('%Y-%m-%dT%H:%M:%SZ')}; ask the provider for a new profile"
 
 
 def _capabilities(formats: Sequence[str], end_action: bool, more: Mapping[str, str]) -> str:

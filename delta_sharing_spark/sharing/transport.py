@@ -145,7 +145,7 @@ def send(
     Args:
         what: The request's object in errors ("the metadata of share.schema.table").
         authorization: The Authorization header; it is dropped on a redirect to another host.
-        expired: A sentence for a 401, on the token's expiry.
+        expired: What to do about a 401, instead of the usual advice.
         server: The kind of server, as errors call it.
         refused: Advice for a 4xx, instead of the usual one about tables.
         follow: Whether redirects are followed.

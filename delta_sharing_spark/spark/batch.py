@@ -6,16 +6,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from delta_sharing_spark.spark.entrances import entrance
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.options import ReadOptions
     from delta_sharing_spark.scan.plan import Split
+
+
+#: The longest limit of an engine's that is read by one task, which stops there; many tasks are faster than one at more rows.
+_LONGEST_LIMIT = 1 << 17
 
 
 class SplitPartition(InputPartition):
@@ -30,16 +34,59 @@ class SplitPartition(InputPartition):
 
 
 class DeltaSharingReader(DataSourceReader):
-    """Plans in ``partitions()``, reads in ``read()``. A task's copy holds nothing: splits carry what they need."""
+    """Plans in ``partitions()``, reads in ``read()``. A task's copy holds nothing: splits carry what they need.
+
+    ``pruneColumns`` and ``pushLimit`` are called by engines that know them, before ``partitions()``; Spark up to 4.3 does not.
+    """
 
     def __init__(self, options: ReadOptions, scan: ResolvedScan | None, schema: StructType) -> None:
         self._options = options
         self._scan = scan
         self._schema = schema
         self._filters: list[Any] = []
+        self._required: StructType | None = None
+        self._limit: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
+
+    @entrance
+    def pruneColumns(self, requiredSchema: StructType | pa.Schema) -> StructType | None:
+        """Read these columns only, in this order; without any column, rows are counted.
+
+        Args:
+            requiredSchema: Spark's schema, fields of structs left out as well (SPARK-51713), or an Arrow schema, of which the
+                names of columns count (Sail). Columns that the engine filters by are among them.
+
+        Returns:
+            The schema that is read, as Spark wants to be told; None for an Arrow schema, which binds as it is.
+
+        Raises:
+            SchemaError: A column that the load does not have.
+        """
+        if isinstance(requiredSchema, StructType):
+            self._required = requiredSchema
+            return requiredSchema
+        unknown = [name for name in requiredSchema.names if name not in self._schema.names]
+        if unknown:
+            from delta_sharing_spark.errors import SchemaError
+
+            raise SchemaError(
+                f"the load has no column {unknown[0]!r} to prune to; it has {', '.join(self._schema.names)}"
+            )
+        self._required = StructType([self._schema[name] for name in requiredSchema.names])
+        return None
+
+    def pushLimit(self, limit: int) -> bool:
+        """Read no more rows than the engine wants, which cuts them to ``limit`` all the same (SPARK-58551).
+
+        Returns:
+            Whether less is read: not where the engine still filters the rows, nor where ``limit`` is more than one task should read.
+        """
+        if self._filters or not 0 <= limit <= _LONGEST_LIMIT:
+            return False
+        self._limit = limit
+        return True
 
     @entrance
     def partitions(self) -> list[InputPartition]:
@@ -51,13 +98,20 @@ class DeltaSharingReader(DataSourceReader):
         from delta_sharing_spark.schema.types import Struct, parse_type
 
         scan = self._scan or resolve(self._options)
-        user_schema = parse_type(self._schema.jsonValue(), str(scan.table), "")
-        assert isinstance(user_schema, Struct)
+        whole, required = (
+            parse_type(schema.jsonValue(), str(scan.table), "")
+            for schema in (self._schema, self._schema if self._required is None else self._required)
+        )
+        assert isinstance(whole, Struct)
+        assert isinstance(required, Struct)
         if self._filters:
             from delta_sharing_spark.spark.filters import to_expression
 
-            scan = replace(scan, pushed=to_expression(self._filters, user_schema, scan.options.time_zone))
-        return [SplitPartition(split) for split in plan(scan, user_schema).splits]
+            scan = replace(scan, pushed=to_expression(self._filters, whole, scan.options.time_zone))
+        elif self._limit is not None:
+            limits = [limit for limit in (self._limit, scan.options.limit) if limit is not None]
+            scan = replace(scan, options=replace(scan.options, limit=min(limits)))
+        return [SplitPartition(split) for split in plan(scan, required).splits]
 
     @entrance
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -25,9 +25,10 @@ class DeltaSharingDataSource(DataSource):
 
     @entrance
     def __init__(self, options: Mapping[str, str]) -> None:
-        from delta_sharing_spark.spark.inline_secrets import log_inline_secrets
+        from delta_sharing_spark.spark.inline_secrets import log_inline_secrets, refuse_identity_options
 
         refuse_catalog_table(options)
+        refuse_identity_options(options)
         log_inline_secrets(options)
         self.options: Any = options
         self._scan: ResolvedScan | None = None

@@ -30,6 +30,7 @@ class _StreamReader(DataSourceStreamReader):
         self._columns_chosen = columns_chosen
         self._opened: tuple[ResolvedScan, StreamPlanner] | None = None
         self._first: Position | None = None
+        self._began: Position | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -82,6 +83,7 @@ class _StreamReader(DataSourceStreamReader):
         else:
             offset = self._checked(start)
             begin, first = offset.position, offset.first
+        self._began = first
         end = planner.advance(begin, limits)
         if end == begin and not is_initial(start):
             return start
@@ -144,6 +146,17 @@ class _AdmissionReader(_StreamReader, compat.AvailableNow):
         from delta_sharing_spark.access.stream.position import Limits
 
         return self._advance(start, Limits() if compat.reads_all(limit) else self._limits())
+
+    @entrance
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The end of the server's newest version, for the query's progress: how far behind it the stream is.
+
+        Trigger.AvailableNow stops before it where versions came meanwhile. None before the first batch is planned.
+        """
+        if self._began is None:
+            return None
+        planner = self._planner()
+        return StreamOffset(planner.end_of_newest(), self._began, planner.identity).to_json()
 
 
 class _RememberingReader(_StreamReader):

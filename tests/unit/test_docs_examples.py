@@ -20,7 +20,9 @@ from support.pages import PAGES, blocks
 #: Names that stand for a Spark session or are bound by a cluster alone.
 _SPARK = frozenset({"spark", "pyspark", "SparkSession"})
 #: Pages whose blocks all need Spark, a cloud or a gateway.
-_NOTHING_RUNS = frozenset({"credentials.md", "native.md", "predicates.md", "streaming.md", "versions.md"})
+_NOTHING_RUNS = frozenset(
+    {"credentials.md", "identities.md", "native.md", "predicates.md", "streaming.md", "versions.md"}
+)
 
 
 @pytest.fixture(scope="module")

@@ -218,6 +218,7 @@ def test_inline_credentials() -> None:
 def test_secrets_are_declared_sensitive() -> None:
     assert {o.name for o in OPTIONS if o.sensitive} == {
         "bearerToken",
+        "bearerTokenCommand",
         "clientId",
         "clientSecret",
         "password",

@@ -22,7 +22,7 @@ from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.stream.position import BatchBudget, Limits, Position
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
-from delta_sharing_spark.errors import OptionError, StreamError, VersionError
+from delta_sharing_spark.errors import DeltaSharingError, OptionError, StreamError, VersionError
 from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.scan.plan import FileTask, ReadSpec, Split
 from delta_sharing_spark.schema.types import Struct
@@ -113,6 +113,22 @@ class StreamPlanner:
     def pin_newest(self) -> None:
         """From now on read nothing newer than the version that is the newest now (Trigger.AvailableNow)."""
         self._pinned_newest = self._poll()
+
+    def end_of_newest(self) -> Position:
+        """The position behind the newest version that the server is known to have; it is asked as often as for batches.
+
+        An outage leaves what was known: this is told to people, and no batch depends on it.
+        """
+        if self._newest_seen is None or self._clock() - self._polled_at >= self._interval:
+            try:
+                self._poll()
+            except DeltaSharingError as error:
+                if self._newest_seen is None:
+                    raise
+                self._polled_at = self._clock()
+                _log.warning("the newest version of %s is not known at present: %s", self._table, error)
+        assert self._newest_seen is not None
+        return Position(self._newest_seen + 1)
 
     def advance(self, start: Position, limits: Limits) -> Position:
         """The end of the next batch from ``start``: ``start`` itself where there is nothing new.

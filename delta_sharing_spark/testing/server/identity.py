@@ -27,6 +27,7 @@ class Identity:
         username, password: Basic authentication.
         client_id, client_secret: OAuth client credentials.
         token_ttl: Seconds that an issued OAuth token is valid.
+        check_token: Decides on a bearer token that somebody else issued; None accepts none.
         check_assertion: Decides on the claims of a private-key JWT and its raw text; None refuses such requests.
         issued: OAuth tokens to the time they end.
         token_requests: How many tokens were asked for.
@@ -38,6 +39,7 @@ class Identity:
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
     token_ttl: float = 3600.0
+    check_token: Callable[[str], bool] | None = field(default=None, repr=False)
     check_assertion: Callable[[dict[str, Any], str], bool] | None = field(default=None, repr=False)
     issued: dict[str, float] = field(default_factory=dict, repr=False)
     token_requests: int = 0
@@ -55,6 +57,8 @@ class Identity:
             if self.token is not None and secrets.compare_digest(value.encode(), self.token.encode()):
                 return
             if self.issued.get(value, 0.0) > time.time():
+                return
+            if self.check_token is not None and self.check_token(value):
                 return
         if scheme.lower() == "basic" and self.username is not None and value == _basic(self.username, self.password):
             return

@@ -1,0 +1,175 @@
+"""The reader as engines to come will call it: columns pruned, limits pushed, in the shapes of Spark's and Sail's changes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import datasource
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from delta_sharing_spark.errors import SchemaError
+from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+PLACE = pa.struct([("street", pa.string()), ("city", pa.string())])
+SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("s", pa.string()), ("place", PLACE)])
+NAMES = SCHEMA.names
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SharingServer, str, DeltaTableBuilder]]:
+    directory = tmp_path_factory.mktemp("engine")
+    table = DeltaTableBuilder(
+        directory / "t", SCHEMA, partition_by=["part"], properties={"delta.enableChangeDataFeed": "true"}
+    )
+    for start in range(0, 300, 100):
+        table.append(
+            [
+                {"id": i, "part": f"p{i % 2}", "s": f"row {i}", "place": {"street": f"s{i}", "city": f"c{i % 7}"}}
+                for i in range(start, start + 100)
+            ]
+        )
+    table.delete(lambda t: pc.less(t["id"], 10))
+    with SharingServer() as server:
+        server.add_table("s.d.t", table.path, access_modes=("url", "dir"))
+        yield server, f"{server.write_profile(directory / 'p.share')}#s.d.t", table
+
+
+class Engine:
+    """Makes a reader as a planning worker does, and reads what it plans as tasks do."""
+
+    def __init__(self, path: str, **options: str) -> None:
+        source = DeltaSharingDataSource({"path": path, **options})
+        self.schema = source.schema()
+        self.reader: Any = pickle.loads(pickle.dumps(source)).reader(self.schema)
+
+    def batches(self) -> list[pa.RecordBatch]:
+        read = pickle.loads(pickle.dumps(self.reader)).read
+        return [batch for split in pickle.loads(pickle.dumps(self.reader.partitions())) for batch in read(split)]
+
+    def rows(self) -> list[dict[str, Any]]:
+        return sorted((row for batch in self.batches() for row in batch.to_pylist()), key=str)
+
+
+@settings(max_examples=15)
+@given(
+    names=st.lists(st.sampled_from(NAMES), unique=True),
+    arrow=st.booleans(),
+    where=st.sampled_from([None, "part = 'p1' AND id > 150", "place.city = 'c3'"]),
+    mode=st.sampled_from(["url", "dir"]),
+)
+def test_columns_come_in_the_order_asked_for_and_none_counts(
+    names: list[str], arrow: bool, where: str | None, mode: str, made: Any
+) -> None:
+    """As a projection of all columns would be; ``where`` reads its own columns without handing them over."""
+    _, path, table = made
+    options = {"accessMode": mode} | ({} if where is None else {"where": where})
+    engine = Engine(path, **options)
+    required = StructType([engine.schema[name] for name in names])
+    shape = to_arrow_schema(required, timezone="UTC")
+    assert engine.reader.pruneColumns(shape if arrow else required) == (None if arrow else required)
+    expected = table.expected().to_pylist()
+    if where is not None:
+        keep = {"part": lambda r: r["part"] == "p1" and r["id"] > 150, "place": lambda r: r["place"]["city"] == "c3"}
+        expected = [row for row in expected if keep[where.partition(" ")[0].partition(".")[0]](row)]
+    batches = engine.batches()
+    assert all(batch.schema.equals(shape) for batch in batches)
+    assert sum(batch.num_rows for batch in batches) == len(expected)
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert sorted(rows, key=str) == sorted(({name: row[name] for name in names} for row in expected), key=str)
+
+
+def test_no_column_is_fetched_that_nobody_asked_for(made: Any) -> None:
+    server, path, _ = made
+
+    def fetched(names: list[str] | None) -> int:
+        engine = Engine(path, maxSplitBytes="1k")
+        if names is not None:
+            engine.reader.pruneColumns(StructType([engine.schema[name] for name in names]))
+        partitions = engine.reader.partitions()
+        before = server.bytes_sent()
+        for partition in partitions:
+            list(engine.reader.read(partition))
+        return int(server.bytes_sent() - before)
+
+    assert fetched([]) <= fetched(["part"]) <= fetched(["id"]) <= fetched(None)
+
+
+def test_fields_of_a_struct_are_pruned_by_sparks_shape(made: Any) -> None:
+    engine = Engine(made[1])
+    required = StructType(
+        [StructField("place", StructType([StructField("city", StringType())])), StructField("id", LongType())]
+    )
+    assert engine.reader.pruneColumns(required) is required
+    assert engine.rows()[0] == {"place": {"city": "c0"}, "id": 105}
+
+
+def test_a_change_feed_is_pruned_as_well(made: Any) -> None:
+    engine = Engine(made[1], readChangeFeed="true", startingVersion="4")
+    engine.reader.pruneColumns(pa.schema([("_change_type", pa.string()), ("id", pa.int64())]))
+    assert engine.rows() == [{"_change_type": "delete", "id": i} for i in range(10)]
+
+
+def test_a_column_that_is_not_there_is_an_error(made: Any) -> None:
+    with pytest.raises(SchemaError, match=r"'nope'.*id, part, s, place"):
+        Engine(made[1]).reader.pruneColumns(pa.schema([("nope", pa.string())]))
+    engine = Engine(made[1])
+    engine.reader.pruneColumns(StructType([StructField("nope", StringType())]))
+    with pytest.raises(SchemaError, match="nope"):
+        engine.reader.partitions()
+
+
+@pytest.mark.parametrize("limit", [0, 1, 7, 95, 1000])
+def test_a_limit_is_read_and_no_more(limit: int, made: Any) -> None:
+    engine = Engine(made[1])
+    assert engine.reader.pushLimit(limit) is True
+    assert sum(batch.num_rows for batch in engine.batches()) == min(limit, 290)
+    engine = Engine(made[1], limit="5", where="id >= 20")
+    assert engine.reader.pushLimit(limit) is True
+    rows = engine.rows()
+    assert len(rows) == min(limit, 5)
+    assert all(row["id"] >= 20 for row in rows)
+
+
+def test_a_limit_that_would_lose_rows_or_time_is_not_taken(made: Any) -> None:
+    """An engine that still filters needs all rows; one task alone is slower at many of them."""
+    assert Engine(made[1]).reader.pushLimit(10_000_000) is False
+    filters: list[Any] = [datasource.EqualTo(("id",), 250)]
+    before, after = Engine(made[1], pushdown="query"), Engine(made[1], pushdown="query")
+    assert list(before.reader.pushFilters(filters)) == filters
+    assert before.reader.pushLimit(3) is False
+    assert after.reader.pushLimit(3) is True
+    after.reader.pushFilters(filters)
+    for engine in (before, after):
+        assert any(row["id"] == 250 for row in engine.rows())
+
+
+@pytest.mark.parametrize("prune", [False, True])
+def test_filters_columns_and_a_limit_in_the_engines_order(prune: bool, made: Any) -> None:
+    """The filter's own column is pruned away: it was parsed against the load's columns, and still skips files."""
+    engine = Engine(made[1], pushdown="query")
+    engine.reader.pushFilters([datasource.GreaterThan(("id",), 205)])
+    if prune:
+        engine.reader.pruneColumns(StructType([StructField("s", StringType())]))
+    rows = engine.rows()
+    assert {f"row {i}" for i in range(206, 300)} <= {row["s"] for row in rows}
+    assert len(rows) <= 100, "two files of three are skipped"
+
+
+def test_released_sparks_see_a_reader_as_before(made: Any) -> None:
+    """They compare ``pushFilters`` with their own; a task's copy of the reader holds nothing, whatever was pushed."""
+    engine = Engine(made[1])
+    base: Callable[..., Any] = datasource.DataSourceReader.pushFilters
+    assert engine.reader.pushFilters.__func__ is base
+    engine.reader.pushLimit(3)
+    engine.reader.pruneColumns(StructType([]))
+    assert vars(pickle.loads(pickle.dumps(engine.reader))) == {}

@@ -41,7 +41,7 @@ _ACTIONS = [
     ),
     flight.ActionType(DESCRIBE, "A table's version, id and schema. A command -> an object; JSON."),
 ]
-_READ_ONLY = "Delta Sharing is read-only: this gateway takes no data; use DoGet"
+_READ_ONLY = "Delta Sharing is read-only: this gateway takes no data, and speaks no Flight SQL; use DoGet"
 
 
 @contextmanager
@@ -182,7 +182,10 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
         with _reported():
             answer = known.get(action.type)
             if answer is None:
-                raise CommandError(f"there is no action {action.type!r}; there are {', '.join(known)}")
+                raise CommandError(
+                    f"there is no action {action.type!r}; there are {', '.join(known)} (and no Flight SQL)",
+                    unimplemented=True,
+                )
             return [answer(action.body.to_pybytes(), identity_of(context))]
 
     def _renew(self, request: bytes, identity: str) -> bytes:
@@ -210,11 +213,10 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Refuse: the gateway is read-only."""
-        raise statuses.unimplemented(_READ_ONLY)
+        with _reported():
+            raise CommandError(_READ_ONLY, unimplemented=True)
 
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Refuse: the gateway is read-only."""
-        raise statuses.unimplemented(_READ_ONLY)
+    do_exchange = do_put
 
 
 def _command(descriptor: flight.FlightDescriptor) -> Command:

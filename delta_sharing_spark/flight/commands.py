@@ -27,8 +27,8 @@ from delta_sharing_spark.errors import CommandError
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.table_scan import quoted_column
 
-#: The longest command that is read; a ``where`` of a thousand conditions is a fifth of it.
-_LONGEST_COMMAND = 1 << 20
+#: The longest command that is read: 30,000 ids. Its condition is parsed in Python, during which other calls wait.
+_LONGEST_COMMAND = 1 << 18
 #: Begins the name of a command of Flight SQL, in the ``google.protobuf.Any`` around it.
 _FLIGHT_SQL = b"/arrow.flight.protocol.sql."
 #: What stands in a command, and the option of a load that it becomes.
@@ -63,12 +63,14 @@ class Command:
         columns: The columns in this order; ``a.b`` is a nested field, a name between backquotes stands for itself. None means all.
         options: The options of the load, as texts by name, without ``columns``.
         stream: The versions of a stream's batch.
+        planned_at: What ``current_timestamp()`` means in ``where``, in microseconds since the epoch; None before it is planned.
     """
 
     table: TableName
     columns: tuple[str, ...] | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     stream: StreamRange | None = None
+    planned_at: int | None = None
 
     def load_options(self) -> dict[str, str]:
         """The options of the load, with its columns."""
@@ -79,14 +81,14 @@ class Command:
         """The command as canonical JSON: equal commands are equal texts."""
         names = [self.table.share, self.table.schema, self.table.table]
         stream = None if self.stream is None else astuple(self.stream)
-        return json.dumps([names, self.columns, dict(sorted(self.options.items())), stream])
+        return json.dumps([names, self.columns, dict(sorted(self.options.items())), stream, self.planned_at])
 
     @classmethod
     def from_json(cls, text: str) -> Command:
         """The command of ``to_json``."""
-        names, columns, options, stream = json.loads(text)
+        names, columns, options, stream, planned_at = json.loads(text)
         versions = None if stream is None else StreamRange(*stream)
-        return cls(TableName(*names), None if columns is None else tuple(columns), options, versions)
+        return cls(TableName(*names), None if columns is None else tuple(columns), options, versions, planned_at)
 
     def pinned(self, version: int | None) -> Command:
         """The same command for the version that was planned; a change feed ends where its plan ended."""
@@ -176,7 +178,7 @@ def _columns(value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        raise CommandError("the command's 'columns' is not a list of names; write [\"a\", \"b.c\"]")
+        raise CommandError('the command\'s \'columns\' is not a list of names; write ["a", "b.c"]')
     if not value:
         raise CommandError("the command's 'columns' is an empty list; name a column, or leave it out for all of them")
     return tuple(value)

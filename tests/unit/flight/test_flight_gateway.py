@@ -115,7 +115,8 @@ _SEALED = _SEAL.close(
         "me",
         "{}",
         0,
-        Split(0, ReadSpec("t", Struct(()), Struct(())), (), FlightAccess(GatewayAddress("grpc+tcp://nowhere:1"))),
+        1,
+        (Split(0, ReadSpec("t", Struct(()), Struct(())), (), FlightAccess(GatewayAddress("grpc+tcp://nowhere:1"))),),
         0.0,
         1e12,
     )

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from delta_sharing_spark import errors
-from delta_sharing_spark.access.flight.connection import TOKEN_VARIABLE
 from delta_sharing_spark.errors import (
     CommandError,
     ConfigError,
@@ -67,7 +66,7 @@ def from_status(error: Exception, gateway: str, *, has_token: bool = False) -> D
         why = "does not know the token it was sent" if has_token else "asks for a token, and none was sent"
         return UnauthenticatedError(
             f"the Flight gateway {gateway} {why}; name a file with its token in the option gatewayTokenFile, set "
-            f"{TOKEN_VARIABLE}, or in Python pass token= to SharingClient.over"
+            "DELTA_SHARING_FLIGHT_TOKEN, or in Python pass token= to SharingClient.over"
         )
     text = str(error)
     word = _LAST_WORD.search(text)

@@ -88,7 +88,13 @@ class PredicateError(ConfigError):
 
 
 class CommandError(ConfigError):
-    """A Flight descriptor, criteria or action that names nothing the gateway has."""
+    """A Flight descriptor, criteria or action that names nothing the gateway has.
+
+    Attributes:
+        unimplemented: It is of a kind that the gateway does not have at all: an action, a write, Flight SQL.
+    """
+
+    unimplemented: bool = False
 
 
 class ServerError(DeltaSharingError):

@@ -263,7 +263,7 @@ def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> st
 
 def quoted_column(column: str) -> str:
     """A column's name as the option ``columns`` takes it; a name that is already in backquotes stays as it is."""
-    if len(column) > 1 and column[0] == column[-1] == "`":
+    if re.fullmatch(r"`(?:[^`]|``)+`(?:\.`(?:[^`]|``)+`)*", column):
         return column
     return "`" + column.replace("`", "``") + "`" if re.search(r"[^\w.]", column) else column
 

@@ -37,7 +37,7 @@ class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow i
         elif kind.lower() != "bearer":
             token = ""
         for known in self._tokens:
-            if hmac.compare_digest(known.encode(), token.encode()):
+            if hmac.compare_digest(known.encode(), token.encode(errors="replace")):
                 return _Caller(known, is_handshake=kind.lower() == "basic")
         raise flight.FlightUnauthenticatedError(
             "the call has no token that this gateway knows; send the header 'authorization: Bearer <token>'",
@@ -89,6 +89,8 @@ def _authorization(headers: Mapping[str, Sequence[str]]) -> str:
 
 def _password(encoded: str) -> str:
     try:
-        return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
+        # arrow-go and ADBC leave the padding out.
+        padded = encoded.rstrip("=") + "=" * (-len(encoded.rstrip("=")) % 4)
+        return base64.b64decode(padded, validate=True).decode().partition(":")[2]
     except (binascii.Error, ValueError):
         return ""

@@ -25,9 +25,12 @@ from typing import Any
 
 from delta_sharing_spark.errors import CommandError
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
+from delta_sharing_spark.table_scan import quoted_column
 
-#: The longest command that is read; a ``where`` of a thousand conditions is a fifth of it.
-_LONGEST_COMMAND = 1 << 20
+#: The longest command that is read: 30,000 ids. Its condition is parsed in Python, during which other calls wait.
+_LONGEST_COMMAND = 1 << 18
+#: Begins the name of a command of Flight SQL, in the ``google.protobuf.Any`` around it.
+_FLIGHT_SQL = b"/arrow.flight.protocol.sql."
 #: What stands in a command, and the option of a load that it becomes.
 _SNAPSHOT = {"where": "where", "limit": "limit", "version": "versionAsOf", "timestamp": "timestampAsOf"}
 _CHANGES = ("startingVersion", "endingVersion", "startingTimestamp", "endingTimestamp")
@@ -57,33 +60,35 @@ class Command:
 
     Attributes:
         table: The table.
-        columns: The columns in this order, as the option ``columns`` has them; None means all.
+        columns: The columns in this order; ``a.b`` is a nested field, a name between backquotes stands for itself. None means all.
         options: The options of the load, as texts by name, without ``columns``.
         stream: The versions of a stream's batch.
+        planned_at: What ``current_timestamp()`` means in ``where``, in microseconds since the epoch; None before it is planned.
     """
 
     table: TableName
     columns: tuple[str, ...] | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     stream: StreamRange | None = None
+    planned_at: int | None = None
 
     def load_options(self) -> dict[str, str]:
         """The options of the load, with its columns."""
-        chosen = {} if self.columns is None else {"columns": ",".join(self.columns)}
+        chosen = {} if self.columns is None else {"columns": ",".join(quoted_column(name) for name in self.columns)}
         return {**self.options, **chosen}
 
     def to_json(self) -> str:
         """The command as canonical JSON: equal commands are equal texts."""
         names = [self.table.share, self.table.schema, self.table.table]
         stream = None if self.stream is None else astuple(self.stream)
-        return json.dumps([names, self.columns, dict(sorted(self.options.items())), stream])
+        return json.dumps([names, self.columns, dict(sorted(self.options.items())), stream, self.planned_at])
 
     @classmethod
     def from_json(cls, text: str) -> Command:
         """The command of ``to_json``."""
-        names, columns, options, stream = json.loads(text)
+        names, columns, options, stream, planned_at = json.loads(text)
         versions = None if stream is None else StreamRange(*stream)
-        return cls(TableName(*names), None if columns is None else tuple(columns), options, versions)
+        return cls(TableName(*names), None if columns is None else tuple(columns), options, versions, planned_at)
 
     def pinned(self, version: int | None) -> Command:
         """The same command for the version that was planned; a change feed ends where its plan ended."""
@@ -119,6 +124,11 @@ def parse_command(text: bytes) -> Command:
     """
     if len(text) > _LONGEST_COMMAND:
         raise CommandError(f"the command has {len(text)} bytes; at most {_LONGEST_COMMAND} are read")
+    if _FLIGHT_SQL in text[:100]:
+        raise CommandError(
+            'the gateway does not speak Flight SQL; say in JSON which rows, {"table": "share.schema.table", "where": "..."}',
+            unimplemented=True,
+        )
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError):
@@ -167,8 +177,10 @@ def table_names_matching(criteria: bytes) -> Callable[[str], bool]:
 def _columns(value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise CommandError("the command's columns are not a list of names")
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        raise CommandError('the command\'s \'columns\' is not a list of names; write ["a", "b.c"]')
+    if not value:
+        raise CommandError("the command's 'columns' is an empty list; name a column, or leave it out for all of them")
     return tuple(value)
 
 

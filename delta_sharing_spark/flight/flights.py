@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from delta_sharing_spark.flight.settings import GatewaySettings
 
+#: What gRPC takes in one message unless its client raises the limit (4 MiB; arrow-go leaves it in place), less its frame.
+MESSAGE_BYTES = (4 << 20) - (64 << 10)
 #: Plans kept for the renewal of their endpoints, which come one by one; cancelled flights remembered.
 _PLANS_KEPT, _CANCELLED_KEPT = 8, 10_000
 #: A renewal asks the share again, but not for each endpoint of a flight: a plan serves them for this share of its time.
@@ -99,9 +101,11 @@ class Flights:
             )
         if renewed.expires <= ticket.expires:
             # The share was asked, and its answer still held the credentials that this process had.
-            split = replace(renewed.split, access=renewed.split.access.renewed())
-            again = replace(planned, splits=[(split, renewed.about)], issued=time.time())
-            renewed = replace(again.ticket(0), endpoint=ticket.endpoint)
+            accesses = {id(split.access): split.access for split in renewed.splits}
+            fresh = {key: access.renewed() for key, access in accesses.items()}
+            splits = [(replace(split, access=fresh[id(split.access)]), renewed.about) for split in renewed.splits]
+            again = replace(planned, splits=splits, issued=time.time()).ticket(0, 1)
+            renewed = replace(again, endpoint=ticket.endpoint, endpoints=ticket.endpoints)
         return renewed
 
     def cancel(self, flight: str) -> None:
@@ -124,7 +128,7 @@ class Flights:
             read.cancelled.set()
 
     def _batches(self, read: _Read, is_gone: Callable[[], bool]) -> Generator[pa.RecordBatch, None, None]:
-        split = read.ticket.split
+        splits = read.ticket.splits
         with self._lock:
             self._refuse_ended(read.ticket.flight)
             if len(self._reads) >= self._settings.max_streams:
@@ -132,10 +136,10 @@ class Flights:
                     f"the gateway has {len(self._reads)} reads under way, which is its limit; try again in a few seconds"
                 )
             left = self._settings.memory_budget - sum(other.fetch_ahead for other in self._reads.values())
-            read.fetch_ahead = max(_LEAST_FETCH_AHEAD, min(left // _SHARE_OF_THE_REST, split.spec.fetch_ahead))
+            read.fetch_ahead = max(_LEAST_FETCH_AHEAD, min(left // _SHARE_OF_THE_REST, splits[0].spec.fetch_ahead))
             self._reads[id(read)] = read
             ready_bytes = min(_READY_BYTES, _READY_BYTES_OF_ALL // len(self._reads))
-        spec = replace(split.spec, fetch_ahead=read.fetch_ahead)
+        spec = replace(splits[0].spec, fetch_ahead=read.fetch_ahead)
 
         def check_cancelled() -> None:
             if read.cancelled.is_set():
@@ -144,11 +148,12 @@ class Flights:
                 raise CancelledError("the caller went away")
 
         try:
-            whole = [replace(split, spec=spec)]
+            whole = [replace(split, spec=spec) for split in splits]
             with closing(read_splits(whole, 1, check_cancelled=check_cancelled, ready_bytes=ready_bytes)) as batches:
                 for batch in batches:
-                    check_cancelled()
-                    yield batch
+                    for message in _messages(batch):
+                        check_cancelled()
+                        yield message
         finally:
             with self._lock:
                 self._reads.pop(id(read), None)
@@ -164,9 +169,9 @@ class Flights:
 
 def _same_endpoint(planned: PlannedFlight, ticket: Ticket) -> Ticket | None:
     """The ticket of the same endpoint in another plan; None if that has other files there."""
-    if ticket.endpoint >= len(planned.splits):
+    if ticket.endpoints > len(planned.splits):
         return None
-    renewed = planned.ticket(ticket.endpoint)
+    renewed = planned.ticket(ticket.endpoint, ticket.endpoints)
     return renewed if _contents(renewed) == _contents(ticket) else None
 
 
@@ -175,4 +180,18 @@ def _is_fresh(ticket: Ticket) -> bool:
 
 
 def _contents(ticket: Ticket) -> list[tuple[str, int, int, int | None]]:
-    return [(part.task.id, part.task.size, part.start, part.end) for part in ticket.split.slices]
+    return [(part.task.id, part.task.size, part.start, part.end) for split in ticket.splits for part in split.slices]
+
+
+def _messages(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch in pieces that are sent in a message of ``MESSAGE_BYTES`` each; one row alone may be larger."""
+    import pyarrow as pa
+
+    size = pa.ipc.get_record_batch_size(batch)
+    if size <= MESSAGE_BYTES or batch.num_rows <= 1:
+        yield batch
+        return
+    rows = max(1, batch.num_rows * MESSAGE_BYTES // size)
+    rows -= rows % 64 if rows > 64 else 0  # bits of a slice that begins within a byte would be shifted
+    for start in range(0, batch.num_rows, rows):
+        yield from _messages(batch.slice(start, rows))

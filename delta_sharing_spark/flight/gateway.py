@@ -16,8 +16,8 @@ from delta_sharing_spark.access.flight.connection import CANCEL, DESCRIBE, RENEW
 from delta_sharing_spark.errors import CommandError, DeltaSharingError
 from delta_sharing_spark.flight.authentication import HandshakeByHeader, identity_of, middleware
 from delta_sharing_spark.flight.commands import Command, parse_command, parse_path, table_names_matching
-from delta_sharing_spark.flight.flights import Flights
-from delta_sharing_spark.flight.planning import FlightPlanner
+from delta_sharing_spark.flight.flights import MESSAGE_BYTES, Flights
+from delta_sharing_spark.flight.planning import FlightPlanner, PlannedFlight
 from delta_sharing_spark.flight.settings import GatewaySettings
 from delta_sharing_spark.flight.tickets import Seal, Ticket
 from delta_sharing_spark.schema.arrow import arrow_schema
@@ -29,6 +29,10 @@ _log = logging.getLogger(__name__)
 
 #: Tells a client to fetch over the connection it has (Flight RPC, "Connection Reuse").
 REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
+#: What an info has beside schema, descriptor and endpoints; what frames an endpoint in it.
+_ABOUT_BYTES, _ENDPOINT_BYTES = 8 << 10, 8
+#: Fewer endpoints would leave a client nothing to read at the same time.
+_LEAST_ENDPOINTS = 8
 _ACTIONS = [
     flight.ActionType(
         RENEW, "Extend the time of an endpoint: the share is asked again. RenewFlightEndpointRequest -> FlightEndpoint."
@@ -41,7 +45,7 @@ _ACTIONS = [
     ),
     flight.ActionType(DESCRIBE, "A table's version, id and schema. A command -> an object; JSON."),
 ]
-_READ_ONLY = "Delta Sharing is read-only: this gateway takes no data; use DoGet"
+_READ_ONLY = "Delta Sharing is read-only: this gateway takes no data, and speaks no Flight SQL; use DoGet"
 
 
 @contextmanager
@@ -134,6 +138,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
         """Plan: an endpoint for each split, its ticket sealed for the caller."""
         with _reported():
             planned = self._planner.plan(_command(descriptor), identity_of(context))
+            schema = arrow_schema(planned.schema)
             about = {
                 "flight": planned.flight,
                 "table": str(planned.command.table),
@@ -142,14 +147,35 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
                 **planned.about,
             }
             return flight.FlightInfo(
-                arrow_schema(planned.schema),
+                schema,
                 descriptor,
-                [self._endpoint(ticket) for ticket in planned.tickets()],
+                self._endpoints(planned, MESSAGE_BYTES - len(schema.serialize()) - len(descriptor.serialize())),
                 -1 if planned.rows is None else planned.rows,
                 planned.nbytes,
                 planned.is_ordered,
                 json.dumps(about).encode(),
             )
+
+    def _endpoints(self, planned: PlannedFlight, room: int) -> list[flight.FlightEndpoint]:
+        """An endpoint for each split; fewer where each repeats a long condition, or there would be no room for so many.
+
+        There is one for each split after all where even few have no room, for then the files' own names and URLs take it,
+        and in a stream, whose endpoints are of one version each, for our own client, which takes messages of any size.
+        """
+        count = len(planned.splits)
+        is_bound = planned.command.stream is None
+        while True:
+            endpoints, left = [], room - _ABOUT_BYTES
+            for number in range(count):
+                endpoints.append(self._endpoint(planned.ticket(number, count)))
+                left -= len(endpoints[-1].serialize()) + _ENDPOINT_BYTES
+                if left < 0 and is_bound:
+                    break
+            else:
+                return endpoints
+            count = min(count // 2, len(endpoints) - 1)
+            if count < _LEAST_ENDPOINTS:
+                count, is_bound = len(planned.splits), False
 
     def _endpoint(self, ticket: Ticket) -> flight.FlightEndpoint:
         expires = pa.scalar(int(ticket.expires * 1_000_000_000), pa.timestamp("ns", "UTC"))
@@ -163,7 +189,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
         with _reported():
             opened = self._seal.open(ticket.ticket, identity_of(context))
             batches = self._flights.read(opened, context.is_cancelled)
-            return flight.GeneratorStream(arrow_schema(opened.split.spec.schema), _with_statuses(batches))
+            return flight.GeneratorStream(arrow_schema(opened.splits[0].spec.schema), _with_statuses(batches))
 
     # --- actions ------------------------------------------------------------------------------------------------------
 
@@ -182,7 +208,10 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
         with _reported():
             answer = known.get(action.type)
             if answer is None:
-                raise CommandError(f"there is no action {action.type!r}; there are {', '.join(known)}")
+                raise CommandError(
+                    f"there is no action {action.type!r}; there are {', '.join(known)} (and no Flight SQL)",
+                    unimplemented=True,
+                )
             return [answer(action.body.to_pybytes(), identity_of(context))]
 
     def _renew(self, request: bytes, identity: str) -> bytes:
@@ -210,11 +239,10 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Refuse: the gateway is read-only."""
-        raise statuses.unimplemented(_READ_ONLY)
+        with _reported():
+            raise CommandError(_READ_ONLY, unimplemented=True)
 
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Refuse: the gateway is read-only."""
-        raise statuses.unimplemented(_READ_ONLY)
+    do_exchange = do_put
 
 
 def _command(descriptor: flight.FlightDescriptor) -> Command:

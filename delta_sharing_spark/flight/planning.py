@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.access.contract import FileList, OpenTable
@@ -38,7 +38,7 @@ class PlannedFlight:
         identity: The caller.
         command: The command, pinned to the version planned.
         schema: The rows' schema.
-        splits: The split of each endpoint, with the endpoint's metadata.
+        splits: What is read, in order, each split with the metadata of its endpoint.
         version: The table's version, where one is known.
         access_mode: ``url`` or ``dir``.
         rows: The number of rows, if metadata tells it exactly.
@@ -68,20 +68,21 @@ class PlannedFlight:
         """Bytes of the files, or parts of files, that the splits read."""
         return sum(split_bytes(split) for split, _ in self.splits)
 
-    def tickets(self) -> Iterator[Ticket]:
-        """A ticket for each endpoint: a split each. A limit gives one split alone, which counts its rows."""
-        return (self.ticket(endpoint) for endpoint in range(len(self.splits)))
+    def ticket(self, endpoint: int, endpoints: int) -> Ticket:
+        """The ticket of one endpoint of so many, by its number: neighbouring splits share one where there are more splits.
 
-    def ticket(self, endpoint: int) -> Ticket:
-        """The ticket of one endpoint, by its number."""
-        split, about = self.splits[endpoint]
-        ends = [split.access.ends(part.task) for part in split.slices]
+        A limit gives one split alone, which counts its rows.
+        """
+        first, last = (number * len(self.splits) // endpoints for number in (endpoint, endpoint + 1))
+        splits, about = tuple(split for split, _ in self.splits[first:last]), self.splits[first][1]
+        ends = [split.access.ends(part.task) for split in splits for part in split.slices]
         return Ticket(
             self.flight,
             self.identity,
             self.command.to_json(),
             endpoint,
-            split,
+            endpoints,
+            splits,
             self.issued,
             min([self.expires, *(_before(end, self.issued) for end in ends if end is not None)]),
             about,
@@ -139,6 +140,7 @@ class FlightPlanner:
             identity: The caller.
             flight: The id of the flight that is renewed; None for a new one.
         """
+        command = replace(command, planned_at=command.planned_at or time.time_ns() // 1000)
         opener, scan = self._resolved(command)
         about: Mapping[str, Any] = {}
         rows: int | None = None
@@ -167,7 +169,9 @@ class FlightPlanner:
         )
 
     def _resolved(self, command: Command) -> tuple[TableOpener, ResolvedScan]:
-        options = parse_options(self._client.load_options(command.table, command.load_options()))
+        options = parse_options(
+            self._client.load_options(command.table, command.load_options()), loaded_at=command.planned_at
+        )
         opener = TableOpener(negotiated_table(options, self._client.profile))
         return opener, resolve_opened(opener)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from delta_sharing_spark.access.flight.connection import TOKEN_FORM
 from delta_sharing_spark.errors import ConfigError
 
 #: Schemes of addresses (Flight RPC, "Location URIs").
@@ -46,12 +47,17 @@ class GatewaySettings:
         """The settings with their tokens, unless they would give the share to anyone on the network.
 
         Raises:
-            ConfigError: The address is malformed, or not on loopback and without TLS or a token; says what to add.
+            ConfigError: A token cannot be sent; the address is malformed, or not on loopback and without TLS or a token; says what to add.
         """
         settings = self
         if settings.tokens is None:
             drawn = () if settings.client_authority else (secrets.token_urlsafe(24),)
             settings = replace(settings, tokens=drawn)
+        if not all(TOKEN_FORM.fullmatch(token) for token in settings.tokens or ()):
+            raise ConfigError(
+                "a token of the gateway is empty, or has a blank or a letter beyond ASCII, which no header carries, so that "
+                "it would let nobody in; make one with: openssl rand -hex 24"
+            )
         parts = urlsplit(self.listen)
         if parts.scheme == UNIX:
             return settings

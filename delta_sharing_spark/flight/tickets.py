@@ -29,8 +29,8 @@ class Ticket:
         flight: The id of the flight that ``GetFlightInfo`` planned; ``CancelFlightInfo`` names it.
         identity: The caller that the flight was planned for; no other may use it.
         command: The command of the flight, pinned to its version, as canonical JSON.
-        endpoint: The number of the endpoint in its flight, from 0.
-        split: What the endpoint reads.
+        endpoint, endpoints: The number of the endpoint in its flight, from 0, and how many there are.
+        splits: What the endpoint reads, one after the other.
         issued, expires: Seconds since the epoch.
         about: The endpoint's metadata: the version, of a stream's.
     """
@@ -39,7 +39,8 @@ class Ticket:
     identity: str
     command: str
     endpoint: int
-    split: Split = field(repr=False)
+    endpoints: int
+    splits: tuple[Split, ...] = field(repr=False)
     issued: float
     expires: float
     about: Mapping[str, int] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class Ticket:
     @property
     def nbytes(self) -> int:
         """Bytes of the files, or parts of files, that are read."""
-        return split_bytes(self.split)
+        return sum(split_bytes(split) for split in self.splits)
 
 
 def split_bytes(split: Split) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from delta_sharing_spark.process_cache import ProcessCache
 TOKEN_VARIABLE = "DELTA_SHARING_FLIGHT_TOKEN"  # noqa: S105  # a name
 #: What a gateway does beside the actions of the specification; commands in JSON, answers in JSON.
 RENEW, CANCEL, VERSION, DESCRIBE = "RenewFlightEndpoint", "CancelFlightInfo", "TableVersion", "DescribeTable"
+#: A header holds nothing else: such a token would be refused by gRPC on its way, or arrive as another.
+TOKEN_FORM = re.compile(r"[\x21-\x7e]+")
 _CONNECTIONS_KEPT = 8
 #: Bytes of a frame that the gateway may send at once; gRPC's 16 KiB cost a third more of this side's time.
 _FRAME_BYTES = 1 << 20
@@ -169,7 +172,7 @@ def _gateway_errors(address: GatewayAddress) -> Iterator[None]:
 def _status_of(error: Exception, address: GatewayAddress) -> Exception:
     from delta_sharing_spark.access.flight.statuses import from_status
 
-    return from_status(error, address.uri)
+    return from_status(error, address.uri, has_token=address.token is not None)
 
 
 def _connect(address: GatewayAddress) -> Any:

@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 
 from delta_sharing_spark import errors
 from delta_sharing_spark.errors import (
+    CommandError,
     ConfigError,
     CredentialError,
     DeltaSharingError,
@@ -37,6 +38,8 @@ _LAST_WORD = re.compile(r"\. Detail: (?:Python exception: (?P<name>\w+)|\w+)(?s:
 
 def to_status(error: DeltaSharingError) -> Exception:
     """The exception that pyarrow's server turns into the status of ``error``."""
+    if isinstance(error, CommandError) and error.unimplemented:
+        return _plain_status(type(error).__name__, NotImplementedError, str(error))
     if isinstance(error, (NotFoundError, VersionError)):
         return _plain_status(type(error).__name__, KeyError, str(error))
     if isinstance(error, (ConfigError, errors.SchemaError)):
@@ -51,18 +54,20 @@ def internal(error: BaseException) -> Exception:
     )
 
 
-def unimplemented(message: str) -> Exception:
-    """The status of what a read-only gateway does not do."""
-    return _plain_status("ReadOnlyError", NotImplementedError, message)
-
-
-def from_status(error: Exception, gateway: str) -> DeltaSharingError:
+def from_status(error: Exception, gateway: str, *, has_token: bool = False) -> DeltaSharingError:
     """What a gateway answered, as the error that it was there.
 
     Args:
         error: From pyarrow's Flight client.
         gateway: Its address, for errors that are of the way to it.
+        has_token: Whether it was sent a token.
     """
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        why = "does not know the token it was sent" if has_token else "asks for a token, and none was sent"
+        return UnauthenticatedError(
+            f"the Flight gateway {gateway} {why}; name a file with its token in the option gatewayTokenFile, set "
+            "DELTA_SHARING_FLIGHT_TOKEN, or in Python pass token= to SharingClient.over"
+        )
     text = str(error)
     word = _LAST_WORD.search(text)
     message = text[: word.start()] if word else text
@@ -71,10 +76,6 @@ def from_status(error: Exception, gateway: str) -> DeltaSharingError:
     kind = getattr(errors, str(name), None)
     if isinstance(kind, type) and issubclass(kind, DeltaSharingError):
         return kind(message, **details)
-    if isinstance(error, flight.FlightUnauthenticatedError):
-        return UnauthenticatedError(
-            f"the Flight gateway {gateway} does not know the caller: {message}; check its token"
-        )
     if isinstance(error, flight.FlightUnauthorizedError):
         return ForbiddenError(f"the Flight gateway {gateway} refuses: {message}")
     if isinstance(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import time
@@ -114,7 +115,8 @@ _SEALED = _SEAL.close(
         "me",
         "{}",
         0,
-        Split(0, ReadSpec("t", Struct(()), Struct(())), (), FlightAccess(GatewayAddress("grpc+tcp://nowhere:1"))),
+        1,
+        (Split(0, ReadSpec("t", Struct(()), Struct(())), (), FlightAccess(GatewayAddress("grpc+tcp://nowhere:1"))),),
         0.0,
         1e12,
     )
@@ -174,6 +176,15 @@ def test_cancelling_ends_reads_and_refuses_tickets(server: SharingServer, tmp_pa
         (b'{"table": "sh.sc.t", "options": {"bearerToken": "x"}}', pa.ArrowInvalid, "unknown field 'bearerToken'"),
         (b'{"table": "sh.sc.t", "where": "nope = 1"}', pa.ArrowInvalid, "no column 'nope'"),
         (b'{"table": "sh.sc.t", "columns": ["nope"]}', pa.ArrowInvalid, "nope"),
+        (b'{"table": "sh.sc.t", "columns": ["id,note"]}', pa.ArrowInvalid, "no column 'id,note'"),
+        (b'{"table": "sh.sc.t", "columns": ["`id`,`note`"]}', pa.ArrowInvalid, "no column"),
+        (b'{"table": "sh.sc.t", "columns": []}', pa.ArrowInvalid, "the command's 'columns' is an empty list"),
+        (b'{"table": "sh.sc.t", "columns": [""]}', pa.ArrowInvalid, "the command's 'columns' is not a list of names"),
+        (
+            b"\n@type.googleapis.com/arrow.flight.protocol.sql.CommandStatementQuery\x12\x0a\x0a\x08SELECT 1",
+            pa.ArrowNotImplementedError,
+            "does not speak Flight SQL",
+        ),
         (b'{"table": "sh.sc.none"}', pa.ArrowKeyError, "none"),
         (b'{"table": "sh.sc.t", "version": 77}', pa.ArrowKeyError, "the newest is 3"),
     ],
@@ -200,14 +211,20 @@ def test_a_read_only_gateway_refuses_data(caller: Caller) -> None:
         reader.read_chunk()
     with pytest.raises(pa.ArrowNotImplementedError, match="read-only"):
         exchange.close()
-    with pytest.raises(pa.ArrowInvalid, match="no action 'Drop'"):
-        caller.act("Drop", b"")
+    for action in ("Drop", "CreatePreparedStatement"):
+        with pytest.raises(pa.ArrowNotImplementedError, match=f"no action '{action}'"):
+            caller.act(action, b"")
 
 
 def test_tokens_handshakes_and_strangers(gateway: FlightGateway) -> None:
     with flight.connect(gateway.uri) as connection:
         header = connection.authenticate_basic_token("anyone", TOKEN)
         assert list(connection.list_flights(b"", flight.FlightCallOptions(headers=[header])))
+        for user in ("", "a", "ab"):  # one of three lengths needs no padding, which arrow-go and ADBC leave out
+            encoded = base64.b64encode(f"{user}:{TOKEN}".encode())
+            for value in (encoded, encoded.rstrip(b"=")):
+                options = flight.FlightCallOptions(headers=[(b"authorization", b"Basic " + value)])
+                assert list(connection.list_actions(options))
         with pytest.raises(flight.FlightUnauthenticatedError):
             connection.authenticate_basic_token("anyone", "wrong")
         for headers in ([], [(b"authorization", b"Bearer wrong")], [(b"authorization", TOKEN.encode())]):
@@ -256,6 +273,8 @@ def test_mutual_tls(server: SharingServer, certificate: Path) -> None:
         (GatewaySettings("grpc+tcp://127.0.0.1"), "write grpc\\+tcp"),
         (GatewaySettings("grpc+tls://127.0.0.1:0", None, Path("/nowhere/c"), Path("/nowhere/k")), "cannot be read"),
         (GatewaySettings(key=b"short"), "32"),
+        (GatewaySettings(tokens=("good", "g\u00fcltig")), "openssl rand"),
+        (GatewaySettings(tokens=("",)), "openssl rand"),
     ],
 )
 def test_settings_that_would_open_the_share_are_refused(

@@ -22,6 +22,7 @@ from delta_sharing_spark.errors import (
     NetworkError,
     NotFoundError,
     OptionError,
+    ProfileError,
     ResponseError,
     UnauthenticatedError,
 )
@@ -116,9 +117,11 @@ def test_a_gateway_that_is_gone_is_one_error(client: SharingClient) -> None:
 
 
 def test_who_is_not_known_is_told_so(gateway: FlightGateway) -> None:
-    for token in (None, "wrong"):
-        with pytest.raises(UnauthenticatedError, match="token"):
+    for token, why in ((None, "none was sent"), ("wrong", "does not know the token")):
+        with pytest.raises(UnauthenticatedError, match=f"{why}.*gatewayTokenFile.*DELTA_SHARING_FLIGHT_TOKEN"):
             SharingClient.over(gateway.uri, token).table("sh.sc.t").scan().to_arrow()
+    with pytest.raises(ProfileError, match="beyond ASCII"):
+        SharingClient.over(gateway.uri, "g\u00fcltig").table("sh.sc.t").scan().to_arrow()
 
 
 def test_splits_of_a_gateway_hold_nothing_of_the_share(behind: SharingClient, server: SharingServer) -> None:

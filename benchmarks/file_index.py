@@ -79,7 +79,8 @@ class Cell:
     @property
     def medians(self) -> tuple[float, float, float, float]:
         """Seconds, requests of the protocol and the log, requests for data, bytes of data."""
-        seconds, asked, fetched, sent = map(statistics.median, (self.seconds, self.asked, self.fetched, self.sent))
+        seconds = statistics.median(self.seconds)
+        asked, fetched, sent = (statistics.median(counts) for counts in (self.asked, self.fetched, self.sent))
         return seconds, asked, fetched, sent
 
     def __str__(self) -> str:
@@ -193,11 +194,12 @@ def compare_tpch(ways: Ways, spark: Any, names: Sequence[str], kinds: Sequence[s
     for way in kinds:
         for name in names:
             ways.load(way, name, {}).createOrReplaceTempView(f"{_view(way)}_{name}")
-    base, sums, other = kinds[0], Counter[str](), []
+    base, sums, other = kinds[0], dict.fromkeys(kinds, 0.0), list[str]()
     for number, text in TPCH.items():
         texts = {way: text.replace("tpch.sf.", f"{_view(way)}_") for way in kinds}
         answers: dict[str, Any] = {}
-        sums.update(measure({way: partial(_answer, spark, texts[way], way, answers) for way in kinds}, runs))
+        medians = measure({way: partial(_answer, spark, texts[way], way, answers) for way in kinds}, runs)
+        sums = {way: spent + medians[way] for way, spent in sums.items()}
         if any(answer != answers[base] for answer in answers.values()):
             ways.differing += 1
             tell(f"TPC-H {number}: the answers differ")
@@ -383,8 +385,9 @@ def main() -> int:
         names = write_tables(root, options)
         served = Served({name: root / name for name in names})
         (root / "config.share").write_text(served.profile)
-        with_peer = home is not None and {"jvm", "tuned"} & set(options.contenders)
-        peer = JvmPeer(home, str(Path(__file__).with_name("frame_queries.py")), str(PEERS)) if with_peer else None
+        peer = None
+        if home is not None and {"jvm", "tuned"} & set(options.contenders):
+            peer = JvmPeer(home, str(Path(__file__).with_name("frame_queries.py")), str(PEERS))
         spark = session(options.memory)
         print(f"Spark {spark.version}, {os.cpu_count()} cores, medians of {options.runs}", end="")
         print(f"; JVM connector: {'yes' if home else 'not built'}")

@@ -1,7 +1,8 @@
 """What a query on a DataFrame costs when Spark hands its filters to the table: seconds, requests and megabytes.
 
     JVM_PEER=... python benchmarks/file_index.py                     400 files, 20,000 small files, 8 large ones; TPC-H
-    JVM_PEER=... python benchmarks/file_index.py --many              100,000 files in 10,000 partitions
+    JVM_PEER=... python benchmarks/file_index.py --many              and 100,000 files in 10,000 partitions
+    JVM_PEER=... python benchmarks/file_index.py --many --tables --scale 0               these alone
     python benchmarks/file_index.py --runs 1 --tables few --networks loopback --contenders file "lane url"
 
 ``file`` is ``spark.read.parquet`` of the local files; ``lane`` is ``to_spark(engine="native")`` and ``python`` is
@@ -36,7 +37,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from frame_queries import MANY, SELECTIVE, WHOLE, timed
+from frame_queries import MANY, SELECTIVE, WHOLE, Query, timed
 from jvm import PEERS, TUNED, JvmPeer, peer_home, tell
 from native import measure, session
 from scan import write_table
@@ -120,8 +121,8 @@ class Ways:
     def compare(self, table: str, query: str, ways: Sequence[str], runs: int) -> dict[str, Cell]:
         """The cells of one query; a contender that fails has an empty one, and its error is told."""
         cells = {way: Cell() for way in ways}
-        answers: dict[str, Any] = {}
         failed: set[str] = set()
+        first, differs = None, False
         for turn in range(runs + 1):
             place = turn % len(ways)
             for way in (*ways[place:], *ways[:place]):
@@ -138,10 +139,11 @@ class Ways:
                 time.sleep(0.05)  # answers that a reader left in the middle are counted when the server notices
                 if turn:
                     cells[way].add(seconds, self._served.served())
-                if answers.setdefault(query, answer) != answer:
-                    tell(f"{table}, {query}, {way}: answered {answer}, others {answers[query]}")
-                    answers["differs"] = True
-        self.differing += "differs" in answers
+                first = answer if first is None else first
+                if answer != first:
+                    tell(f"{table}, {query}, {way}: answered {answer}, others {first}")
+                    differs = True
+        self.differing += differs
         tell(f"{table}, {query}: " + ", ".join(f"{way} {cell}" for way, cell in cells.items()))
         return cells
 
@@ -304,7 +306,7 @@ def measure_many(ways: Ways, served: Served, root: Path, options: argparse.Names
     """Queries that leave few of very many files, beside what the server needs for its answer, and full listings."""
     kinds = [way for way in options.contenders if way != "file"]
     cells = {}
-    for query in options.queries or MANY:
+    for query in chosen_of(MANY, options):
         cells[query] = ways.compare("many", query, kinds, options.runs)
         if "lane url" in kinds:
             served.served()
@@ -321,6 +323,10 @@ def measure_many(ways: Ways, served: Served, root: Path, options: argparse.Names
 # --- all of it --------------------------------------------------------------------------------------------------------
 
 
+def chosen_of(queries: Mapping[str, Query], options: argparse.Namespace) -> list[str]:
+    return [query for query in queries if not options.queries or query in options.queries]
+
+
 def measure_tables(ways: Ways, served: Served, options: argparse.Namespace) -> None:
     """The queries of each table, and over the slow network where files are chosen."""
     for network in options.networks:
@@ -331,8 +337,7 @@ def measure_tables(ways: Ways, served: Served, options: argparse.Namespace) -> N
                 continue
             queries = WHOLE if table == "large" else SELECTIVE
             kinds = [way for way in options.contenders if network != "slow" or way != "file"]
-            chosen = [query for query in queries if not options.queries or query in options.queries]
-            cells = {query: ways.compare(table, query, kinds, options.runs) for query in chosen}
+            cells = {query: ways.compare(table, query, kinds, options.runs) for query in chosen_of(queries, options)}
             over = (
                 f"{LATENCY * 1000:.0f} ms and {BANDWIDTH / 1e6:.0f} MB/s a connection" if network == "slow" else network
             )
@@ -341,12 +346,11 @@ def measure_tables(ways: Ways, served: Served, options: argparse.Namespace) -> N
 
 
 def write_tables(root: Path, options: argparse.Namespace) -> list[str]:
-    """The tables that are measured; their names."""
+    """Write what is measured; the names of TPC-H's tables."""
     if options.many:
         tell(f"writing {options.files:,} files")
         write_many(root / "many", options.files, options.partitions)
         write_table(root / "tiny", 100, 1, 100)
-        return ["many", "tiny"]
     for name in options.tables:
         title, rows, files, row_group, commits = TABLES[name]
         tell(f"writing {title}")
@@ -355,7 +359,7 @@ def write_tables(root: Path, options: argparse.Namespace) -> list[str]:
     for name, rows_of_table in tpch.items():
         built = DeltaTableBuilder(root / name, rows_of_table.schema, style=FileStyle(keep_rows=False))
         built.append(rows_of_table, files=8 if rows_of_table.num_rows > 10_000 else 1)
-    return [*options.tables, *tpch]
+    return list(tpch)
 
 
 def main() -> int:
@@ -366,7 +370,7 @@ def main() -> int:
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--queries", nargs="+", choices=[*SELECTIVE, *WHOLE, *MANY], help="these alone")
     parser.add_argument("--scale", type=float, default=0.1, help="of TPC-H; 0 leaves it out")
-    parser.add_argument("--many", action="store_true", help="a table of very many files instead of all others")
+    parser.add_argument("--many", action="store_true", help="also a table of very many files")
     parser.add_argument("--files", type=int, default=100_000, help="of --many")
     parser.add_argument("--partitions", type=int, default=10_000, help="of --many")
     parser.add_argument("--memory", default="3g", help="of Spark's driver")
@@ -382,8 +386,9 @@ def main() -> int:
         options.contenders = [way for way in options.contenders if way not in ("jvm", "tuned")]
     with tempfile.TemporaryDirectory(prefix="file-index-") as directory:
         root = Path(directory)
-        names = write_tables(root, options)
-        served = Served({name: root / name for name in names})
+        tpch = write_tables(root, options)
+        many = ["many", "tiny"] if options.many else []
+        served = Served({name: root / name for name in (*options.tables, *tpch, *many)})
         (root / "config.share").write_text(served.profile)
         peer = None
         if home is not None and {"jvm", "tuned"} & set(options.contenders):
@@ -393,13 +398,12 @@ def main() -> int:
         print(f"; JVM connector: {'yes' if home else 'not built'}")
         try:
             ways = Ways(spark, served, root, peer)
+            kinds = [way for way in CONTENDERS[:3] if way in options.contenders]
+            if tpch and kinds:
+                compare_tpch(ways, spark, tpch, kinds, options.runs)
             if options.many:
                 measure_many(ways, served, root, options)
-            else:
-                if options.scale:
-                    kinds = [way for way in CONTENDERS[:3] if way in options.contenders]
-                    compare_tpch(ways, spark, names[len(options.tables) :], kinds, options.runs)
-                measure_tables(ways, served, options)
+            measure_tables(ways, served, options)
         finally:
             spark.stop()
             served.close()

@@ -46,10 +46,16 @@ def peer_home() -> Path | None:
 
 
 class JvmPeer:
-    """The JVM connector's process: one case at a time."""
+    """The JVM connector's process: one case at a time.
 
-    def __init__(self, home: Path) -> None:
-        command = [str(home / "venv" / "bin" / "python"), str(PEERS / "jvm_speed.py"), "--serve"]
+    Args:
+        home: The directory it was built into.
+        *program: A script for its interpreter and the script's arguments; ``jvm_speed.py`` of the peer by default.
+    """
+
+    def __init__(self, home: Path, *program: str) -> None:
+        told = program or (str(PEERS / "jvm_speed.py"), "--serve")
+        command = [str(home / "venv" / "bin" / "python"), *told]
         # Its Spark is another version: nothing of this process's may name its workers or its home.
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_HOME", "PYTHONPATH"))}
         self._process = subprocess.Popen(
@@ -59,12 +65,16 @@ class JvmPeer:
 
     def run(self, case: str, address: str, query: Mapping[str, Any], conf: Mapping[str, str]) -> float:
         """Seconds of one case."""
+        return float(self.ask(case, address, query, conf))
+
+    def ask(self, case: str, address: str, query: Mapping[str, Any], conf: Mapping[str, str]) -> Any:
+        """What the program tells of one case."""
         assert self._process.stdin is not None
         print(json.dumps({"case": case, "url": address, **query, "conf": conf}), file=self._process.stdin, flush=True)
         answer = self._answer()
         if "s" not in answer:
             raise RuntimeError(f"the JVM connector failed on {case}: {answer.get('error')}")
-        return float(answer["s"])
+        return answer["s"]
 
     def close(self) -> None:
         assert self._process.stdin is not None

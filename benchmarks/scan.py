@@ -44,8 +44,17 @@ SCHEMA = "id long, customer int, price decimal(12,2), ratio double, city string,
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def write_table(path: Path, rows: int, files: int, row_group: int, without: Sequence[str] = ()) -> None:
-    """A Delta table of nine mixed columns, the same rows each time; some columns can be left out."""
+def write_table(
+    path: Path, rows: int, files: int, row_group: int, without: Sequence[str] = (), commits: int | None = None
+) -> None:
+    """A Delta table of nine mixed columns, the same rows each time; some columns can be left out.
+
+    Args:
+        path: The table's directory.
+        rows, files, row_group: Rows of the table, its files, and rows of a row group.
+        without: Columns that are left out.
+        commits: A divisor of ``files``; one for each file by default. The rows depend on it.
+    """
     from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
     from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
@@ -62,9 +71,10 @@ def write_table(path: Path, rows: int, files: int, row_group: int, without: Sequ
     }
     schema = Struct(tuple(Field(name, kind) for name, kind in types.items() if name not in without))
     builder = DeltaTableBuilder(path, schema, style=FileStyle(keep_rows=False, row_group_size=row_group))
-    for number in range(files):
-        first, last = rows * number // files, rows * (number + 1) // files
-        builder.append(_chunk(first, last - first).select(schema.names))
+    commits = commits or files
+    for number in range(commits):
+        first, last = rows * number // commits, rows * (number + 1) // commits
+        builder.append(_chunk(first, last - first).select(schema.names), files=files // commits)
     builder.checkpoint()
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from pruning import answered
+
 from support.buckets import BucketServer
 
 #: Of a network that is simulated: seconds before an answer, bytes a second and connection.
@@ -42,6 +44,13 @@ class Served:
         self._process.stdin.flush()
         self._answer()
 
+    def answer_seconds(self) -> float:
+        """Seconds of the answer to the last query since the last counts, asked once more and parsed by nobody."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("answer\n")
+        self._process.stdin.flush()
+        return float(self._answer())
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -61,6 +70,9 @@ def main(tables: list[str]) -> None:
             server.add_bucket_table(f"bench.s3.{name}", path, ("url", "dir"))
         print(json.dumps(server.profile()), flush=True)
         for line in sys.stdin:
+            if line.startswith("answer"):
+                print(answered(server), flush=True)
+                continue
             if line.startswith("shape"):
                 server.faults.shape(*map(float, line.split()[1:]))
             kinds = {request.kind for request in list(server.requests)}

@@ -213,19 +213,25 @@ class TableIndex:
             _unpinned.put(self._name, True)
             return self._fix(listed)
         if rows is None and planned.report.files == self._total_files(planned.report, None):
-            question = None, None  # its condition leaves out nothing: queries share what is read of the files
+            # The condition leaves out nothing: queries share what is read of the files.
+            self._questions[question] = self._numbered((None, None))
+            question = None, None
             if (known := self._known(question)) is not None:
                 return known
+        native = NativePlan(load, planned, self.shown, f"{self.token}-{self._numbered(question)}", self.token)
+        if question == (None, None):
+            self._total = planned.report.files, planned.report.bytes
+        self._keeper.keep(self, native)
+        return native
+
+    def _numbered(self, question: Question) -> int:
+        """The number of a question, by which its listing is named."""
         if question not in self._questions:
             self._questions[question] = self._numbers
             self._numbers += 1
             if len(self._questions) > _QUESTIONS:
                 self._questions.popitem(last=False)
-        native = NativePlan(load, planned, self.shown, f"{self.token}-{self._questions[question]}", self.token)
-        if question == (None, None):
-            self._total = planned.report.files, planned.report.bytes
-        self._keeper.keep(self, native)
-        return native
+        return self._questions[question]
 
     def _total_files(self, report: PlanReport, rows: int | None) -> int | None:
         """The number of the version's files, where it is known; a listing for some rows ends early."""

@@ -79,6 +79,7 @@ def index_relation(
     spark: SparkSession,
     index: TableIndex,
     gateway: Gateway,
+    data: Struct,
     options: dict[str, str],
     note: Callable[[ScanListing], None],
 ) -> DataFrame:
@@ -88,12 +89,12 @@ def index_relation(
         spark: A classic session that can ask an index.
         index: The load's listings.
         gateway: What serves them.
+        data: The columns that are read from files.
         options: Of Spark's Parquet reader.
         note: Is told of each listing.
     """
     end_listings_at_interrupts()
     shown = index.shown
-    data = shown.columns
     identity = f"{index.identity} {gateway.port}"
     return _relation(
         spark,

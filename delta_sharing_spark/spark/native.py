@@ -140,7 +140,8 @@ def asking_frame(spark: Any, scan: Scan, reach: Reach) -> DataFrame:
     index.begin()
     shown = index.shown
     condition = _condition_of(shown)
-    frame = index_relation(spark, index, gateway, _reader_options(shown), scan.table.client.note_listing)
+    data, options = _without_field_ids(shown.columns), _reader_options(shown)
+    frame = index_relation(spark, index, gateway, data, options, scan.table.client.note_listing)
     frame = _rows(frame, shown, needs_deletion_column(shown))
     if condition is not None:
         frame = frame.where(F.expr(condition))

@@ -1,0 +1,132 @@
+"""The listings of one load, without Spark: what is asked of the server, what is kept, pinned, made anew and told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.errors import ForbiddenError, VersionError
+from delta_sharing_spark.native import table_index
+from delta_sharing_spark.native.gateway import Gateway
+from delta_sharing_spark.native.table_index import TableIndex
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+ALL = (None, None)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTableBuilder:
+    built = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64()}))
+    for first in range(0, 50, 10):
+        built.append([{"id": i} for i in range(first, first + 10)])
+    return built
+
+
+@pytest.fixture
+def server(table: DeltaTableBuilder) -> Iterator[SharingServer]:
+    with SharingServer() as running:
+        running.add_table("s.d.t", table.path, access_modes=("url", "dir"))
+        running.add_table("s.d.newest", table.path, history=False)
+        yield running
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    running = Gateway()
+    yield running
+    running.close()
+
+
+def index_of(server: SharingServer, gateway: Gateway, name: str = "s.d.t", **options: object) -> TableIndex:
+    opener, load = SharingClient(server.profile(), retryTimeout="1s").table(name).scan(**options).opened()  # type: ignore[arg-type]
+    index = gateway.open(TableIndex(load, opener, gateway), lambda: False)
+    index.begin()
+    return index
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_a_question_is_asked_once(server: SharingServer, gateway: Gateway, mode: str) -> None:
+    index = index_of(server, gateway, accessMode=mode)
+    assert server.count("query") == 0, "a load asks for metadata alone"
+    for question, files in (
+        (("id < 15", None), 2),
+        (("id = 49", None), 1),
+        (ALL, 5),
+        ((None, 12), 2),
+        (("id >= 0", None), 5),
+    ):
+        plan, scan = index.listed((), question)
+        asked = server.count("query")
+        again, repeated = index.listed((), question)
+        assert (scan.files, len(plan.files)) == (files, files), question
+        assert again is plan
+        assert repeated.is_repeated
+        assert server.count("query") == asked
+    assert index.listed((), ("id >= 0", None))[0] is index.listed((), ALL)[0], "a condition that leaves nothing out"
+    assert index.size_in_bytes() == index.listed((), ALL)[0].report.bytes
+
+
+def test_a_listing_that_was_let_go_is_made_anew_with_the_same_names(server: SharingServer, gateway: Gateway) -> None:
+    index = index_of(server, gateway, accessMode="url")
+    for question in (("id < 25", None), (None, 5)):
+        plan, _ = index.listed((), question)
+        paths = [plan.path_of(number) for number in range(len(plan.files))]
+        gateway.release(plan)
+        again = index.again(plan.token)
+        assert again is not None
+        assert again is not plan
+        named = [again.number_of(path) for path in paths]
+        assert [again.files[n].task.id for n in named if n is not None] == [file.task.id for file in plan.files]
+    assert index.again(f"{index.token}-99") is None
+    failed, _ = index.listed((), ALL)
+    failed.has_failed = True
+    assert index.listed((), ALL)[0] is not failed
+
+
+@pytest.mark.parametrize("name", ["s.d.t", "s.d.newest"])
+def test_one_version(server: SharingServer, gateway: Gateway, table: DeltaTableBuilder, name: str) -> None:
+    """A server that lists its newest version alone is asked for all files once, by later loads when they are loaded."""
+    index = index_of(server, gateway, name, accessMode="url")
+    table.append([{"id": 50}])
+    is_pinned = name == "s.d.t"
+    assert index.listed((), ("id > 100", None))[1].files == (0 if is_pinned else 6)
+    table.append([{"id": 51}])
+    assert index.listed((), ALL)[1].files == (5 if is_pinned else 6)
+    asked = server.count("query")
+    later = index_of(server, gateway, name, accessMode="url")
+    assert server.count("query") - asked == (0 if is_pinned else 1)
+    table.append([{"id": 52}])
+    assert later.listed((), ALL)[1].files == 7
+
+
+def test_a_refusal_is_the_servers_own(server: SharingServer, gateway: Gateway) -> None:
+    index = index_of(server, gateway, accessMode="url")
+    server.faults.add("query", times=None, status=403)
+    with pytest.raises(ForbiddenError):
+        index.listed((), ALL)
+    server.faults.clear()
+    assert index.listed((), ALL)[1].files == 5
+    with pytest.raises(VersionError):
+        index_of(server, gateway, version=77)
+
+
+def test_only_equal_loads_are_equal(server: SharingServer, gateway: Gateway, table: DeltaTableBuilder) -> None:
+    first = index_of(server, gateway)
+    assert index_of(server, gateway) is first
+    others = [
+        index_of(server, gateway, **options)
+        for options in ({"where": "id > 1"}, {"version": 2}, {"timeZone": "Asia/Tokyo"}, {"accessMode": "dir"})
+    ]
+    profile = server.profile()
+    opener, load = SharingClient(profile).table("s.d.newest").scan().opened()
+    others.append(gateway.open(TableIndex(load, opener, gateway), lambda: False))
+    table.append([{"id": 50}])
+    others.append(index_of(server, gateway))
+    assert len({index.identity for index in (first, *others)}) == 1 + len(others)
+    object.__setattr__(load, "version", None)
+    assert table_index.identity_of(load) != table_index.identity_of(load)

@@ -236,7 +236,7 @@ def test_the_lane_leaves_out_files(client: SharingClient, spark: Any, spark_mode
     text = "SELECT a.id FROM market.shop.orders a LEFT JOIN market.shop.orders b ON a.id = b.cust AND b.id < 5 WHERE a.id > 50"
     frame = client.sql(spark, text)
     assert len(frame.collect()) == 9
-    assert sorted(scan.files for scan in client.last_scans()) == [0, 1]  # no cust is above 50
+    assert sorted(scan.files for scan in client.last_scans()[-2:]) == [0, 1]  # no cust is above 50
     whole = client.query(spark, lambda t: t("market.shop.orders").where("note LIKE '%e%' OR rand() < 2"))
     whole.collect()
     assert client.last_scans()[-1].files == 3

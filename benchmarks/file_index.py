@@ -19,6 +19,7 @@ of ``file``. In TPC-H the contenders are views that stand from the start, and jo
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -58,6 +59,7 @@ TABLES = {
     "small": ("20,000 small files", 2_000_000, 20_000, 5_000, 20),
     "large": ("8 large files", 4_000_000, 8, 500_000, 8),
 }
+_LOADS = itertools.count()
 _JOIN = re.compile(r"\b(\w+Join|CartesianProduct)\b")
 
 
@@ -149,7 +151,11 @@ class Ways:
 
 
 def shared_frame(spark: Any, profile: str, table: str, engine: str, mode: str, told: Mapping[str, Any]) -> Any:
-    """A table by a new client: of ``engine`` ``lane`` or ``python``, by ``url`` or ``dir``."""
+    """A table by a new client: of ``engine`` ``lane`` or ``python``, by ``url`` or ``dir``.
+
+    An option that differs each time makes each load another one: equal loads would share listings, footers and bytes.
+    """
+    another = {"maxSplitBytes": (128 << 20) + next(_LOADS)}
     if mode == "dir":
         endpoint = json.loads(Path(profile).read_text())["endpoint"].removesuffix("/delta-sharing")
         found = SharingClient(profile, accessMode="dir", storageEndpoint=endpoint).table(f"bench.s3.{table}")
@@ -157,7 +163,7 @@ def shared_frame(spark: Any, profile: str, table: str, engine: str, mode: str, t
         found = SharingClient(profile, accessMode="url").table(f"bench.file.{table}")
     if engine == "python":
         return found.scan(**told).to_spark(spark, engine="python")
-    return found.to_spark(spark, engine="native")
+    return found.scan(**another).to_spark(spark, engine="native")
 
 
 def show_table(title: str, cells: Mapping[str, Mapping[str, Cell]], ways: Sequence[str]) -> None:

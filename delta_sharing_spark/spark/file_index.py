@@ -311,7 +311,10 @@ class _Interrupts:
     def __call__(self, number: int, frame: FrameType | None) -> Any:
         for canceller in list(_under_way):
             canceller.break_off()
-        return self._before(number, frame)
+        try:
+            return self._before(number, frame)
+        except Exception:  # PySpark's own of 4.0 fails where Py4J's connection is in use
+            raise KeyboardInterrupt from None
 
 
 def end_listings_at_interrupts() -> None:

@@ -345,7 +345,7 @@ def test_a_session_that_differs_falls_back(
 
 
 _INTERRUPTED = """
-import os, signal, sys, threading, time
+import sys, time
 from pyspark.sql import SparkSession
 from delta_sharing_spark import SharingClient
 
@@ -355,7 +355,6 @@ spark = (
 )
 frame = SharingClient(sys.argv[1]).table("s.d.t").scan(accessMode="url").to_spark(spark)
 jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
-threading.Timer(3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
     frame.where("id >= 0").join(frame.where("id < 5"), "id").count()
     print("it went on")
@@ -373,15 +372,20 @@ def test_an_interrupt_ends_the_listing_and_the_query(tmp_path: Path, spark_mode:
         pytest.skip("a session of its own, classic")
     table = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64()})).append([{"id": 1}])
     with SharingServer({"s.d.t": table.path}) as server:
-        server.faults.add("query", times=None, delay=6)
+        is_asked = threading.Event()
+        server.faults.add("query", times=None, call=lambda: (is_asked.set(), time.sleep(6)))
         profile = str(server.write_profile(tmp_path / "config.share"))
-        ran = subprocess.run(
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
+        with subprocess.Popen(
             [sys.executable, "-c", _INTERRUPTED, profile],
-            env={k: v for k, v in os.environ.items() if not k.startswith("SPARK_")},
-            capture_output=True, text=True, timeout=200, check=False,
-        )  # fmt: skip
-        assert "interrupted\njobs 0" in ran.stdout, ran.stdout + ran.stderr[-3000:]
-        assert server.count("query") == 1
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as session:  # fmt: skip
+            assert is_asked.wait(120)
+            time.sleep(0.5)
+            session.send_signal(signal.SIGINT)
+            told, errors = session.communicate(timeout=120)
+        assert "interrupted\njobs 0" in told, told + errors[-3000:]
+        assert server.count("query") <= 1, "the one that was broken off"
         assert server.count("data") == 0
 
 

@@ -85,9 +85,10 @@ def test_what_running_queries_read_is_known(
         while True:
             told.clear()
             run()
-            assert told, "a file was read"
             found = {scans for scans in told if scans}
-            if found or time.monotonic() > deadline:  # under load Spark tells of a query when its tasks have read
+            # Under load Spark tells of a query when its tasks have read, and what was read before is let go of late.
+            if found or time.monotonic() > deadline:
+                assert told, "a file was read"
                 return found
 
     monkeypatch.setattr(budget, "KEPT_BYTES", 0)  # nothing is asked where all is held

@@ -1,4 +1,4 @@
-"""Drawn queries by ``client.sql``, by both lanes, and over views, against the same queries over the whole tables as Parquet files.
+"""Drawn queries by ``client.sql``, by both lanes, against the same queries over the whole tables as Parquet files.
 
 The same queries each time; ``nox -s fuzz-sql`` draws others (``--drawn-queries=N --drawn-seed=S``).
 """
@@ -61,14 +61,6 @@ def of_twins(text: str) -> str:
     return named.replace("@", "spark_catalog.drawn")
 
 
-def of_views(text: str) -> str:
-    """The query over views of the shared tables, each version a view of its own."""
-    named = of_twins(text).replace("whole_", "shared_")
-    return named.replace("spark_catalog.drawn_other.", "seen_drawn_other_").replace(
-        "spark_catalog.drawn.", "seen_drawn_"
-    )
-
-
 @pytest.fixture
 def client(spark: Any, server: SharingServer, profile: str, tmp_path: Path, drawn_seed: int) -> Iterator[SharingClient]:
     """The drawn tables: shared, as Parquet tables by version, and as temporary views over both."""
@@ -90,20 +82,12 @@ def client(spark: Any, server: SharingServer, profile: str, tmp_path: Path, draw
     for name in ("first", "second"):
         spark.table(f"spark_catalog.drawn.{name}").createOrReplaceTempView(f"whole_{name}")
         client.table(f"odd.drawn.{name}").scan().to_spark(spark).createOrReplaceTempView(f"shared_{name}")
-    seen = [
-        (f"seen_{schema}_{name}{ending}", f"odd.{schema}.{name}", version)
-        for schema in ("drawn", "drawn_other")
-        for name in ("first", "second")
-        for ending, version in (("", None), *((f"_v{n}", n) for n in range(1, COMMITS + 1)))
-    ]
-    for view, name, at in seen:
-        client.table(name).scan(version=at).to_spark(spark).createOrReplaceTempView(view)
     spark.sql("DECLARE OR REPLACE VARIABLE drawn_variable INT DEFAULT 2")
     spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION drawn_plus(x DOUBLE) RETURNS DOUBLE RETURN x + 1")
     yield client
     spark.sql("DROP TEMPORARY FUNCTION drawn_plus")
     spark.sql("DROP TEMPORARY VARIABLE drawn_variable")
-    for name in ("whole_first", "whole_second", "shared_first", "shared_second", *(view for view, _, _ in seen)):
+    for name in ("whole_first", "whole_second", "shared_first", "shared_second"):
         spark.catalog.dropTempView(name)
     for schema in ("drawn", "drawn_other"):
         spark.sql(f"DROP DATABASE {schema} CASCADE")
@@ -137,12 +121,9 @@ def test_drawn_queries_answer_as_over_whole_tables(
             with session(spark, {"spark.sql.parquet.filterPushdown": "false"}):
                 whole = answer(spark.sql(of_twins(drawn.text), drawn.args or None))
             text = drawn.text.replace("~", "shared_").replace("#", "odd.drawn_other").replace("@", "odd.drawn")
-            for engine in ("python", "native", "views"):
+            for engine in ("python", "native"):
                 try:
-                    if engine == "views":
-                        answered = answer(spark.sql(of_views(drawn.text), drawn.args or None))
-                    else:
-                        answered = answer(client.sql(spark, text, drawn.args or None, engine=engine))
+                    answered = answer(client.sql(spark, text, drawn.args or None, engine=engine))
                 except Exception as error:
                     answered = failure(error)
                 # A query that fails for some of the whole table's rows may succeed on those that it needs, never the reverse.

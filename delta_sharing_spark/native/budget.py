@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,8 @@ CONNECTIONS = 24
 AHEAD_BYTES = 128 << 20
 #: Bytes of chunks held once they were read, over all plans: Spark reads a filter's dictionary first, and a query may scan twice.
 KEPT_BYTES = 32 << 20
-#: Bytes of footers and whole small files held, over all plans.
-_SHOWN_BYTES = 64 << 20
+#: Bytes of footers and whole small files held, over all plans: each task may read some that are shown as one file of 8 MiB.
+_SHOWN_BYTES = max(96, 12 * (os.cpu_count() or 1)) << 20
 #: Bytes of rewritten files on local disk, over all plans.
 _REWRITTEN_BYTES = 4 << 30
 
@@ -52,6 +53,10 @@ class Budget:
     def is_full(self) -> bool:
         """Whether nothing more should be fetched ahead."""
         return self._fetched >= AHEAD_BYTES
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether small files of so many bytes may be fetched ahead: what is being read must not be released for them."""
+        return self._memory + size <= _SHOWN_BYTES // 2
 
     def use(self, holder: FootersHolder, number: int) -> None:
         """Note that a file was asked for, so that it is released last."""

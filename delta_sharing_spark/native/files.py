@@ -5,11 +5,15 @@ Only this module and ``plan.py`` use the access contract (splits, tasks, sources
 
 from __future__ import annotations
 
+import bisect
 import logging
 import os
 import tempfile
 import threading
 import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
@@ -17,21 +21,32 @@ import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.native.layout import Layout, lay_out
+from delta_sharing_spark.native.joined_layout import (
+    DifferentLayoutsError,
+    Member,
+    Span,
+    lay_out_together,
+    read_member,
+)
+from delta_sharing_spark.native.layout import Chunk, Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
 from delta_sharing_spark.scan.plan import DeletionVector, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.read_ahead import GAP
 from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
+from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.storage.ranges import ByteSource
+from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 _log = logging.getLogger(__name__)
 
 #: Files of at most this many bytes are fetched whole with their footer.
 WHOLE_FILE = 256 << 10
+#: Files of at most this many bytes, of those that are shown as one, are fetched whole where most of them is wanted.
+_WHOLE_MEMBER = 1 << 20
 #: Bytes of decoded rows in a row group of a rewritten file.
 _ROW_GROUP_BYTES = 64 << 20
 
@@ -41,7 +56,8 @@ class ShownFile:
     """A file as it is served: its layout and the source of its bytes.
 
     ``whole`` holds all bytes of a small file; ``reason`` says why the Python source rewrote the file, if it did.
-    ``footer_bytes`` are those at the end of the table's own file, 0 if it was rewritten.
+    ``footer_bytes`` are those at the end of the table's own file, 0 if it was rewritten; ``held_bytes`` are what the
+    source holds in memory.
     """
 
     source: ByteSource
@@ -49,12 +65,13 @@ class ShownFile:
     whole: memoryview | None = field(default=None, repr=False)
     reason: str | None = None
     footer_bytes: int = 0
+    held_bytes: int = 0
 
     @property
     def memory_bytes(self) -> int:
         """The memory it takes, in bytes, about."""
         whole = 0 if self.whole is None else len(self.whole)
-        return 1000 + len(self.layout.tail) + 300 * len(self.layout.chunks) + whole
+        return 1000 + len(self.layout.tail) + 300 * len(self.layout.chunks) + whole + self.held_bytes
 
     def read(self, start: int, end: int) -> memoryview:
         """Bytes ``[start, end)`` of the file's own data.
@@ -121,18 +138,15 @@ def show_file(
         NotNativeError: The file has to be rewritten, and ``may_rewrite`` is false.
     """
     spec = shape.spec
-    source = _TailRecorder(access.open(task))
-    footer = read_footer(source, spec.table, WHOLE_FILE, tail_bytes)
-    kept = read_row_selection(task, footer.metadata.num_rows, access.open_vector)
+    opened = _opened(task, access, spec, WHOLE_FILE, tail_bytes)
+    source = opened.source
     try:
-        if kept is not None and not shape.leaves_deleted_rows:
-            raise NotNativeError("it has deleted rows, and the table's protocol does not allow any")
         layout = lay_out(
             source.footer,
             source.size,
             spec.schema,
             spec.mapping,
-            deleted=None if kept is None else _deleted(kept),
+            deleted=opened.deleted(shape),
             deletion_column=shape.deletion_column,
             hidden=shape.hidden,
         )
@@ -140,17 +154,206 @@ def show_file(
         source.close()
         if not may_rewrite:
             raise
-        return _rewrite(task, access, shape, str(reason))
-    _check_chunks(layout, footer, task, spec)
-    return ShownFile(source.inner, layout, footer.file_bytes, footer_bytes=len(source.footer) + 8)
+        return _shown_rewritten([(task, access)], shape, str(reason))
+    _check_chunks(layout.chunks, layout.data_end, task, spec)
+    return ShownFile(source.inner, layout, opened.footer.file_bytes, footer_bytes=len(source.footer) + 8)
 
 
-def _check_chunks(layout: Layout, footer: Footer, task: FileTask, spec: ReadSpec) -> None:
-    for chunk in layout.chunks:
-        if not 4 <= chunk.range.start <= chunk.range.end <= layout.data_end:
+def show_together(
+    files: Sequence[tuple[FileTask, FileAccess]],
+    shape: FileShape,
+    pool: ThreadPoolExecutor,
+    wanted: Callable[[bytes], bool],
+    *,
+    may_rewrite: bool = True,
+    tail_bytes: int = TAIL,
+) -> ShownFile:
+    """Show small files to Spark's reader as one. Those that it would not read exactly are rewritten, all if they differ.
+
+    Args:
+        files: The files, and what reads each.
+        shape: How they are read.
+        pool: Its threads fetch the footers.
+        wanted: Whether the running queries read a column, by its path: a file of which they read most is fetched whole.
+        may_rewrite: Whether files may be rewritten.
+        tail_bytes: Of the first request for a footer.
+
+    Raises:
+        DeltaSharingError: As ``read_split``.
+        NotNativeError: Files have to be rewritten, and ``may_rewrite`` is false.
+    """
+
+    def show(task: FileTask, access: FileAccess, whole_below: int) -> _MemberFile:
+        return _member_file(task, access, shape, whole_below, tail_bytes, may_rewrite=may_rewrite)
+
+    reads_all = all(wanted(column.name.encode()) for column in shape.spec.schema.fields)
+    first = show(*files[0], _WHOLE_MEMBER if reads_all else GAP)
+    whole_below = first.whole_below(wanted)
+    coming: list[Future[_MemberFile]] = [pool.submit(show, *file, whole_below) for file in files[1:]]
+    try:
+        members = [first, *(future.result() for future in coming)]
+    except BaseException:
+        first.source.close()
+        for future in coming:
+            if not future.cancel():
+                future.add_done_callback(_close_member)
+        raise
+    length = sum(task.size for task, _ in files)
+    try:
+        layout, spans = lay_out_together([m.member for m in members], shape.deletion_column, length, wanted)
+    except DifferentLayoutsError as reason:
+        for member in members:
+            member.source.close()
+        if not may_rewrite:
+            raise NotNativeError(str(reason)) from None
+        return _shown_rewritten(files, shape, str(reason))
+    source = _JoinedSource(f"{len(files)} files", spans, members)
+    footer_bytes = max(member.footer_bytes for member in members)
+    if all(member.whole is not None for member in members[1:]):  # the first one told that they should be
+        whole = memoryview(b"".join((b"PAR1", *(source.piece(span) for span in spans))))
+        source.close()
+        return ShownFile(source, layout, whole, footer_bytes=footer_bytes)
+    return ShownFile(source, layout, footer_bytes=footer_bytes, held_bytes=source.held_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A file whose footer and deletion vector were fetched."""
+
+    source: _TailRecorder
+    footer: Footer
+    kept: RowSelection | None
+
+    def deleted(self, shape: FileShape) -> Any:
+        """What tells which rows are deleted; None where none is.
+
+        Raises:
+            NotNativeError: Some are, and Spark does not filter by them.
+        """
+        if self.kept is None:
+            return None
+        if not shape.leaves_deleted_rows:
+            raise NotNativeError("it has deleted rows, and the table's protocol does not allow any")
+        return _deleted(self.kept)
+
+
+def _opened(task: FileTask, access: FileAccess, spec: ReadSpec, whole_below: int, tail_bytes: int) -> _Opened:
+    source = _TailRecorder(access.open(task))
+    footer = read_footer(source, spec.table, whole_below, tail_bytes)
+    return _Opened(source, footer, read_row_selection(task, footer.metadata.num_rows, access.open_vector))
+
+
+@dataclass(frozen=True, slots=True)
+class _MemberFile:
+    """One file of those that are shown as one: how it is laid out, and where its bytes come from."""
+
+    member: Member
+    source: ByteSource
+    whole: memoryview | None
+    footer_bytes: int
+
+    def read(self, piece: Range) -> memoryview:
+        if self.whole is not None:
+            return self.whole[piece.start : piece.end]
+        return self.source.read(piece.start, piece.length)
+
+    def whole_below(self, wanted: Callable[[bytes], bool]) -> int:
+        """The size up to which files like this one are fetched whole: so that little is fetched that is not wanted."""
+        chunks = self.member.chunks
+        size = sum(chunk.range.length for chunk in chunks)
+        unwanted = sum(chunk.range.length for chunk in chunks if not wanted(chunk.column))
+        return _WHOLE_MEMBER if not unwanted else min(_WHOLE_MEMBER, GAP * size // unwanted)
+
+
+def _member_file(
+    task: FileTask, access: FileAccess, shape: FileShape, whole_below: int, tail_bytes: int, *, may_rewrite: bool
+) -> _MemberFile:
+    spec = shape.spec
+    opened = _opened(task, access, spec, whole_below, tail_bytes)
+    source = opened.source
+    try:
+        member = read_member(source.footer, source.size, spec.schema, spec.mapping, opened.deleted(shape))
+    except NotNativeError as reason:
+        source.close()
+        if not may_rewrite:
+            raise
+        rewritten = _rewritten([(task, access)], spec, str(reason))
+        columns = without_mapping(spec.schema)
+        member = read_member(rewritten.footer, rewritten.size, columns, "none", None)
+        return _MemberFile(member, rewritten.inner, None, 0)
+    _check_chunks(member.chunks, member.data_end, task, spec)
+    return _MemberFile(member, source.inner, opened.footer.file_bytes, len(source.footer) + 8)
+
+
+def _close_member(future: Future[_MemberFile]) -> None:
+    with suppress(Exception):
+        future.result().source.close()
+
+
+class _JoinedSource:
+    """A ``ByteSource`` over files that are shown as one."""
+
+    def __init__(self, name: str, spans: Sequence[Span], members: Sequence[_MemberFile]) -> None:
+        self.name = name
+        self.size = spans[-1].end if spans else 4
+        self.held_bytes = sum(len(member.whole) for member in members if member.whole is not None)
+        self._spans, self._members = spans, members
+        self._starts = [span.start for span in spans]
+
+    def piece(self, span: Span) -> memoryview:
+        """The bytes of a span."""
+        return self._members[span.member].read(span.source)
+
+    def read(self, start: int, length: int) -> memoryview:
+        """See ``ByteSource.read``: pieces of one file that lie near each other are one request."""
+        end = start + length
+        pieces: list[tuple[int, Range]] = [] if start >= 4 else [(-1, Range(start, min(4, end)))]
+        for place in range(max(0, bisect.bisect_right(self._starts, start) - 1), len(self._spans)):
+            span = self._spans[place]
+            if span.start >= end:
+                break
+            by = span.source.start - span.start
+            piece = Range(max(start, span.start) + by, min(end, span.end) + by)
+            if piece.length > 0:
+                pieces.append((span.member, piece))
+        if len(pieces) == 1 and pieces[0][0] >= 0:
+            return self._members[pieces[0][0]].read(pieces[0][1])
+        joined, waiting = [], pieces
+        while waiting:
+            member, first = waiting[0]
+            if member < 0:
+                joined.append(memoryview(b"PAR1")[first.start : first.end])
+                waiting = waiting[1:]
+                continue
+            count = _near(waiting)
+            until = waiting[count - 1][1].end
+            data = self._members[member].read(Range(first.start, until))
+            joined += [data[p.start - first.start : p.end - first.start] for _, p in waiting[:count]]
+            waiting = waiting[count:]
+        return memoryview(b"".join(joined))
+
+    def close(self) -> None:
+        for member in self._members:
+            member.source.close()
+
+
+def _near(pieces: Sequence[tuple[int, Range]]) -> int:
+    """How many of the first pieces are one request: of one file, in its order, with little between them."""
+    count = 1
+    while count < len(pieces):
+        (member, before), (other, piece) = pieces[count - 1], pieces[count]
+        if member != other or not 0 <= piece.start - before.end <= GAP:
+            break
+        count += 1
+    return count
+
+
+def _check_chunks(chunks: Sequence[Chunk], data_end: int, task: FileTask, spec: ReadSpec) -> None:
+    for chunk in chunks:
+        if not 4 <= chunk.range.start <= chunk.range.end <= data_end:
             raise CorruptFileError(
                 f"file {task.id} of {spec.table} has a column chunk at bytes {chunk.range.start} to {chunk.range.end}, "
-                f"and its data end at {layout.data_end}; ask the provider to check it",
+                f"and its data end at {data_end}; ask the provider to check it",
                 file=task.id,
             )
 
@@ -163,51 +366,57 @@ def _deleted(kept: RowSelection) -> Any:
     return rows
 
 
-def _rewrite(task: FileTask, access: FileAccess, shape: FileShape, reason: str) -> ShownFile:
-    """Write the rows that the Python source reads to a Parquet file on local disk, which has no name."""
+def _shown_rewritten(files: Sequence[tuple[FileTask, FileAccess]], shape: FileShape, reason: str) -> ShownFile:
     spec = shape.spec
-    _log.info("file %s of %s is rewritten for Spark's reader: %s", task.id, spec.table, reason)
-    out = tempfile.TemporaryFile(prefix="delta-sharing-")  # noqa: SIM115 - lives as long as the file is shown
-    try:
-        _write_rows(out, task, access, spec)
-        source = _TailRecorder(LocalSource(out, task.id))
-        read_footer(source, spec.table, 0)
-        layout = lay_out(
-            source.footer,
-            source.size,
-            without_mapping(spec.schema),
-            "none",
-            deletion_column=shape.deletion_column,
-            hidden=shape.hidden,
-            length_planned=task.size,
-        )
-    except BaseException:
-        out.close()
-        raise
+    source = _rewritten(files, spec, reason)
+    layout = lay_out(
+        source.footer,
+        source.size,
+        without_mapping(spec.schema),
+        "none",
+        deletion_column=shape.deletion_column,
+        hidden=shape.hidden,
+        length_planned=sum(task.size for task, _ in files),
+    )
     return ShownFile(source.inner, layout, None, reason)
 
 
-def _write_rows(out: IO[bytes], task: FileTask, access: FileAccess, spec: ReadSpec) -> None:
+def _rewritten(files: Sequence[tuple[FileTask, FileAccess]], spec: ReadSpec, reason: str) -> _TailRecorder:
+    """Write the rows that the Python source reads to a Parquet file on local disk, which has no name; its footer is read."""
+    names = files[0][0].id if len(files) == 1 else f"{files[0][0].id} and {len(files) - 1} more"
+    _log.info("file %s of %s is rewritten for Spark's reader: %s", names, spec.table, reason)
+    out = tempfile.TemporaryFile(prefix="delta-sharing-")  # noqa: SIM115 - lives as long as the file is shown
+    try:
+        _write_rows(out, files, spec)
+        source = _TailRecorder(LocalSource(out, files[0][0].id))
+        read_footer(source, spec.table, 0)
+    except BaseException:
+        out.close()
+        raise
+    return source
+
+
+def _write_rows(out: IO[bytes], files: Sequence[tuple[FileTask, FileAccess]], spec: ReadSpec) -> None:
     import pyarrow.parquet as pq
 
-    from delta_sharing_spark.scan.split_reader import read_split
     from delta_sharing_spark.schema.arrow import arrow_schema
 
     schema = arrow_schema(spec.schema)
-    batches = read_split(Split(0, spec, (FileSlice(task),), access))
-    try:
-        with pq.ParquetWriter(out, schema, compression="snappy", store_schema=False, version="2.6") as writer:
-            waiting: list[Any] = []
-            size = 0
-            for batch in batches:
-                waiting.append(batch)
-                size += batch.nbytes
-                if size >= _ROW_GROUP_BYTES:
-                    _write(writer, waiting, schema)
-                    waiting, size = [], 0
-            _write(writer, waiting, schema)
-    finally:
-        batches.close()
+    with pq.ParquetWriter(out, schema, compression="snappy", store_schema=False, version="2.6") as writer:
+        waiting: list[Any] = []
+        size = 0
+        for task, access in files:
+            batches = read_split(Split(0, spec, (FileSlice(task),), access))
+            try:
+                for batch in batches:
+                    waiting.append(batch)
+                    size += batch.nbytes
+                    if size >= _ROW_GROUP_BYTES:
+                        _write(writer, waiting, schema)
+                        waiting, size = [], 0
+            finally:
+                batches.close()
+        _write(writer, waiting, schema)
 
 
 def _write(writer: Any, batches: list[Any], schema: Any) -> None:
@@ -236,6 +445,19 @@ class LocalSource:
 
     def close(self) -> None:
         """Do nothing: the file is closed with its last reader."""
+
+
+class MemorySource:
+    """A ``ByteSource`` of a file of which all bytes are in its layout."""
+
+    name, size = "counted rows", 4
+
+    def read(self, start: int, length: int) -> memoryview:
+        """See ``ByteSource.read``."""
+        return memoryview(b"PAR1")[start : start + length]
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class _TailRecorder:

@@ -93,10 +93,10 @@ class Gateway:
             if self.is_closed:
                 raise RuntimeError("the gateway is closed")
             self._plans[plan.token] = (reader, has_ended)
-            files = sum(len(r.plan.files) for r, _ in self._plans.values())
+            files = sum(r.plan.report.files for r, _ in self._plans.values())
             while len(self._plans) > 1 and (len(self._plans) > MAX_PLANS or files > MAX_PLANNED_FILES):
                 _, (oldest, _) = self._plans.popitem(last=False)
-                files -= len(oldest.plan.files)
+                files -= oldest.plan.report.files
                 gone.append(oldest)
         for oldest in gone:
             oldest.close()
@@ -172,8 +172,11 @@ class Gateway:
             return None
         plan, why = entry[0].plan, " ".join(messages[-1].split())
         plan.has_failed = True  # the bytes that are held may be what is damaged
+        damaged = plan.damaged(number)
+        if damaged is not None:
+            return f"{type(damaged).__name__}: {damaged}"
         return shown(
-            f"FileError: file {plan.files[number].task.id} of {plan.table}: Spark's Parquet reader failed on it "
+            f"FileError: file {plan.files[number].described()} of {plan.table}: Spark's Parquet reader failed on it "
             f"({why}); load the table with engine='python', which may say more, and ask the provider to check "
             f"the file"
         )
@@ -354,14 +357,17 @@ class Gateway:
         number = plan.number_of(path)
         if directory is None and number is None:
             return webhdfs.not_found(path)
-        if operation == "GETFILESTATUS":
+        if operation == "GETFILESTATUS" or (operation == "LISTSTATUS" and number is not None):
             length = None if number is None else reader.files.get(number).layout.length
-            return webhdfs.json_answer({"FileStatus": webhdfs.status("", length, self._started)})
+            status = webhdfs.status("", length, self._started)
+            if operation == "LISTSTATUS":
+                return webhdfs.json_answer({"FileStatuses": {"FileStatus": [status]}})
+            return webhdfs.json_answer({"FileStatus": status})
         if operation == "LISTSTATUS":
             listed = [webhdfs.status(n, length, self._started) for n, length in plan.listed(path)]
             return webhdfs.json_answer({"FileStatuses": {"FileStatus": listed}})
         if operation in ("GETFILEBLOCKLOCATIONS", "GET_BLOCK_LOCATIONS"):
-            return webhdfs.json_answer(webhdfs.locations(0 if number is None else plan.files[number].task.size))
+            return webhdfs.json_answer(webhdfs.locations(0 if number is None else plan.files[number].size))
         return webhdfs.failure(f"the native lane's gateway is read-only, and knows no {operation or 'such request'}")
 
     def _send_file(self, connection: socket.socket, reader: PlanReader, path: str, offset: int) -> bool:

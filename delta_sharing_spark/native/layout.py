@@ -43,8 +43,14 @@ from delta_sharing_spark.varint import append_varint
 
 #: Rows in one page of a deletion column.
 _PAGE_ROWS = 1 << 16
+#: Rows in one row group of a file of which no column is read.
+_COUNTED_ROWS = 1 << 20
 _MAGIC = b"PAR1"
 _PARQUET_MR = b"parquet-mr"
+#: A writer by whose name Spark corrects nothing.
+SOUND_WRITER = b"parquet-mr version 1.12.0 (build 0)"
+#: ColumnOrder.TYPE_ORDER of parquet.thrift.
+_TYPE_ORDER: ThriftStruct = {1: (STRUCT, {})}
 _SPARK_VERSION, _SPARK_LEGACY = b"org.apache.spark.version", b"org.apache.spark.legacy"
 
 #: Which rows of a file are deleted: first row and count to a mask that is true where a row is.
@@ -56,12 +62,14 @@ class Chunk:
     """A column chunk of a row group, and its byte range in the file.
 
     ``column`` is its path in the schema. ``null_in`` is the name of its NOT NULL column if it holds NULLs all the same.
+    ``member`` is the number of its file among those that are shown as one.
     """
 
     range: Range
     row_group: int
     column: bytes
     null_in: str | None = None
+    member: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,15 @@ class Layout:
     data_end: int
     tail: bytes = field(repr=False)
     chunks: tuple[Chunk, ...] = field(repr=False)
+    _of_group: dict[int, list[Chunk]] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for chunk in self.chunks:
+            self._of_group.setdefault(chunk.row_group, []).append(chunk)
+
+    def of_group(self, row_group: int) -> list[Chunk]:
+        """The chunks of a row group, in the order of their bytes."""
+        return self._of_group.get(row_group, [])
 
     @property
     def length(self) -> int:
@@ -126,7 +143,7 @@ def lay_out(
         metadata, _ = read_struct(footer)
         if deleted is None and length_planned is None and _is_shown_as_is(footer, root, schema, hidden):
             tail = footer + len(footer).to_bytes(4, "little") + _MAGIC
-            return Layout(data_end, tail, tuple(_chunks(metadata, root)))
+            return Layout(data_end, tail, tuple(kept_chunks(metadata, root)))
         return _rewritten(metadata, root, data_end, deleted, deletion_column, length_planned)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise NotNativeError(f"its footer is of an unknown form ({type(error).__name__})") from error
@@ -153,10 +170,14 @@ def _elements(element: Element) -> list[Element]:
     return [element, *(e for child in element.children for e in _elements(child))]
 
 
-def _chunks(metadata: ThriftStruct, root: Element) -> list[Chunk]:
-    """The kept column chunks of a footer, before it is changed."""
+def kept_chunks(metadata: ThriftStruct, root: Element) -> list[Chunk]:
+    """The kept column chunks of a footer, before it is changed, by their first byte.
+
+    Raises:
+        NotNativeError: Spark's reader cannot be shown the chunks.
+    """
     leaves = list(root.leaves())
-    paths = _paths(root)
+    paths = leaf_paths(root)
     kept = [leaf.leaf for leaf in leaves if leaf.is_kept]
     required = {
         child.leaf: child.column.name
@@ -173,7 +194,7 @@ def _chunks(metadata: ThriftStruct, root: Element) -> list[Chunk]:
             if 1 in column or 8 in column or 3 not in column:
                 raise NotNativeError("column chunks lie in another file, or are encrypted")
             described = column[3][1]
-            start = _start(described)
+            start = chunk_start(described)
             statistics = described.get(12, (0, {}))[1]
             nulls = statistics.get(3, (0, 0))[1]
             null_in = required.get(leaf) if nulls else None
@@ -181,7 +202,8 @@ def _chunks(metadata: ThriftStruct, root: Element) -> list[Chunk]:
     return sorted(chunks, key=lambda chunk: chunk.range.start)
 
 
-def _start(described: ThriftStruct) -> int:
+def chunk_start(described: ThriftStruct) -> int:
+    """The first byte of a column chunk, by its ``ColumnMetaData``."""
     data, dictionary = described[9][1], described.get(11, (0, 0))[1]
     # Some writers leave a dictionary offset of 0, or put it after the data pages.
     return int(min(data, dictionary) if dictionary > 0 else data)
@@ -195,63 +217,95 @@ def _rewritten(
     deletion_column: str,
     length_planned: int | None,
 ) -> Layout:
-    chunks = _chunks(metadata, root)
+    chunks = kept_chunks(metadata, root)
     leaves = list(root.leaves())
     kept = [leaf for leaf in leaves if leaf.is_kept]
-    paths = _paths(root)
-    keeps_statistics = bytes(metadata.get(6, (0, b""))[1]).startswith(_PARQUET_MR)
+    paths = leaf_paths(root)
+    keeps_statistics = created_by_parquet_mr(metadata)
     # A row group has to have a column, for Spark to count its rows.
-    marks = _Marks(data_end, deleted) if deleted is not None or not kept else None
+    own = OwnColumns(data_end)
+    has_marks = deleted is not None or not kept
     groups, first_row, total = [], 0, len(metadata[4][1].items)
     starts: dict[int, int] = {}
     for chunk in chunks:
         starts[chunk.row_group] = min(chunk.range.start, starts.get(chunk.row_group, chunk.range.start))
     for number, group in enumerate(metadata[4][1].items):
         rows = group[3][1]
-        columns = [_column(group[1][1].items[leaf.leaf], paths[leaf.leaf], leaf, keeps_statistics) for leaf in kept]
-        if marks is not None:
-            columns.append(marks.column(first_row, rows, deletion_column))
+        columns = [
+            shown_column(group[1][1].items[leaf.leaf], paths[leaf.leaf], leaf, keeps_statistics) for leaf in kept
+        ]
+        if has_marks:
+            columns.append(own.marks(deleted, first_row, rows, deletion_column))
         first_row += rows
-        # Spark reads a row group in the task whose part of the listed length holds this middle: start + size / 2.
-        start = _start(columns[0][3][1])
         if length_planned is None:
             middle = starts.get(number, min(4 + number, data_end - 1))
         else:
             middle = int((number + 0.5) * length_planned / total)
-        groups.append(
-            {
-                1: (LIST, ThriftList(STRUCT, columns)),
-                2: group[2],
-                3: group[3],
-                6: (I64, 2 * (middle - start)),
-            }
-        )
-    elements = _schema(root, deletion_column if marks is not None else None)
-    changed: ThriftStruct = {
-        1: metadata[1],
-        2: (LIST, ThriftList(STRUCT, elements)),
-        3: metadata[3],
-        4: (LIST, ThriftList(STRUCT, groups)),
-    }
+        groups.append(row_group(group, columns, middle))
     created_by = bytes(metadata.get(6, (0, b""))[1])
-    if any(leaf.value(1) == INT96 for leaf in kept) and not created_by.startswith(_PARQUET_MR):
+    if any(leaf.value(1) == INT96 for leaf in kept) and not keeps_statistics:
         # spark.sql.parquet.int96TimestampConversion shifts the timestamps of other writers.
-        created_by = b"parquet-mr version 1.12.0 (build 0)"
-    changed[6] = (BINARY, created_by)
+        created_by = SOUND_WRITER
+    orders = None
     if 7 in metadata:
-        orders = metadata[7][1].items
-        order: ThriftStruct = {1: (STRUCT, {})}
-        changed[7] = (
-            LIST,
-            ThriftList(STRUCT, [orders[leaf.leaf] for leaf in kept] + [order] * (marks is not None)),
-        )
-    tail = bytearray() if marks is None else marks.bytes
-    written = write_struct(changed)
-    tail += written + len(written).to_bytes(4, "little") + _MAGIC
+        orders = [metadata[7][1].items[leaf.leaf] for leaf in kept] + [_TYPE_ORDER] * has_marks
+    elements = shown_elements(root, deletion_column if has_marks else None)
+    tail = own.bytes + write_footer(metadata[1], elements, metadata[3][1], groups, created_by, orders)
     return Layout(data_end, bytes(tail), tuple(chunks))
 
 
-def _paths(root: Element) -> dict[int, list[bytes]]:
+def lay_out_rows(rows: int, deletion_column: str, length_listed: int) -> Layout:
+    """Make the layout of a file of so many rows, none of them deleted, for queries that read no column of it."""
+    own, groups = OwnColumns(4), []
+    count = -(-rows // _COUNTED_ROWS)
+    for number in range(count):
+        here = min(_COUNTED_ROWS, rows - number * _COUNTED_ROWS)
+        column = own.nulls(here, BOOLEAN, [deletion_column.encode()], (0, 1))
+        group: ThriftStruct = {2: (I64, column[3][1][6][1]), 3: (I64, here)}
+        groups.append(row_group(group, [column], int((number + 0.5) * length_listed / count)))
+    root = Element({4: (BINARY, b"spark_schema"), 5: (I32, 0)}, name="spark_schema")
+    footer = write_footer((I32, 1), shown_elements(root, deletion_column), rows, groups, SOUND_WRITER, [_TYPE_ORDER])
+    return Layout(4, bytes(own.bytes + footer), ())
+
+
+def row_group(group: ThriftStruct, columns: list[ThriftStruct], middle: int) -> ThriftStruct:
+    """A row group of ``columns``, which belongs to the task whose part of the listed length holds the byte ``middle``.
+
+    Spark takes for its middle: the start of its first column, and half of its size.
+    """
+    start = chunk_start(columns[0][3][1])
+    return {1: (LIST, ThriftList(STRUCT, columns)), 2: group[2], 3: group[3], 6: (I64, 2 * (middle - start))}
+
+
+def write_footer(
+    version: tuple[int, object],
+    elements: list[ThriftStruct],
+    rows: int,
+    groups: list[ThriftStruct],
+    created_by: bytes,
+    orders: list[ThriftStruct] | None,
+) -> bytes:
+    """A footer, its length, and the magic."""
+    footer: ThriftStruct = {
+        1: version,
+        2: (LIST, ThriftList(STRUCT, elements)),
+        3: (I64, rows),
+        4: (LIST, ThriftList(STRUCT, groups)),
+        6: (BINARY, created_by),
+    }
+    if orders is not None:
+        footer[7] = (LIST, ThriftList(STRUCT, orders))
+    written = write_struct(footer)
+    return written + len(written).to_bytes(4, "little") + _MAGIC
+
+
+def created_by_parquet_mr(metadata: ThriftStruct) -> bool:
+    """Whether the reference implementation wrote a file: it leaves out statistics of columns that hold a NaN."""
+    return bytes(metadata.get(6, (0, b""))[1]).startswith(_PARQUET_MR)
+
+
+def leaf_paths(root: Element) -> dict[int, list[bytes]]:
+    """The shown path of each leaf, by the number of its column in the file."""
     paths: dict[int, list[bytes]] = {}
 
     def walk(element: Element, path: list[bytes]) -> None:
@@ -266,7 +320,7 @@ def _paths(root: Element) -> dict[int, list[bytes]]:
     return paths
 
 
-def _schema(root: Element, deletion_column: str | None) -> list[ThriftStruct]:
+def shown_elements(root: Element, deletion_column: str | None) -> list[ThriftStruct]:
     """The kept elements as the footer's flat list, under their new names and without field ids."""
     flat: list[ThriftStruct] = []
 
@@ -288,7 +342,8 @@ def _schema(root: Element, deletion_column: str | None) -> list[ThriftStruct]:
     return flat
 
 
-def _column(column: ThriftStruct, path: list[bytes], leaf: Element, keeps_statistics: bool) -> ThriftStruct:
+def shown_column(column: ThriftStruct, path: list[bytes], leaf: Element, keeps_statistics: bool) -> ThriftStruct:
+    """A chunk's description under its shown path."""
     described = dict(column[3][1])
     described[3] = (LIST, ThriftList(BINARY, path))
     changed = {**column, 3: (STRUCT, described)}
@@ -300,51 +355,91 @@ def _column(column: ThriftStruct, path: list[bytes], leaf: Element, keeps_statis
     return changed
 
 
-class _Marks:
-    """Writes the column of deleted rows, row group by row group: TRUE where a row is deleted, NULL where it stays."""
+class OwnColumns:
+    """Writes column chunks of ours, to stand behind a file's data from the byte ``start`` on.
 
-    def __init__(self, start: int, deleted: DeletedRows | None) -> None:
+    Attributes:
+        bytes: What was written.
+    """
+
+    def __init__(self, start: int) -> None:
         self._start = start
-        self._deleted = deleted
         self.bytes = bytearray()
 
-    def column(self, first_row: int, rows: int, name: str) -> ThriftStruct:
-        """Append the chunk of a row group; returns its description."""
-        begin, pages, deleted = len(self.bytes), [], 0
+    def marks(self, deleted: DeletedRows | None, first_row: int, rows: int, name: str) -> ThriftStruct:
+        """Append a row group's column of deleted rows: TRUE where a row is deleted, NULL where it stays.
+
+        Args:
+            deleted: Which rows are; None where none is.
+            first_row: The row group's first row in its file.
+            rows: Its rows.
+            name: The column's name.
+        """
+        begin, pages, gone = len(self.bytes), [], 0
         for page_row in range(0, rows, _PAGE_ROWS):
             count = min(_PAGE_ROWS, rows - page_row)
-            mask = np.zeros(count, np.bool_) if self._deleted is None else self._deleted(first_row + page_row, count)
-            body = _page(mask)
-            header = write_struct(
-                {
-                    1: (I32, 0),
-                    2: (I32, len(body)),
-                    3: (I32, len(body)),
-                    5: (STRUCT, {1: (I32, count), 2: (I32, 0), 3: (I32, 3), 4: (I32, 3)}),
-                }
-            )
-            pages.append((self._start + len(self.bytes), len(header) + len(body), page_row))
-            self.bytes += header + body
-            deleted += int(np.count_nonzero(mask))
-        length = len(self.bytes) - begin
+            mask = np.zeros(count, np.bool_) if deleted is None else deleted(first_row + page_row, count)
+            place, size = self._page(_page(mask), count)
+            pages.append((place, size, page_row))
+            gone += int(np.count_nonzero(mask))
+        chunk = self._chunk(begin, rows, BOOLEAN, [name.encode()], rows - gone)
+        if gone:
+            chunk[3][1][12][1].update({5: (BINARY, b"\x01"), 6: (BINARY, b"\x01")})
         index = write_struct(
             {1: (LIST, ThriftList(STRUCT, [{1: (I64, o), 2: (I32, n), 3: (I64, r)} for o, n, r in pages]))}
         )
-        index_start = self._start + len(self.bytes)
+        chunk |= {4: (I64, self._start + len(self.bytes)), 5: (I32, len(index))}
         self.bytes += index
-        true = {5: (BINARY, b"\x01"), 6: (BINARY, b"\x01")} if deleted else {}
+        return chunk
+
+    def nulls(self, rows: int, physical: int, path: list[bytes], levels: tuple[int, int]) -> ThriftStruct:
+        """Append a row group's chunk of a column that its file lacks.
+
+        Args:
+            rows: The row group's rows.
+            physical: The column's physical type.
+            path: Its path.
+            levels: Its largest repetition and definition level.
+        """
+        begin, body = len(self.bytes), bytearray()
+        for level in levels:
+            if level:
+                run = bytearray()
+                append_varint(run, rows << 1)
+                run += bytes(-(-level.bit_length() // 8))
+                body += len(run).to_bytes(4, "little") + run
+        self._page(bytes(body), rows)
+        return self._chunk(begin, rows, physical, path, rows)
+
+    def _page(self, body: bytes, values: int) -> tuple[int, int]:
+        """Append a data page; returns where it begins, and its bytes."""
+        header = write_struct(
+            {
+                1: (I32, 0),
+                2: (I32, len(body)),
+                3: (I32, len(body)),
+                5: (STRUCT, {1: (I32, values), 2: (I32, 0), 3: (I32, 3), 4: (I32, 3)}),
+            }
+        )
+        place = self._start + len(self.bytes)
+        self.bytes += header + body
+        return place, len(header) + len(body)
+
+    def _chunk(self, begin: int, rows: int, physical: int, path: list[bytes], nulls: int) -> ThriftStruct:
+        """The description of the chunk that was written from ``begin`` on."""
+        length = len(self.bytes) - begin
         described: ThriftStruct = {
-            1: (I32, BOOLEAN),
+            1: (I32, physical),
             2: (LIST, ThriftList(I32, [0, 3])),
-            3: (LIST, ThriftList(BINARY, [name.encode()])),
+            3: (LIST, ThriftList(BINARY, path)),
             4: (I32, 0),
             5: (I64, rows),
             6: (I64, length),
             7: (I64, length),
             9: (I64, self._start + begin),
-            12: (STRUCT, {3: (I64, rows - deleted), **true}),
+            12: (STRUCT, {3: (I64, nulls)}),
         }
-        return {2: (I64, 0), 3: (STRUCT, described), 4: (I64, index_start), 5: (I32, len(index))}
+        return {2: (I64, 0), 3: (STRUCT, described)}
 
 
 def _page(mask: npt.NDArray[np.bool_]) -> bytes:

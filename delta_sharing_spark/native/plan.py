@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 import secrets
-from collections.abc import Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from delta_sharing_spark.access.contract import total_live_rows
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan, spec_of
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, rewriting_spec, show_file
-from delta_sharing_spark.native.visits import Queries
+from delta_sharing_spark.errors import DeltaSharingError
+from delta_sharing_spark.native.files import (
+    FileShape,
+    MemorySource,
+    NotedAccess,
+    ShownFile,
+    rewriting_spec,
+    show_file,
+    show_together,
+)
+from delta_sharing_spark.native.layout import lay_out_rows
+from delta_sharing_spark.native.visits import Queries, is_in
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.footer import TAIL
-from delta_sharing_spark.scan.plan import FileTask
-from delta_sharing_spark.scan.split_reader import constants_of
+from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
+from delta_sharing_spark.scan.split_reader import constants_of, read_split
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
 
 #: Beyond these Spark takes longer to list a directory than the Python source takes to plan (docs/native.md).
 MAX_FILES, MAX_PARTITIONS = 20_000, 2_000
-#: More files than these, of fewer bytes each on average, are read faster by the Python source: each costs five requests of
-#: Spark's, about 5 ms on two cores; the Python source takes half of that, and gains where a file has more to be left out.
-MOST_SMALL_FILES, SMALL_FILE = 200, 512 << 10
+#: Files of at most so many bytes are shown together as one: each costs Spark five requests, 3 to 5 ms.
+SMALL_FILE = 4 << 20
+#: Bytes and column chunks of files that are shown as one: each task that reads a part parses the whole footer, 30 us a chunk.
+_JOINED_BYTES, _JOINED_CHUNKS = 8 << 20, 2_000
+#: Rows that are only counted weigh as little as this in Spark's division into tasks.
+_ROWS_COUNTED_AS_A_BYTE = 64
 #: Bytes fetched for a footer that nothing is known of, in all and for each column; and at most.
 _TAIL, _TAIL_OF_COLUMN, _LONGEST_TAIL = 2 << 10, 320, 1 << 20
 _VOID = Primitive("void")
@@ -47,9 +65,49 @@ class PlannedFile:
     partition: int
     digest: int
 
+
+@dataclass(frozen=True, slots=True)
+class VirtualFile:
+    """A file as Spark is shown it: one of the table's, or small ones of one partition.
+
+    Attributes:
+        members: The table's files.
+        size: The bytes that it is listed with, which its tasks share.
+        digest: What tells it from others.
+        rows: The rows of its members, where it is made of them alone, for queries that read no column; else None.
+    """
+
+    members: tuple[PlannedFile, ...]
+    size: int
+    digest: int
+    rows: int | None = None
+
+    @staticmethod
+    def of(members: Sequence[PlannedFile]) -> VirtualFile:
+        """The file of some of the table's."""
+        digest = members[0].digest
+        if len(members) > 1:
+            digests = b"".join(member.digest.to_bytes(8, "big") for member in members)
+            digest = int.from_bytes(hashlib.blake2b(digests, digest_size=8).digest(), "big")
+        return VirtualFile(tuple(members), sum(member.task.size for member in members), digest)
+
+    @property
+    def partition(self) -> int:
+        """The number of its partition."""
+        return self.members[0].partition
+
     def name(self, number: int) -> str:
         """Its name as the file ``number`` of a plan."""
         return f"part-{number:06}-{self.digest:016x}.parquet"
+
+    def described(self) -> str:
+        """The table's files that it is, for an error."""
+        first, last = self.members[0].task.id, self.members[-1].task.id
+        return first if len(self.members) == 1 else f"{first}, or another of {len(self.members)} up to {last},"
+
+
+#: The digests of the members of each virtual file of a listing, in order.
+Joined = tuple[tuple[int, ...], ...]
 
 
 class LoadColumns:
@@ -90,8 +148,10 @@ class NativePlan:
         shown: Its columns, made anew by default.
         token: The plan's id in paths; not a secret. A new one by default.
         scan_token: The last part of the path by which Spark's plans name what is read; ``token`` by default.
+        joined: Which files to show as one, as an earlier listing of the same rows did; small ones by default.
 
     Attributes:
+        files: The files as Spark is shown them.
         partitions: The values of the partition columns, by a partition's number.
         version: The table's version; None where the server does not tell.
         queries: The queries that read it, where Spark tells what their scans read.
@@ -108,6 +168,7 @@ class NativePlan:
         shown: LoadColumns | None = None,
         token: str | None = None,
         scan_token: str | None = None,
+        joined: Joined | None = None,
     ) -> None:
         self.shown = shown or LoadColumns(load)
         self.table = self.shown.table
@@ -123,19 +184,25 @@ class NativePlan:
             leaves_deleted_rows=shown is None or self.shown.may_have_vectors,
         )
         self.partitions: list[tuple[pa.Scalar, ...]] = []
-        self.files = self._numbered(planned)
+        files = self._planned(planned)
+        self.has_vectors = any(f.task.deletion_vector is not None for f in files)
+        most = max(1, _JOINED_CHUNKS // (1 + sum(_leaves(f.type) for f in self.shown.columns.fields)))
+        self._arrange(_joined(files, most) if joined is None else _joined_as(files, joined, most))
         self._by_digest: dict[int, int] | None = None
         self._footer_bytes = 0
-        self.has_vectors = any(f.task.deletion_vector is not None for f in self.files)
+
+    def _arrange(self, files: list[VirtualFile]) -> None:
+        """Put files into the directories of their partitions."""
+        self.files = files
         #: Directory to the numbers of its files.
         self.directories: dict[str, list[int]] = {"": []}
-        for number, file in enumerate(self.files):
+        for number, file in enumerate(files):
             self.directories.setdefault(self._directory_of(file), []).append(number)
         for numbers in self.directories.values():
-            numbers.sort(key=lambda n: -self.files[n].task.size)
+            numbers.sort(key=lambda n: -files[n].size)
         self._place = {number: place for numbers in self.directories.values() for place, number in enumerate(numbers)}
 
-    def _numbered(self, planned: ScanPlan) -> list[PlannedFile]:
+    def _planned(self, planned: ScanPlan) -> list[PlannedFile]:
         files: list[PlannedFile] = []
         by_text: dict[tuple[tuple[str, str | None], ...] | None, int] = {}
         spec = replace(self.shown.spec, full_schema=Struct(self.partition_columns))
@@ -157,7 +224,12 @@ class NativePlan:
                 files.append(PlannedFile(task, access, number, _digest(task)))
         return files
 
-    def _directory_of(self, file: PlannedFile) -> str:
+    @property
+    def joined(self) -> Joined:
+        """Which files are shown as one, to show another listing of the same rows alike."""
+        return tuple(tuple(member.digest for member in file.members) for file in self.files)
+
+    def _directory_of(self, file: VirtualFile) -> str:
         return f"{self.shown.partition_column}={file.partition}" if self.partition_columns else ""
 
     def path_of(self, number: int) -> str:
@@ -179,22 +251,80 @@ class NativePlan:
         return self._by_digest.get(digest)
 
     def listed(self, path: str) -> Iterator[tuple[str, int | None]]:
-        """The entries of a directory: names, and bytes of files; a file lists itself."""
-        if self.number_of(path) is not None:
-            yield "", self.files[int(self.number_of(path) or 0)].task.size
-            return
+        """The entries of a directory: names, and bytes of files."""
         if path == "":
             yield from ((name, None) for name in self.directories if name)
         for number in self.directories.get(path, ()):
-            yield self.files[number].name(number), self.files[number].task.size
+            yield self.files[number].name(number), self.files[number].size
 
-    def show(self, number: int, sources: OpenOnes[ByteSource], *, may_rewrite: bool = True) -> ShownFile:
-        """Make a file ready to be served; what is opened for it is noted in ``sources``. Raises as ``show_file``."""
-        file = self.files[number]
-        access = NotedAccess(file.access, sources)
-        shown = show_file(file.task, access, self.shape, may_rewrite=may_rewrite, tail_bytes=self._tail_bytes)
+    def counted(self, token: str) -> NativePlan | None:
+        """This listing for a scan that reads no column: a file for each partition that has just its number of rows.
+
+        None where statistics do not tell it.
+
+        Args:
+            token: The new plan's id in paths.
+        """
+        by_partition: dict[int, list[PlannedFile]] = {}
+        for file in self.files:
+            by_partition.setdefault(file.partition, []).extend(file.members)
+        files = []
+        for members in by_partition.values():
+            rows = total_live_rows(member.task for member in members)
+            if rows is None:
+                return None
+            if rows:
+                files.append(replace(VirtualFile.of(members), size=max(64, rows // _ROWS_COUNTED_AS_A_BYTE), rows=rows))
+        plan = copy.copy(self)
+        plan.token, plan._by_digest = token, None
+        plan._arrange(files)
+        return plan
+
+    def show(
+        self, number: int, sources: OpenOnes[ByteSource], pool: ThreadPoolExecutor, *, may_rewrite: bool = True
+    ) -> ShownFile:
+        """Make a file ready to be served.
+
+        Args:
+            number: The file's.
+            sources: Where what is opened for it is noted.
+            pool: Fetches the footers of small files; none of its threads waits for another.
+            may_rewrite: Whether files may be rewritten.
+
+        Raises:
+            DeltaSharingError, NotNativeError: As ``show_file``.
+        """
+        rows = self.files[number].rows
+        if rows is not None:
+            layout = lay_out_rows(rows, self.shape.deletion_column, self.files[number].size)
+            return ShownFile(MemorySource(), layout, memoryview(b"PAR1"))
+        files = [(member.task, NotedAccess(member.access, sources)) for member in self.files[number].members]
+        if len(files) == 1:
+            shown = show_file(*files[0], self.shape, may_rewrite=may_rewrite, tail_bytes=self._tail_bytes)
+        else:
+            wanted, tail = self._wanted(), self._tail_bytes
+            shown = show_together(files, self.shape, pool, wanted, may_rewrite=may_rewrite, tail_bytes=tail)
         self._footer_bytes = max(self._footer_bytes, shown.footer_bytes)
         return shown
+
+    def damaged(self, number: int) -> DeltaSharingError | None:
+        """What is wrong with one of the small files that are shown as one, as the Python source finds it; None if nothing is."""
+        members = self.files[number].members
+        for member in members if len(members) > 1 else ():
+            batches = read_split(Split(0, self.shape.spec, (FileSlice(member.task),), member.access))
+            try:
+                deque(batches, maxlen=0)
+            except DeltaSharingError as error:
+                error.name_table(self.table)
+                return error
+            finally:
+                batches.close()
+        return None
+
+    def _wanted(self) -> Callable[[bytes], bool]:
+        """Whether a column is read by the running queries, as far as Spark tells; else all are."""
+        scans = () if self.queries is None else self.queries.scans(self.scan_token, time.monotonic())
+        return lambda column: not scans or any(is_in(column, scan) for scan in scans)
 
     @property
     def _tail_bytes(self) -> int:
@@ -213,6 +343,33 @@ class NativePlan:
             yield numbers[place]
 
 
+def _joined(files: Sequence[PlannedFile], most: int) -> list[VirtualFile]:
+    """Small files of one partition as one, at most so many; the others each as it is."""
+    shown: list[VirtualFile] = []
+    open_ones: dict[int, tuple[list[PlannedFile], int]] = {}
+    for file in files:
+        if file.task.size > SMALL_FILE:
+            shown.append(VirtualFile.of([file]))
+            continue
+        members, size = open_ones.get(file.partition, ([], 0))
+        if members and (size + file.task.size > _JOINED_BYTES or len(members) >= most):
+            shown.append(VirtualFile.of(members))
+            members, size = [], 0
+        members.append(file)
+        open_ones[file.partition] = members, size + file.task.size
+    return shown + [VirtualFile.of(members) for members, _ in open_ones.values()]
+
+
+def _joined_as(files: Sequence[PlannedFile], joined: Joined, most: int) -> list[VirtualFile]:
+    """The virtual files of an earlier listing, as far as their files are listed; the other files as ``_joined``."""
+    known = {file.digest: file for file in files}
+    shown = []
+    for digests in joined:
+        if all(digest in known for digest in digests):
+            shown.append(VirtualFile.of([known.pop(digest) for digest in digests]))
+    return shown + _joined(list(known.values()), most)
+
+
 def _digest(task: FileTask) -> int:
     """What tells a file from others, and the rows that are deleted in it; URLs differ from answer to answer."""
     vector = task.deletion_vector
@@ -227,23 +384,22 @@ def _free_name(name: str, schema: Struct) -> str:
     return name
 
 
-def plan_native(load: ResolvedScan, opener: TableOpener | None = None, *, unless_slower: bool = False) -> NativePlan:
+def plan_native(load: ResolvedScan, opener: TableOpener | None = None) -> NativePlan:
     """Plan a load for Spark's own reader.
 
     Args:
         load: The resolved load.
         opener: What it was resolved over, so that the table is not opened again.
-        unless_slower: Whether to step aside where the Python source reads faster.
 
     Raises:
-        StepAsideError: The native lane cannot read the load, or is slower.
+        StepAsideError: The native lane cannot read the load.
         DeltaSharingError: As ``plan``.
     """
     why = why_not(load)
     if why is not None:
         raise StepAsideError(why)
     load, opener = renewing_here(load, opener)
-    return native_plan(load, plan(load, opener=opener), unless_slower=unless_slower)
+    return native_plan(load, plan(load, opener=opener))
 
 
 def renewing_here(load: ResolvedScan, opener: TableOpener | None) -> tuple[ResolvedScan, TableOpener | None]:
@@ -253,25 +409,19 @@ def renewing_here(load: ResolvedScan, opener: TableOpener | None) -> tuple[Resol
     return replace(load, options=replace(load.options, carry_profile=True)), None
 
 
-def native_plan(load: ResolvedScan, planned: ScanPlan, *, unless_slower: bool = False) -> NativePlan:
+def native_plan(load: ResolvedScan, planned: ScanPlan) -> NativePlan:
     """The plan for Spark's own reader of a load that was planned.
 
     Args:
         load: The resolved load.
         planned: The load's plan.
-        unless_slower: Whether to step aside where the Python source reads faster.
 
     Raises:
-        StepAsideError: There are too many files or partitions, or files so small that the native lane is slower.
+        StepAsideError: There are too many files or partitions.
     """
-    files, size = planned.report.files, planned.report.bytes
-    if files > MAX_FILES:
-        raise StepAsideError(f"it has {files} files to read, more than {MAX_FILES}, and Spark lists each")
-    if unless_slower and files > MOST_SMALL_FILES and size < files * SMALL_FILE:
-        raise StepAsideError(
-            f"it has {files} files to read, of {max(1, size // files >> 10)} KiB on average, which Spark's reader opens slowly"
-        )
     native = NativePlan(load, planned)
+    if len(native.files) > MAX_FILES:
+        raise StepAsideError(f"Spark would list {len(native.files)} files, more than {MAX_FILES}")
     if len(native.partitions) > MAX_PARTITIONS and native.partition_columns:
         raise StepAsideError(
             f"it has {len(native.partitions)} partitions to read, more than {MAX_PARTITIONS}, and Spark lists each"

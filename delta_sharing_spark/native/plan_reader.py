@@ -36,6 +36,9 @@ _TASTE = 4 << 10
 #: Columns of a run after each of which the reader may have enough; beyond, it is asked more and more seldom.
 _ASKED_EACH = 4
 
+#: Bytes of row groups that are fetched ahead of the one that is read, and how many: those of small files are many.
+_AHEAD, _GROUPS_AHEAD = 8 << 20, 16
+
 #: Seconds between two looks for queries that Spark has begun, while none is known to read the plan, and while one is.
 _LOOK, _LOOK_BESIDE = 0.02, 0.5
 
@@ -199,7 +202,7 @@ class PlanReader:
             raise self._null_in(number, bad)
 
     def _null_in(self, number: int, chunk: Chunk) -> NullInRequiredError:
-        file = self.plan.files[number].task.id
+        file = self.plan.files[number].members[chunk.member].task.id
         return NullInRequiredError(
             f"file {file} of {self.plan.table} has a NULL in column {chunk.null_in!r}, which the table declares NOT NULL; "
             f"ask the provider to repair the file, or leave the column out with the option 'columns'",
@@ -232,7 +235,7 @@ class PlanReader:
     def _expect(self, number: int, shown: ShownFile, chunk: Chunk, near: int, run: _Run) -> BufferedRanges | None:
         """The buffer of a chunk, fetched with the others that the query is likely to read; None if the chunk is too large."""
         key = (number, chunk.row_group)
-        chunks = [c for c in shown.layout.chunks if c.row_group == chunk.row_group]
+        chunks = shown.layout.of_group(chunk.row_group)
         with self._lock:
             self._pass.read(number)
             is_first = run.key is None
@@ -256,10 +259,13 @@ class PlanReader:
         """The doubt to yield after a chunk; None to go on at once."""
         index = layout.chunk_from(chunk.range.end)
         after = layout.chunks[index] if index < len(layout.chunks) else None
-        if after is None or after.range.start != chunk.range.end or after.row_group != chunk.row_group:
+        if after is None or after.range.start != chunk.range.end:
             return ENOUGH
+        if after.row_group != chunk.row_group:
+            # Of files that are shown as one, the next one: it has been fetched if the query reads the same columns of it.
+            return ENOUGH if self._chunks.find((number, after.row_group), after) is None else None
         key = (number, chunk.row_group)
-        chunks = [c for c in layout.chunks if c.row_group == chunk.row_group]
+        chunks = layout.of_group(chunk.row_group)
         with self._lock:
             likely, certainty = self._visits.likely(run.visit, chunk, chunks, run.assumed)
             if after.column in likely:
@@ -272,14 +278,19 @@ class PlanReader:
 
     def _fetch_next(self, number: int, row_group: int, shown: ShownFile, likely: set[bytes]) -> None:
         """Fetch the same columns of the next row group, or of the file that Spark reads next."""
-        following = [c for c in shown.layout.chunks if c.row_group == row_group + 1 and c.column in likely]
-        if following:
-            self._chunks.fetch_ahead((number, row_group + 1), shown, following)
-        elif not any(c.row_group > row_group for c in shown.layout.chunks):
+        size, group = 0, row_group + 1
+        while following := shown.layout.of_group(group):
+            following = [c for c in following if c.column in likely]
+            size += sum(c.range.length for c in following)
+            if group > row_group + 1 and (size > _AHEAD or group > row_group + _GROUPS_AHEAD):
+                return
+            self._chunks.fetch_ahead((number, group), shown, following)
+            group += 1
+        if group == row_group + 1:
             other = self._pass.next(self.plan.after(number))
             ahead = None if other is None else self.files.ready(other)
             if other is not None and ahead is not None and ahead.whole is None:
-                first = [c for c in ahead.layout.chunks if c.row_group == 0 and c.column in likely]
+                first = [c for c in ahead.layout.of_group(0) if c.column in likely]
                 self._chunks.fetch_ahead((other, 0), ahead, first)
 
     def close(self) -> None:

@@ -46,6 +46,7 @@ class ShownFiles:
                 self._ahead.discard(number)
                 if not future.done():  # Spark waits for it: it should have been begun earlier
                     self._window = min(_MOST, self._window * 2)
+            self._budget.use(self, number)
             if is_first:
                 self._show_ahead(number)
         try:
@@ -83,7 +84,6 @@ class ShownFiles:
         future = self._shown.get(number)
         if future is None:
             future = self._shown[number] = self._budget.openers.submit(self._opened, number, not is_ahead)
-        self._budget.use(self, number)
         return future
 
     def _forget(self, number: int, future: Future[ShownFile]) -> None:
@@ -94,12 +94,18 @@ class ShownFiles:
         if len(self._ahead) > 2 * self._window:
             self._ahead.clear()  # Spark reads other files than it was thought to
             self._window = _FEWEST
+        size = 0
         for _, other in zip(range(self._window), self._plan.after(number), strict=False):
+            file = self._plan.files[other]
+            if len(file.members) > 1:  # it may be fetched whole
+                size += file.size
+            if size and not self._budget.has_room_for(size):
+                break
             if other not in self._shown:
                 self._ahead.add(other)
                 self._show(other, is_ahead=True)
 
     def _opened(self, number: int, may_rewrite: bool) -> ShownFile:
-        shown = self._plan.show(number, self._sources, may_rewrite=may_rewrite)
+        shown = self._plan.show(number, self._sources, self._budget.fetchers, may_rewrite=may_rewrite)
         self._budget.hold(self, number, shown)
         return shown

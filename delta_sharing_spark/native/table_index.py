@@ -17,7 +17,7 @@ from delta_sharing_spark.access.contract import NotPinnedError
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import PlanReport, plan
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.native.plan import LoadColumns, NativePlan, renewing_here
+from delta_sharing_spark.native.plan import Joined, LoadColumns, NativePlan, renewing_here
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.process_cache import ProcessCache
 
@@ -25,11 +25,16 @@ _log = logging.getLogger(__name__)
 
 #: Questions of one load whose answers can be made anew once they were let go.
 _QUESTIONS = 10_000
+#: Files of a load's listings of which it is remembered which were shown as one.
+_JOINED_FILES = 1_000_000
 
 #: Tables, by server and recipient, whose files the server lists at their newest version alone.
 _unpinned: ProcessCache[str, bool] = ProcessCache(1_000)
 
-#: A condition of ``where`` (None for all files), and the rows that are enough (None for all).
+#: Rows that a scan needs of which no column is read: only their number.
+COUNTED = -1
+
+#: A condition of ``where`` (None for all files), and the rows that are enough (None for all; or COUNTED).
 Question = tuple[str | None, int | None]
 
 
@@ -55,9 +60,11 @@ class ScanListing:
         filters: Spark's filters, as it prints them.
         condition: What of them leaves files out; None where nothing does.
         rows: So many rows are enough (a LIMIT); None where all are needed.
+        is_counted: Whether the statistics answer, with no request to the storage, for the scan reads no column.
         sent: Hints that the sharing server was sent, by their names in the protocol.
         listed: Files that the server or the log named.
         files, bytes: Files left to read, and their whole size.
+        shown: So many files are they to Spark, which is shown small ones as one.
         total_files: Files of the table; None where neither the server nor a listing tells.
         seconds: What the answer took.
         is_repeated: Whether an earlier listing answered, with no request.
@@ -69,10 +76,12 @@ class ScanListing:
     filters: tuple[str, ...]
     condition: str | None
     rows: int | None
+    is_counted: bool
     sent: Mapping[str, str]
     listed: int
     files: int
     bytes: int
+    shown: int
     total_files: int | None
     seconds: float
     is_repeated: bool
@@ -80,10 +89,13 @@ class ScanListing:
     def __str__(self) -> str:
         total = "" if self.total_files is None else f" of {self.total_files}"
         hints = ", ".join(f"{name}={text}" for name, text in self.sent.items()) or "no hints"
+        together = "" if self.shown == self.files else f", shown as {self.shown}"
+        if self.is_counted:
+            together = ", whose rows the statistics count"
         enough = "" if self.rows is None else f", {self.rows} rows are enough"
         how = "from an earlier listing" if self.is_repeated else f"sent {hints}"
         return (
-            f"{self.table} version {self.version} ({self.mode}): {self.files}{total} files, {self.bytes} bytes, "
+            f"{self.table} version {self.version} ({self.mode}): {self.files}{total} files, {self.bytes} bytes{together}, "
             f"for [{', '.join(self.filters)}]{enough}; {how}; {self.listed} files listed in {self.seconds:.3f} s"
         )
 
@@ -108,6 +120,9 @@ class TableIndex:
         self._keeper = keeper
         self._lock = threading.RLock()
         self._questions: OrderedDict[Question, int] = OrderedDict()
+        #: By a question's number: which files its listing shows as one, so that one made anew has the same names.
+        self._joined: OrderedDict[int, Joined] = OrderedDict()
+        self._joined_files = 0
         self._numbers = 0
         self._fixed: NativePlan | None = None
         self._total: tuple[int, int] | None = None
@@ -151,11 +166,13 @@ class TableIndex:
             report.mode,
             filters,
             question[0] if self._fixed is None else None,
-            question[1] if self._fixed is None else None,
+            question[1] if self._fixed is None and question[1] != COUNTED else None,
+            any(file.rows is not None for file in native.files),
             report.sent,
             report.listed,
             report.files,
             report.bytes,
+            len(native.files),
             self._total_files(report, question[1]),
             time.monotonic() - began,
             known is not None,
@@ -202,6 +219,8 @@ class TableIndex:
         """List the files of a question; ``every`` one that fulfils its condition, whatever rows are enough."""
         condition, rows = question
         load = self._load
+        if rows == COUNTED:
+            return self._make_counted(condition, listed)
         pushed = None
         if condition is not None:
             pushed = parse_where(condition, load.columns, time_zone=load.options.time_zone)
@@ -218,11 +237,34 @@ class TableIndex:
             question = None, None
             if (known := self._known(question)) is not None:
                 return known
-        native = NativePlan(load, planned, self.shown, f"{self.token}-{self._numbered(question)}", self.token)
+        number = self._numbered(question)
+        joined = self._joined.get(number)
+        native = NativePlan(load, planned, self.shown, f"{self.token}-{number}", self.token, joined)
+        if joined is None:
+            self._remember(number, native)
         if question == (None, None):
             self._total = planned.report.files, planned.report.bytes
         self._keeper.keep(self, native)
         return native
+
+    def _make_counted(self, condition: str | None, listed: Callable[[int], None] | None) -> NativePlan:
+        """The listing of a scan that reads no column; the usual one where statistics do not tell the rows of its files."""
+        usual = condition, None
+        native = self._known(usual) or self._make(usual, listed)
+        number = self._numbered((condition, COUNTED))
+        counted = native.counted(f"{self.token}-{number}")
+        if counted is None:
+            self._questions[condition, COUNTED] = self._numbered(usual)
+            return native
+        self._keeper.keep(self, counted)
+        return counted
+
+    def _remember(self, number: int, native: NativePlan) -> None:
+        self._joined[number] = native.joined
+        self._joined_files += native.report.files
+        while self._joined_files > _JOINED_FILES and len(self._joined) > 1:
+            _, oldest = self._joined.popitem(last=False)
+            self._joined_files -= sum(map(len, oldest))
 
     def _numbered(self, question: Question) -> int:
         """The number of a question, by which its listing is named."""

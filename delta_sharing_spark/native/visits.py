@@ -112,11 +112,11 @@ class Visits:
         columns = tuple(chunk.column for chunk in chunks)
         known = self._planned_of
         if known[0] is not scans or known[1] != columns:  # all files of a table are alike, as a rule
-            known = self._planned_of = scans, columns, [{c for c in columns if _is_in(c, scan)} for scan in scans]
+            known = self._planned_of = scans, columns, [{c for c in columns if is_in(c, scan)} for scan in scans]
         return known[2]
 
 
-def _is_in(column: bytes, scan: frozenset[bytes]) -> bool:
+def is_in(column: bytes, scan: frozenset[bytes]) -> bool:
     """Whether a scan reads a column, or a column that it is part of."""
     place = len(column)
     while place >= 0:

@@ -221,6 +221,13 @@ class ReadOptions:
         _PLAN,
         type="`json`, `sql`, `both`",
     )
+    count_by_statistics: bool = _option(
+        values.boolean,
+        True,
+        "Whether the native lane answers what needs no column of the files, as `count(*)` does, from the row counts of "
+        "their statistics, without the storage.",
+        _PLAN,
+    )
     async_query: bool = _option(
         values.boolean, False, "Let the server answer a query later and poll for the result.", _PLAN
     )

@@ -3,6 +3,7 @@ import java.io.DataInputStream;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.function.BiFunction;
 
@@ -11,12 +12,14 @@ import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.AttributeSet;
 import org.apache.spark.sql.catalyst.expressions.BasePredicate;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.IsNull;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.Predicate$;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.Command;
 import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.GlobalLimit;
@@ -47,6 +50,8 @@ import scala.jdk.javaapi.CollectionConverters;
  */
 public final class SharedTableIndex implements FileIndex {
     private static final int FAILURE = 0, LISTING = 1, SIZE = 2;
+    /** The rows of a scan that reads none of their columns. */
+    private static final long COUNTED = -1;
 
     private BiFunction lister;
     private String identity;
@@ -58,8 +63,8 @@ public final class SharedTableIndex implements FileIndex {
     /**
      * An index of one load.
      *
-     * @param lister Python's: the conjuncts of a scan (a list of Expression) and the rows that it needs (Long, or null
-     *     for all) to the bytes of a listing; two nulls to those of the table's size.
+     * @param lister Python's: the conjuncts of a scan (a list of Expression) and the rows that it needs (Long; null
+     *     for all, -1 where it reads no column of theirs) to the bytes of a listing; two nulls to those of the table's size.
      * @param identity Equal for loads of the same rows alone.
      * @param root The address below which the gateway serves the files of the listings.
      * @param partitionSchema The partition columns.
@@ -89,7 +94,8 @@ public final class SharedTableIndex implements FileIndex {
         filters.addAll(CollectionConverters.asJava(dataFilters));
         BasePredicate keeps = partitionPredicate(partitionFilters);
         try {
-            DataInputStream answer = ask(filters, isUnfiltered(filters) ? rowsNeeded() : null, LISTING);
+            List others = new ArrayList(CollectionConverters.asJava(dataFilters));
+            DataInputStream answer = ask(filters, isUnfiltered(others) ? rowsNeeded(filters) : null, LISTING);
             int partitions = answer.readInt();
             int fields = partitionSchema.size();
             List directories = new ArrayList(partitions);
@@ -221,17 +227,103 @@ public final class SharedTableIndex implements FileIndex {
     }
 
     /**
-     * The rows that the running query needs at most of each of its scans of this table; null where it needs all, or
-     * where its plan does not show all of its scans.
+     * The rows that the running query needs at most of each of its scans of this table: null where it needs all, or
+     * where its plan does not show all of its scans; -1 where it reads none of their columns, but those of partitions.
      */
-    private Long rowsNeeded() {
+    private Long rowsNeeded(List filters) {
         String execution = SparkContext.getOrCreate().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
         QueryExecution query = execution == null ? null : SQLExecution.getQueryExecution(Long.parseLong(execution));
         if (query == null || !query.tracker().phases().contains("optimization")) {
             return null;
         }
+        LogicalPlan plan = query.optimizedPlan();
         long[] most = new long[] {-1};
-        return isBounded(query.optimizedPlan(), -1, most) && most[0] >= 0 ? Long.valueOf(most[0]) : null;
+        if (isUnfiltered(filters) && isBounded(plan, -1, most) && most[0] >= 0) {
+            return Long.valueOf(most[0]);
+        }
+        return isCounted(plan, null) ? Long.valueOf(COUNTED) : null;
+    }
+
+    /**
+     * Whether no scan of this table in a plan reads a column of its files.
+     *
+     * @param references The attributes that are read of what the plan gives; null where all may be.
+     */
+    private boolean isCounted(LogicalPlan plan, List references) {
+        if (mayHideScans(plan)) {
+            return false;
+        }
+        if (isOwnScan(plan)) {
+            return references != null && areOfPartitions(references, plan);
+        }
+        List below = null;
+        if ((plan instanceof Project || plan instanceof Aggregate) && isDeterministic(plan)) {
+            below = new ArrayList();
+            addAll(plan.references(), below);
+        } else if (plan instanceof Filter && references != null && isDeterministic(plan)) {
+            below = new ArrayList(references);
+            addReferencesOfOthers(((Filter) plan).condition(), below);
+        }
+        Iterator children = plan.children().iterator();
+        while (children.hasNext()) {
+            if (!isCounted((LogicalPlan) children.next(), below)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** Whether a node of a plan may have scans that are not among its children: a cached relation, a command, a subquery. */
+    private static boolean mayHideScans(LogicalPlan plan) {
+        if (plan.children().isEmpty()) {
+            return !(plan instanceof LogicalRelation || plan instanceof LocalRelation || plan instanceof OneRowRelation || plan instanceof Range);
+        }
+        return plan instanceof Command || !plan.subqueries().isEmpty();
+    }
+
+    private boolean isOwnScan(LogicalPlan plan) {
+        Object relation = plan instanceof LogicalRelation ? ((LogicalRelation) plan).relation() : null;
+        return relation instanceof HadoopFsRelation && equals(((HadoopFsRelation) relation).location());
+    }
+
+    /** Whether each attribute is a partition column of a relation. */
+    private boolean areOfPartitions(List references, LogicalPlan relation) {
+        List partitions = Arrays.asList(partitionSchema.fieldNames());
+        for (int place = 0; place < references.size(); place++) {
+            Attribute attribute = (Attribute) references.get(place);
+            if (!relation.outputSet().contains(attribute) || !partitions.contains(attribute.name())) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** Whether all expressions of a node are: the name of the file that a row comes from, for one, is not. */
+    private static boolean isDeterministic(LogicalPlan plan) {
+        Iterator expressions = plan.expressions().iterator();
+        while (expressions.hasNext()) {
+            if (!((Expression) expressions.next()).deterministic()) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** Adds what a condition reads, but for the lane's own. */
+    private void addReferencesOfOthers(Expression condition, List references) {
+        if (condition instanceof And) {
+            addReferencesOfOthers(((And) condition).left(), references);
+            addReferencesOfOthers(((And) condition).right(), references);
+        } else if (!isOwn(condition)) {
+            addAll(condition.references(), references);
+        }
+    }
+
+    private static void addAll(AttributeSet attributes, List references) {
+        Iterator referenced = attributes.iterator();
+        while (referenced.hasNext()) {
+            references.add(referenced.next());
+        }
     }
 
     /**
@@ -241,19 +333,12 @@ public final class SharedTableIndex implements FileIndex {
      * @param most Where the largest number of rows that a scan needs is put.
      */
     private boolean isBounded(LogicalPlan plan, long limit, long[] most) {
-        if (plan.children().isEmpty() && !(plan instanceof LogicalRelation)) {
-            return plan instanceof LocalRelation || plan instanceof OneRowRelation || plan instanceof Range;
-        }
-        if (plan instanceof Command || !plan.subqueries().isEmpty()) {
+        if (mayHideScans(plan)) {
             return false;
         }
-        if (plan instanceof LogicalRelation) {
-            Object relation = ((LogicalRelation) plan).relation();
-            if (relation instanceof HadoopFsRelation && equals(((HadoopFsRelation) relation).location())) {
-                most[0] = Math.max(most[0], limit);
-                return limit >= 0;
-            }
-            return true;
+        if (isOwnScan(plan)) {
+            most[0] = Math.max(most[0], limit);
+            return limit >= 0;
         }
         long below = -1;
         if (plan instanceof GlobalLimit) {

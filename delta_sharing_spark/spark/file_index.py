@@ -27,7 +27,7 @@ from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import LoadColumns, NativePlan
-from delta_sharing_spark.native.table_index import ScanListing, TableIndex
+from delta_sharing_spark.native.table_index import COUNTED, ScanListing, TableIndex
 from delta_sharing_spark.native.unsafe_rows import unsafe_row
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
 from delta_sharing_spark.schema.types import Struct
@@ -161,7 +161,9 @@ def _answering(index: TableIndex, gateway: Gateway, note: Callable[[ScanListing]
                 if filters is None:
                     return _SIZE + struct.pack(">q", index.size_in_bytes())
                 texts, condition = _condition(list(filters), index)
-                if index.shown.predicate is not None:
+                if index.shown.predicate is not None or (
+                    rows == COUNTED and not index.load.options.count_by_statistics
+                ):
                     rows = None
                 plan, record = index.listed(texts, (condition, rows), lambda _: canceller.check())
                 note(record)
@@ -214,7 +216,7 @@ def _encoded(plan: NativePlan) -> bytes:
         parts.append(struct.pack(">i", len(numbers)))
         for number in numbers:
             file = plan.files[number]
-            parts.append(struct.pack(">iQq", number, file.digest, file.task.size))
+            parts.append(struct.pack(">iQq", number, file.digest, file.size))
     return b"".join(parts)
 
 

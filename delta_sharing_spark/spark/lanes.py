@@ -132,7 +132,7 @@ def _plans_of_query(
     pruned: dict[tuple[str, str], NativePlan] = {}
     for place, (load, scan) in enumerate(zip(loads, scans, strict=True)):
         plan, condition = whole[load], None
-        if isinstance(plan, StepAsideError) or len(plan.files) > MANY_FILES:
+        if isinstance(plan, StepAsideError) or plan.report.files > MANY_FILES:
             condition = conditions()[place]
         if condition is not None:
             if (load, condition) not in pruned:
@@ -169,7 +169,7 @@ def _pruned(scan: Scan, condition: str, unless_slower: bool) -> NativePlan:
 def _plan(scan: Scan, load: ResolvedScan, unless_slower: bool) -> NativePlan:
     """The plan of a load of a scan; an error names the scan's table."""
     try:
-        return plan_native(load, scan.opened()[0], unless_slower=unless_slower)
+        return plan_native(load, scan.opened()[0])
     except StepAsideError as reason:
         raise StepAsideError(f"{scan.table}: {reason}") from None
 
@@ -191,7 +191,7 @@ def explain_engine(scan: Scan, spark: SparkSession, planned: ScanPlan, engine: s
             raise StepAsideError(why)
         if asks_for_files(spark):
             return
-        native_plan(scan.resolved(), planned, unless_slower=unless_slower)
+        native_plan(scan.resolved(), planned)
 
     return _explained(spark, engine or scan.table.client.engine, attempt)
 

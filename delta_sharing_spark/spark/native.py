@@ -111,7 +111,7 @@ def native_frame(spark: SparkSession, scan: Scan, reach: Reach, *, unless_slower
         if (why := why_not(load)) is not None:
             raise StepAsideError(why)
         return asking_frame(spark, scan, reach)
-    return planned_frame(spark, plan_native(load, opener, unless_slower=unless_slower), reach)
+    return planned_frame(spark, plan_native(load, opener), reach)
 
 
 def asks_for_files(spark: SparkSession) -> bool:

@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -27,6 +28,9 @@ _LATEST = 32
 _VERIFIED = 0.01
 #: Seconds after which a session that did not answer is asked again.
 _REST = 5.0
+#: Seconds that a reader waits for the session's answer. To look at a plan, the JVM may have to wait for a task that this
+#: reader serves: nodes of plans compute what they hold under their lock, by jobs of their own at times.
+_PATIENCE = 0.5
 
 #: What a JVM that has ended, is another one, or forbids the question answers.
 _FAILURES = (Py4JError, PySparkException, OSError, TypeError)
@@ -50,27 +54,37 @@ class RunningQueries:
         sql = context._jvm.org.apache.spark.sql  # type: ignore[union-attr]
         self._store = sql.classic.SparkSession.getDefaultSession().get().sharedState().statusStore()
         self._executions = sql.execution.SQLExecution
-        self._lock = threading.Lock()
+        #: One thread looks, so that none that serves a task waits in the JVM.
+        self._looks = ThreadPoolExecutor(1, thread_name_prefix="delta-sharing-queries")
+        self._late: Future[None] | None = None
         #: By execution; None where its query is not planned yet.
         self._known: dict[int, _Scans | None] = {}
         self._newest = -1
         self._looked = self._verified = self._rests_until = 0.0
 
     def scans(self, token: str, since: float | None = None) -> Sequence[frozenset[bytes]]:
-        """See ``Queries.scans``."""
-        with self._lock:
-            if time.monotonic() >= self._rests_until:
-                try:
-                    self._update(token, since)
-                except _FAILURES as error:
-                    _log.debug("Spark does not tell what its queries read (%s)", type(error).__name__)
-                    self._known.clear()
-                    self._rests_until = time.monotonic() + _REST
-            return [columns for scans in self._known.values() for columns in (scans or {}).get(token, ())]
+        """See ``Queries.scans``. What a JVM that is late would tell is missing."""
+        if self._late is None or self._late.done():
+            look = self._looks.submit(self._look, token, since)
+            wait([look], _PATIENCE)
+            if not look.done() and not look.cancel():
+                self._late = look
+        known = list(self._known.values())
+        return [columns for scans in known for columns in (scans or {}).get(token, ())]
+
+    def _look(self, token: str, since: float | None) -> None:
+        if time.monotonic() < self._rests_until:
+            return
+        try:
+            self._update(token, since)
+        except _FAILURES as error:
+            _log.debug("Spark does not tell what its queries read (%s)", type(error).__name__)
+            self._known.clear()
+            self._rests_until = time.monotonic() + _REST
 
     def _update(self, token: str, since: float | None) -> None:
         if since is not None and self._looked < since:
-            self._look()
+            self._look_for_new()
             self._looked = self._verified = time.monotonic()
         elif self._verified < time.monotonic() - _VERIFIED:
             for number in [number for number, scans in self._known.items() if scans and token in scans]:
@@ -78,7 +92,7 @@ class RunningQueries:
                     del self._known[number]
             self._verified = time.monotonic()
 
-    def _look(self) -> None:
+    def _look_for_new(self) -> None:
         """Look for queries that began, were planned or ended since the last look."""
         for number in self._new():
             self._known[number] = None

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -49,21 +49,43 @@ def outcome(plan: NativePlan, address: str, expected: pa.Table) -> str:
     return "rows"
 
 
-def name_of(plan: NativePlan, number: int) -> str:
-    return urlsplit(plan.files[number].task.location).path.rpartition("/")[2]
+def location_of_second(plan: NativePlan) -> SplitResult:
+    """Where the second of the table's files is."""
+    return urlsplit([member.task.location for file in plan.files for member in file.members][1])
 
 
 @pytest.fixture(autouse=True)
 def ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
+    monkeypatch.setattr("delta_sharing_spark.native.files._WHOLE_MEMBER", 0)
+    monkeypatch.setattr("delta_sharing_spark.native.files.GAP", 0)
 
 
-@pytest.mark.parametrize(("mode", "moment"), [("url", "before"), ("url", "during"), ("dir", "during")])
+@pytest.fixture
+def files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether small files are shown each alone, or as one."""
+    if request.param == "alone":
+        monkeypatch.setattr("delta_sharing_spark.native.plan.SMALL_FILE", 0)
+    return str(request.param)
+
+
+@pytest.mark.parametrize(
+    ("mode", "moment", "files"),
+    [
+        ("url", "before", "alone"),
+        ("url", "during", "alone"),
+        ("dir", "during", "alone"),
+        ("url", "during", "joined"),
+        ("dir", "before", "joined"),
+    ],
+    indirect=["files"],
+)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults(
     fault: str,
     mode: str,
     moment: str,
+    files: str,
     server: BucketServer,
     expected: pa.Table,
     cell: Callable[..., None],
@@ -72,10 +94,12 @@ def test_faults(
     what, expected_outcome = FAULTS[fault]
     expected_outcome = IN_DIRECTORIES.get((fault, mode), expected_outcome)
     with served(scan_of(server, mode, **HASTE.get(fault, {}))) as (_, plan, address):
-        rule = server.faults.add("data", name_of(plan, 1), skip=2 if moment == "during" else 0, **what)
+        rule = server.faults.add(
+            "data", location_of_second(plan).path.rpartition("/")[2], skip=2 if moment == "during" else 0, **what
+        )
         came = outcome(plan, address, expected)
         assert rule.hits, "the fault was never met"
-    cell(fault, f"{mode} native", moment, "rows" if came == "rows" else expected_outcome)
+    cell(fault, f"{mode} native, {files}", moment, "rows" if came == "rows" else expected_outcome)
     if fault == "corrupt byte":
         # The page's checksum is the reader's to compare: Spark's does, see tests/spark/test_native.py.
         assert came != "rows"
@@ -95,11 +119,13 @@ def test_a_plan_is_read_after_all_its_urls_and_credentials_ended(
             server.expire_urls() if mode == "url" else server.expire_credentials()
 
 
+@pytest.mark.parametrize("files", ["alone"], indirect=True)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("change", ["shorter", "longer", "replaced by another", "gone"])
 def test_file_changes(
     change: str,
     mode: str,
+    files: str,
     server: BucketServer,
     table: DeltaTableBuilder,
     expected: pa.Table,
@@ -110,7 +136,7 @@ def test_file_changes(
     share(server, copy)
     with served(scan_of(server, mode)) as (_, plan, address):
         assert outcome(plan, address, expected) == "rows"
-        url = urlsplit(plan.files[1].task.location)
+        url = location_of_second(plan)
         _, local = server.kind_of(url.path if mode == "url" else f"/{url.netloc}{url.path}")
         victim = Path(local)
         data = victim.read_bytes()

@@ -16,7 +16,7 @@ import pytest
 
 from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import budget, doubts, gateway, held_chunks, peers, plan_reader, request_size
+from delta_sharing_spark.native import budget, doubts, gateway, held_chunks, peers, plan, plan_reader, request_size
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan, plan_native
 from delta_sharing_spark.testing.server import SharingServer
@@ -24,6 +24,11 @@ from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 sys.path.insert(0, str(Path(__file__).parent))
 from reading import RemoteError, RemoteFile, ask, files_under, rows_of, served
+
+
+@pytest.fixture(autouse=True)
+def each_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "SMALL_FILE", 0)
 
 
 @pytest.fixture(scope="module")

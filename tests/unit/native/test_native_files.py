@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native.plan import StepAsideError, plan_native
+from delta_sharing_spark.native.plan import NativePlan, StepAsideError, plan_native
 from delta_sharing_spark.native.thrift import read_struct, write_struct
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.testing.server import SharingServer
@@ -93,17 +95,39 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingClient]:
         yield SharingClient(server.profile())
 
 
+@pytest.fixture(params=["alone", "joined", "joined, fetched in parts"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether small files are shown as one, and whether they are fetched whole."""
+    if request.param == "alone":
+        monkeypatch.setattr("delta_sharing_spark.native.plan.SMALL_FILE", 0)
+    elif request.param != "joined":
+        monkeypatch.setattr("delta_sharing_spark.native.files._WHOLE_MEMBER", 0)
+        monkeypatch.setattr("delta_sharing_spark.native.files.GAP", 0)
+    return str(request.param)
+
+
+def reasons(plan: NativePlan) -> list[str]:
+    """Why files of a plan were rewritten."""
+    with ThreadPoolExecutor(4) as pool:
+        shown = [plan.show(n, OpenOnes(), pool) for n in range(len(plan.files))]
+    return [file.reason for file in shown if file.reason is not None]
+
+
 @pytest.mark.parametrize("mode", ["url", "dir"])
 @pytest.mark.parametrize("number", range(len(BUILT)), ids=list(BUILT))
-def test_rows(client: SharingClient, number: int, mode: str) -> None:
+def test_rows(client: SharingClient, number: int, mode: str, how: str) -> None:
     scan = client.table(f"s.d.t{number}").scan(accessMode=mode)
     with served(scan) as (_, plan, address):
         assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow())
-        assert not [n for n in range(len(plan.files)) if plan.show(n, OpenOnes()).reason], "no file had to be rewritten"
+        assert not reasons(plan), "no file had to be rewritten"
+        if how != "alone":
+            assert len(plan.files) == len(plan.partitions), "the files of a partition are one"
 
 
 @pytest.mark.parametrize("name", ["type_widening", "timestamps_int96", "variant_shredded", "mapping_upgraded"])
-def test_files_that_spark_would_read_otherwise_are_rewritten(name: str) -> None:
+def test_files_that_spark_would_read_otherwise_are_rewritten(
+    name: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     path = Path(__file__).parents[2] / "data" / "delta_spark" / name
     with SharingServer() as server:
         server.add_table("s.d.t", path, access_modes=("dir",))
@@ -112,8 +136,9 @@ def test_files_that_spark_would_read_otherwise_are_rewritten(name: str) -> None:
             scan = SharingClient(server.profile()).table("s.d.t").scan(columns=["id"])
         with served(scan) as (_, plan, address):
             assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow())
-            rewritten = [plan.show(n, OpenOnes()).reason for n in range(len(plan.files))]
-            assert any(rewritten) == (name in ("type_widening", "variant_shredded"))
+            with caplog.at_level(logging.INFO, "delta_sharing_spark.native.files"):
+                reasons(plan)
+            assert ("is rewritten" in caplog.text) == (name in ("type_widening", "variant_shredded"))
 
 
 def test_statistics_that_leave_nan_out_are_not_shown(client: SharingClient) -> None:
@@ -152,26 +177,15 @@ def test_loads_that_the_lane_does_not_fit(client: SharingClient) -> None:
             plan_native(scan.resolved())
 
 
-@pytest.mark.parametrize(("most", "what"), [("MAX_FILES", "files"), ("MAX_PARTITIONS", "partitions")])
+@pytest.mark.parametrize(
+    ("most", "why"), [("MAX_FILES", "would list [0-9]+ files, more than 2"), ("MAX_PARTITIONS", "partitions to read")]
+)
 def test_tables_that_spark_would_take_long_to_list(
-    client: SharingClient, monkeypatch: pytest.MonkeyPatch, most: str, what: str
+    client: SharingClient, monkeypatch: pytest.MonkeyPatch, most: str, why: str
 ) -> None:
     monkeypatch.setattr(f"delta_sharing_spark.native.plan.{most}", 2)
-    with pytest.raises(StepAsideError, match=f"[0-9]+ {what} to read, more than 2, and Spark lists each"):
+    with pytest.raises(StepAsideError, match=why):
         plan_native(client.table("s.d.t1").scan().resolved())
-
-
-def test_many_small_files_are_left_to_the_python_source_if_it_may_read(
-    client: SharingClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("delta_sharing_spark.native.plan.MOST_SMALL_FILES", 1)
-    load = client.table("s.d.t1").scan().resolved()
-    with pytest.raises(StepAsideError, match=r"\d+ files to read, of \d+ KiB on average"):
-        plan_native(load, unless_slower=True)
-    count = len(plan_native(load).files)
-    assert count > 1
-    monkeypatch.setattr("delta_sharing_spark.native.plan.SMALL_FILE", 0)
-    assert len(plan_native(load, unless_slower=True).files) == count
 
 
 def test_unknown_paths(client: SharingClient) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from reading import RemoteFile, ask, files_under, served
 
 FILES = 6
+
+
+@pytest.fixture(autouse=True)
+def each_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "SMALL_FILE", 0)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +167,8 @@ def test_a_footer_costs_about_its_own_bytes(server: SharingServer, monkeypatch: 
     for requests in (FILES, FILES + 1):
         native = plan_native(scan.resolved())
         server.reset_metrics()
-        largest = max(native.show(number, OpenOnes()).footer_bytes for number in range(FILES))
+        with ThreadPoolExecutor(1) as pool:
+            largest = max(native.show(number, OpenOnes(), pool).footer_bytes for number in range(FILES))
         fetched = [request.bytes for request in server.requests if request.kind == "data"]
         assert len(fetched) == requests
         assert all(largest <= size < 2 * largest + 512 for size in fetched[-FILES + 1 :])

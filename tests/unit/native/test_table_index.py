@@ -12,6 +12,7 @@ from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import ForbiddenError, VersionError
 from delta_sharing_spark.native import table_index
 from delta_sharing_spark.native.gateway import Gateway
+from delta_sharing_spark.native.plan import VirtualFile
 from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -49,6 +50,10 @@ def index_of(server: SharingServer, gateway: Gateway, name: str = "s.d.t", **opt
     return index
 
 
+def members(file: VirtualFile) -> list[str]:
+    return [member.task.id for member in file.members]
+
+
 @pytest.mark.parametrize("mode", ["url", "dir"])
 def test_a_question_is_asked_once(server: SharingServer, gateway: Gateway, mode: str) -> None:
     index = index_of(server, gateway, accessMode=mode)
@@ -63,7 +68,8 @@ def test_a_question_is_asked_once(server: SharingServer, gateway: Gateway, mode:
         plan, scan = index.listed((), question)
         asked = server.count("query")
         again, repeated = index.listed((), question)
-        assert (scan.files, len(plan.files)) == (files, files), question
+        assert (scan.files, sum(len(file.members) for file in plan.files)) == (files, files), question
+        assert scan.shown == 1
         assert again is plan
         assert repeated.is_repeated
         assert server.count("query") == asked
@@ -81,7 +87,7 @@ def test_a_listing_that_was_let_go_is_made_anew_with_the_same_names(server: Shar
         assert again is not None
         assert again is not plan
         named = [again.number_of(path) for path in paths]
-        assert [again.files[n].task.id for n in named if n is not None] == [file.task.id for file in plan.files]
+        assert [members(again.files[n]) for n in named if n is not None] == [members(file) for file in plan.files]
     assert index.again(f"{index.token}-99") is None
     failed, _ = index.listed((), ALL)
     failed.has_failed = True

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
+import queue
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -31,6 +32,8 @@ _REST = 5.0
 #: Seconds that a reader waits for the session's answer. To look at a plan, the JVM may have to wait for a task that this
 #: reader serves: nodes of plans compute what they hold under their lock, by jobs of their own at times.
 _PATIENCE = 0.5
+#: Seconds after which the thread that asks ends.
+_IDLE = 5.0
 
 #: What a JVM that has ended, is another one, or forbids the question answers.
 _FAILURES = (Py4JError, PySparkException, OSError, TypeError)
@@ -54,8 +57,10 @@ class RunningQueries:
         sql = context._jvm.org.apache.spark.sql  # type: ignore[union-attr]
         self._store = sql.classic.SparkSession.getDefaultSession().get().sharedState().statusStore()
         self._executions = sql.execution.SQLExecution
-        #: One thread looks, so that none that serves a task waits in the JVM.
-        self._looks = ThreadPoolExecutor(1, thread_name_prefix="delta-sharing-queries")
+        #: One thread looks, so that none that serves a task waits in the JVM; it ends when it is not needed for a while.
+        self._lock = threading.Lock()
+        self._asked: queue.SimpleQueue[tuple[Future[None], str, float | None]] = queue.SimpleQueue()
+        self._has_thread = False
         self._late: Future[None] | None = None
         #: By execution; None where its query is not planned yet.
         self._known: dict[int, _Scans | None] = {}
@@ -65,12 +70,37 @@ class RunningQueries:
     def scans(self, token: str, since: float | None = None) -> Sequence[frozenset[bytes]]:
         """See ``Queries.scans``. What a JVM that is late would tell is missing."""
         if self._late is None or self._late.done():
-            look = self._looks.submit(self._look, token, since)
+            look = self._begin(token, since)
             wait([look], _PATIENCE)
             if not look.done() and not look.cancel():
                 self._late = look
         known = list(self._known.values())
         return [columns for scans in known for columns in (scans or {}).get(token, ())]
+
+    def _begin(self, token: str, since: float | None) -> Future[None]:
+        look: Future[None] = Future()
+        with self._lock:
+            self._asked.put((look, token, since))
+            if not self._has_thread:
+                threading.Thread(target=self._work, name="delta-sharing-queries", daemon=True).start()
+                self._has_thread = True
+        return look
+
+    def _work(self) -> None:
+        while True:
+            try:
+                look, token, since = self._asked.get(timeout=_IDLE)
+            except queue.Empty:
+                with self._lock:
+                    if self._asked.empty():
+                        self._has_thread = False
+                        return
+                continue
+            if look.set_running_or_notify_cancel():
+                try:
+                    self._look(token, since)
+                finally:
+                    look.set_result(None)
 
     def _look(self, token: str, since: float | None) -> None:
         if time.monotonic() < self._rests_until:

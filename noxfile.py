@@ -214,6 +214,14 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Streams, reads, the native lane and a gateway for two hours, under faults; ``-- --minutes 60``; Linux, by hand."""
+    env = spark_environment(session)
+    install(session, "-e", EVERYTHING)
+    session.run("python", "benchmarks/soak.py", *session.posargs, env=env)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Write the pages that are made from code, then the site with its API reference into build/site; no warnings."""
     install(session, "-e", ".", groups=["docs"])

@@ -119,7 +119,9 @@ class ForbiddenError(ServerError):
 
 
 class NotFoundError(ServerError):
-    """404: no such share, schema, table or endpoint."""
+    """404: no such share, schema, table or endpoint. Attribute: ``is_unlisted``, where the server's lists have no such name."""
+
+    is_unlisted: bool = False
 
 
 class RequestRefusedError(ServerError):
@@ -165,7 +167,9 @@ class SchemaError(TableError):
 
 
 class LogError(TableError):
-    """A Delta log with a hole, a corrupt or missing part."""
+    """A Delta log with a hole, a corrupt or missing part. Attribute: ``has_no_log``, where there is none of it."""
+
+    has_no_log: bool = False
 
 
 class VersionError(TableError):

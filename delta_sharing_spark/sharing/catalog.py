@@ -74,7 +74,13 @@ def parse_table_item(item: Any, share: str, schema: str = "") -> Table:
         tuple(m.lower() for m in _strings(tree, "accessModes")),
         _text(tree, "displayName"),
         _properties(tree),
+        formats_of(tree),
     )
+
+
+def formats_of(tree: Mapping[str, Any]) -> tuple[str, ...]:
+    """The formats that a table may be read in, in lower case: a name, or several by commas."""
+    return tuple(name for part in (_text(tree, "format") or "").split(",") if (name := part.strip().lower()))
 
 
 def parse_credentials(tree: Mapping[str, Any], table: str) -> TemporaryCredentials:
@@ -97,6 +103,7 @@ def parse_credentials(tree: Mapping[str, Any], table: str) -> TemporaryCredentia
         _secrets(inner.get("awsTempCredentials")),
         _secrets(inner.get("azureUserDelegationSas")),
         _secrets(inner.get("gcpOauthToken")),
+        _secrets(inner.get("r2Credentials")),
     )
 
 

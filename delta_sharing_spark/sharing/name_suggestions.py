@@ -50,7 +50,7 @@ def with_near_names(
         hint = _hint(kind, name, names, holder)
         if hint is None:
             return error
-        return NotFoundError(f"{str(error).removesuffix(_ADVICE)}; {hint}", **error.__dict__)
+        return NotFoundError(f"{str(error).removesuffix(_ADVICE)}; {hint}", **{**error.__dict__, "is_unlisted": True})
     return error
 
 

@@ -46,7 +46,8 @@ class Profile:
     """A recipient's profile. ``type`` is ``bearer_token``, ``basic``, ``oauth_client_credentials`` or
     ``oauth_jwt_bearer_private_key_jwt``, or ``identity`` where the recipient asked for one; only that type's fields are set.
     Secrets stay out of its ``repr``. ``carried`` tells what issued the token, where it holds no more than that, for executors:
-    ``carryProfile=token``, or an identity, which renews in the driver's process and is left behind where the profile is pickled."""
+    ``carryProfile=token``, or an identity, which renews in the driver's process and is left behind where the profile is pickled.
+    ``iceberg_endpoint`` is the address of the Iceberg catalog of the same shares (OpenSharing), which nothing here asks."""
 
     endpoint: str
     type: str = "bearer_token"
@@ -64,6 +65,7 @@ class Profile:
     private_key: PrivateKey | None = field(default=None, repr=False)
     identity: Identity | None = None
     carried: str | None = None
+    iceberg_endpoint: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         kept = replace(self, type="bearer_token", identity=None) if self.carried and self.identity is not None else self
@@ -134,6 +136,12 @@ def profile_from_fields(fields: Mapping[str, Any], name: str, identity: Identity
             or an identity, or an endpoint that the recipient did not allow.
     """
     _refuse_to_start(fields, name)
+    profile = _from_fields(fields, name, identity)
+    catalog = _optional(fields, "icebergEndpoint", name)
+    return profile if catalog is None else replace(profile, iceberg_endpoint=catalog.strip().rstrip("/"))
+
+
+def _from_fields(fields: Mapping[str, Any], name: str, identity: Identity | None) -> Profile:
     version = _version(fields, name)
     kind = str(fields.get("type") or "bearer_token").strip().lower()
     endpoint = _required(fields, "endpoint", name).strip().rstrip("/")

@@ -18,6 +18,7 @@ from delta_sharing_spark.errors import (
     UnauthenticatedError,
 )
 from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment
 from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable
 from delta_sharing_spark.sharing.catalog import (
@@ -29,6 +30,7 @@ from delta_sharing_spark.sharing.catalog import (
 )
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.reader_features import asked_with_known_features
 from delta_sharing_spark.sharing.request_shape import (
     fallback_after,
     fallback_of,
@@ -52,6 +54,8 @@ _UNKNOWN = (404, 405, 501)
 _FIRST_PAGE_ONLY = ("includeRefreshToken", "refreshToken")
 #: Both, the delta format first: it carries every feature.
 FORMATS = ("delta", "parquet")
+#: Endpoints without Get Table.
+_no_get_table: ProcessCache[str, bool] = ProcessCache(256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,14 @@ class SharingRest:
     def list_shares(self) -> Iterator[Share]:
         """All shares, page by page."""
         return walk_pages(
-            lambda params: self._json("GET", "/shares", "the list of shares", params=params), parse_share_item
+            lambda params: self.ask_json("GET", "/shares", "the list of shares", params=params), parse_share_item
         )
 
     def list_schemas(self, share: str) -> Iterator[Schema]:
         """All schemas of a share."""
         path = f"/shares/{segment(check_segment(share, 'share'))}/schemas"
         return walk_pages(
-            lambda params: self._json("GET", path, f"the schemas of {share!r}", params=params),
+            lambda params: self.ask_json("GET", path, f"the schemas of {share!r}", params=params),
             lambda item: parse_schema_item(item, share),
         )
 
@@ -79,7 +83,7 @@ class SharingRest:
         """All tables of a schema."""
         path = f"/shares/{segment(check_segment(share, 'share'))}/schemas/{segment(check_segment(schema, 'schema'))}/tables"
         return walk_pages(
-            lambda params: self._json("GET", path, f"the tables of {share}.{schema}", params=params),
+            lambda params: self.ask_json("GET", path, f"the tables of {share}.{schema}", params=params),
             lambda item: parse_table_item(item, share, schema),
         )
 
@@ -87,7 +91,7 @@ class SharingRest:
         """All tables of a share; schema by schema where the server lacks the endpoint."""
         path = f"/shares/{segment(check_segment(share, 'share'))}/all-tables"
         pages = walk_pages(
-            lambda params: self._json("GET", path, f"the tables of {share!r}", params=params),
+            lambda params: self.ask_json("GET", path, f"the tables of {share!r}", params=params),
             lambda item: parse_table_item(item, share),
         )
         try:
@@ -275,6 +279,29 @@ class SharingRest:
 
         return QueryResponse(str(table), formats, page({}), lambda token: page({"pageToken": token}), query)
 
+    def table(self, table: TableName) -> Table | None:
+        """What Get Table tells of a table; None where the server has not that call, which is asked once of an endpoint.
+
+        Raises:
+            NotFoundError: No such table, or no such call: the two are alike.
+        """
+        if self.profile.endpoint in _no_get_table:
+            return None
+        try:
+            return parse_table_item(
+                self.ask_json("GET", table.path, f"the description of {table}"), table.share, table.schema
+            )
+        except (RequestRefusedError, NotFoundError, ResponseError) as refusal:
+            # A server that knows the path by HEAD alone answers GET with its version and no body.
+            if isinstance(refusal, NotFoundError) or refusal.status not in (None, *_UNKNOWN):
+                raise
+            self.note_no_get_table()
+            return None
+
+    def note_no_get_table(self) -> None:
+        """Note that the server does not have Get Table."""
+        _no_get_table.put(self.profile.endpoint, True)
+
     def credentials(self, table: TableName, location: str | None = None) -> TemporaryCredentials:
         """Temporary storage credentials for the table's root, or for ``location`` (root or auxiliary).
 
@@ -282,14 +309,16 @@ class SharingRest:
             ResponseError: The answer is malformed.
         """
         body = {"location": location} if location is not None else {}
-        tree = self._json(
+        tree = self.ask_json(
             "POST", f"{table.path}/temporary-table-credentials", f"the storage credentials of {table}", body=body
         )
         return parse_credentials(tree, str(table))
 
-    def _json(
+    def ask_json(
         self, method: str, path: str, what: str, *, params: Mapping[str, str] | None = None, body: Any = None
     ) -> dict[str, Any]:
+        """A request whose answer is a JSON object; ``what`` names it in errors."""
+
         def ask() -> dict[str, Any]:
             text = read_text(self._send(method, path, what, params=params, body=body), what)
             try:
@@ -319,9 +348,10 @@ class SharingRest:
     ) -> Answer:
         """One complete NDJSON answer, its version, and its headers."""
         metadata_only = path.endswith("/metadata")
-        sent = {CAPABILITIES: _capabilities(formats, not metadata_only, capabilities or {}), **(headers or {})}
 
-        def ask() -> Answer:
+        def ask(features: Sequence[str]) -> Answer:
+            told = _capabilities(formats, features, not metadata_only, capabilities or {})
+            sent = {CAPABILITIES: told, **(headers or {})}
             what = f"the metadata of {table}" if metadata_only else f"the query of {table}"
             with self._send(method, path, what, params=params, body=body, headers=sent) as response:
                 expects_end = expects_end_action(response.headers)
@@ -330,7 +360,12 @@ class SharingRest:
                 echoed = response.headers.get("fileidhash", "").lower() or None
                 return Answer(page, header_version(response.headers, str(table)), echoed)
 
-        return self._retried(ask)
+        def ask_patiently(features: Sequence[str]) -> Answer:
+            return self._retried(lambda: ask(features))
+
+        if "delta" not in formats:
+            return ask_patiently(())
+        return asked_with_known_features(self.profile.endpoint, ask_patiently)
 
     def _retried(self, ask: Callable[[], _T]) -> _T:
         return with_retries(self.settings, ask)
@@ -382,12 +417,10 @@ class SharingRest:
         return f"the profile's token expired at {expires.strftime('%Y-%m-%dT%H:%M:%SZ')}; ask the provider for a new profile"
 
 
-def _capabilities(formats: Sequence[str], end_action: bool, more: Mapping[str, str]) -> str:
-    from delta_sharing_spark.features import reader_features_header
-
+def _capabilities(formats: Sequence[str], features: Sequence[str], end_action: bool, more: Mapping[str, str]) -> str:
     parts = {"responseformat": ",".join(formats)}
-    if "delta" in formats:
-        parts["readerfeatures"] = reader_features_header()
+    if features:
+        parts["readerfeatures"] = ",".join(features)
     if end_action:
         parts["includeendstreamaction"] = "true"
     return ";".join(f"{k}={v}" for k, v in {**parts, **more}.items())

@@ -140,6 +140,7 @@ class Table:
     access_modes: tuple[str, ...] = ()
     display_name: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+    formats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ class TemporaryCredentials:
     aws: Mapping[str, str] | None = field(default=None, repr=False)
     azure: Mapping[str, str] | None = field(default=None, repr=False)
     gcp: Mapping[str, str] | None = field(default=None, repr=False)
+    r2: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")

@@ -5,11 +5,16 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Future;
 import java.util.function.BiFunction;
 
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkContext;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeSet;
@@ -37,6 +42,8 @@ import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.execution.datasources.PartitionDirectory;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.util.ThreadUtils;
+import scala.Option;
 import scala.collection.Iterator;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
@@ -52,6 +59,13 @@ public final class SharedTableIndex implements FileIndex {
     private static final int FAILURE = 0, LISTING = 1, SIZE = 2;
     /** The rows of a scan that reads none of their columns. */
     private static final long COUNTED = -1;
+    /**
+     * Threads that call Python, and live as long as the application. Py4J keeps a connection, and Python a thread, for each
+     * thread of Java's that ever called, also when that has ended; and Spark plans in threads that it makes by the hundred.
+     */
+    private static final int CALLERS = 8;
+
+    private static final ExecutorService callers = ThreadUtils.newDaemonFixedThreadPool(CALLERS, "delta-sharing-listing");
 
     private BiFunction lister;
     private String identity;
@@ -166,7 +180,7 @@ public final class SharedTableIndex implements FileIndex {
     }
 
     private DataInputStream ask(List filters, Long rows, int kind) throws IOException {
-        byte[] bytes = (byte[]) lister.apply(filters, rows);
+        byte[] bytes = answerOf(callers.submit(new Question(lister, filters, rows, SparkSession.getActiveSession())));
         DataInputStream answer = new DataInputStream(new ByteArrayInputStream(bytes));
         int given = answer.readByte();
         if (given == FAILURE) {
@@ -176,6 +190,52 @@ public final class SharedTableIndex implements FileIndex {
             throw new IllegalStateException("an answer of kind " + given + " to a question of kind " + kind);
         }
         return answer;
+    }
+
+    /** Waits for an answer, interrupted or not: what ends the query ends the listing in Python. */
+    private static byte[] answerOf(Future question) {
+        boolean isInterrupted = false;
+        try {
+            while (true) {
+                try {
+                    return (byte[]) question.get();
+                } catch (InterruptedException interrupted) {
+                    isInterrupted = true;
+                } catch (ExecutionException failed) {
+                    throw new RuntimeException(failed.getCause().getMessage(), failed.getCause());
+                }
+            }
+        } finally {
+            if (isInterrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    /** A call of Python, in the session of the query that asks: expressions print themselves by its settings. */
+    private static final class Question implements Callable {
+        private final BiFunction lister;
+        private final List filters;
+        private final Long rows;
+        private final Option session;
+
+        Question(BiFunction lister, List filters, Long rows, Option session) {
+            this.lister = lister;
+            this.filters = filters;
+            this.rows = rows;
+            this.session = session;
+        }
+
+        public Object call() {
+            if (session.isDefined()) {
+                SparkSession.setActiveSession((SparkSession) session.get());
+            }
+            try {
+                return lister.apply(filters, rows);
+            } finally {
+                SparkSession.clearActiveSession();
+            }
+        }
     }
 
     /** The partition filters as one predicate of a partition's values; null where there are none. */

@@ -33,8 +33,9 @@ def sign(method: str, url: str, secret: AwsSession, region: str, now: float) -> 
         "host": host,
         "x-amz-content-sha256": _NO_BODY,
         "x-amz-date": moment,
-        "x-amz-security-token": secret.session_token,
     }
+    if secret.session_token is not None:
+        headers["x-amz-security-token"] = secret.session_token
     signed = ";".join(headers)
     lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
     request = f"{method}\n{parts.path or '/'}\n{parts.query}\n{lines}\n{signed}\n{_NO_BODY}"

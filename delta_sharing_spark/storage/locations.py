@@ -8,12 +8,13 @@ from typing import Literal
 
 from delta_sharing_spark.errors import AccessModeError, CredentialError
 
-Kind = Literal["aws", "azure", "gcp", "local"]
+Kind = Literal["aws", "r2", "azure", "gcp", "local"]
 
 #: Scheme to the kind of credential it takes.
 SCHEMES: dict[str, Kind] = {
     "s3": "aws",
     "s3a": "aws",
+    "r2": "r2",
     "abfss": "azure",
     "abfs": "azure",
     "wasbs": "azure",
@@ -25,6 +26,8 @@ SCHEMES: dict[str, Kind] = {
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
 _CONTAINER = re.compile(r"\$root|\$web|[A-Za-z0-9][A-Za-z0-9-]{0,62}")
+#: Cloudflare R2's accounts, with a jurisdiction where they have one.
+_R2_HOST = re.compile(r"[a-z0-9]{1,63}(?:\.[a-z0-9-]{1,20})?\.r2\.cloudflarestorage\.com")
 #: An account, for accounts in DNS zones the zone (``z12``), the service, and the cloud's domain.
 _HOST = re.compile(r"([a-z0-9][a-z0-9-]{0,62}(?:\.z[0-9]{1,4})?)\.(?:dfs|blob)\.([a-z0-9][a-z0-9.-]*[a-z0-9])")
 
@@ -37,7 +40,7 @@ class Location:
         scheme: As written, in lower case (a key of ``SCHEMES``).
         kind: The kind of credential it takes.
         container: Bucket or container; empty for ``file``.
-        host: Azure's account host (``account.dfs.core.windows.net``); empty elsewhere.
+        host: Azure's account host (``account.dfs.core.windows.net``) or R2's (``account.r2.cloudflarestorage.com``); else empty.
         key: Without leading or trailing slash.
     """
 
@@ -119,9 +122,14 @@ def parse_location(text: str) -> Location:
         if not separator or not _CONTAINER.fullmatch(container) or not _HOST.fullmatch(host):
             raise _malformed(text, f"expected {scheme}://<container>@<account>.dfs.core.windows.net/<path>")
         return Location(scheme, kind, container, host, key)
-    if not _BUCKET.fullmatch(authority):
+    bucket, separator, host = authority.partition("@") if kind == "r2" else (authority, "", "")
+    if not _BUCKET.fullmatch(bucket):
         raise _malformed(text, f"expected {scheme}://<bucket>/<path>")
-    return Location(scheme, kind, authority, "", key)
+    if separator and not _R2_HOST.fullmatch(host.lower()):
+        raise _malformed(
+            text, "its host is not <account>.r2.cloudflarestorage.com, and R2's keys are shown to no other"
+        )
+    return Location(scheme, kind, bucket, host.lower(), key)
 
 
 def _local(text: str, rest: str) -> Location:

@@ -19,7 +19,7 @@ from delta_sharing_spark.storage.answers import failure_of
 from delta_sharing_spark.storage.clouds import UnreadableAnswer, cloud_for
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.ranges import Range
-from delta_sharing_spark.storage.secrets import NoSecret, Secret
+from delta_sharing_spark.storage.secrets import NoSecret, Secret, fits, settings_for
 from delta_sharing_spark.storage.settings import StorageSettings
 from delta_sharing_spark.storage.transfer import FileVersion, Transfer, exchange
 
@@ -58,7 +58,7 @@ class Storage:
     """
 
     def __init__(self, location: Location, secret: Secret, settings: StorageSettings, *, credential: str = "") -> None:
-        if secret.kind != location.kind:
+        if not fits(secret, location):
             raise CredentialError(
                 f"location {location} takes a credential of kind {location.kind}, but one of kind {secret.kind} was "
                 f"given; ask the provider to check the sharing server"
@@ -67,7 +67,9 @@ class Storage:
         self.location = location
         self.credential = credential
         self.settings = settings
-        self._cloud = None if isinstance(secret, NoSecret) else cloud_for(secret, settings)
+        self._cloud = (
+            None if isinstance(secret, NoSecret) else cloud_for(secret, settings_for(secret, location, settings))
+        )
         self.host = self._host_of(location)
         #: A data file that was read with the credential, kept alike by those of other settings.
         self._data_read: list[Location] = []

@@ -403,6 +403,23 @@ def test_eight_threads_at_once(spark: Any, client: SharingClient) -> None:
     assert answers == {n: n * 100 + 50 for n in range(8)}
 
 
+def test_threads_of_spark_leave_no_connections(spark: Any, client: SharingClient) -> None:
+    """Py4J keeps one for each thread of Java's that calls, and Spark plans broadcasts in threads that it makes anew."""
+    table = client.table("index.d.ordered").to_spark(spark, "native").select("id")
+    table.count()
+    server = spark.sparkContext._gateway._callback_server
+
+    def joined(count: int) -> Any:
+        frame = table
+        for number in range(count):
+            frame = frame.join(table.where(f"id < {50 + number}").hint("broadcast"), "id")
+        return frame
+
+    before = len(server.connections)
+    assert ids(joined(14)) == list(range(50))
+    assert len(server.connections) <= before + 8
+
+
 def test_a_static_frame_joined_to_a_stream(spark: Any, client: SharingClient, shared: SharingServer) -> None:
     frame = client.table("index.d.ordered").scan(accessMode="url").to_spark(spark).where("id < 100")
     shared.reset_metrics()

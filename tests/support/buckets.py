@@ -63,11 +63,13 @@ class BucketServer(SharingServer):
         ended_as: How credentials are refused that no longer work: ``ended`` or ``revoked``.
         out_of_scope: A regular expression of local paths that no credential covers.
         lists: The schemes whose credentials may list.
+        vends_r2: Whether buckets of S3 are Cloudflare R2's by their credentials.
     """
 
     ended_as = "ended"
     out_of_scope: str | None = None
     lists: tuple[str, ...] = ("s3",)
+    vends_r2 = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -144,7 +146,8 @@ class BucketServer(SharingServer):
         self._accepted.add(first)
         kind = location.partition(":")[0]
         if kind == "s3":
-            body = {"awsTempCredentials": {"accessKeyId": first, "secretAccessKey": second, "sessionToken": third}}
+            named = "r2Credentials" if self.vends_r2 else "awsTempCredentials"
+            body = {named: {"accessKeyId": first, "secretAccessKey": second, "sessionToken": third}}
             self.issued += [first, second, third]
         elif kind == "gs":
             body = {"gcpOauthToken": {"oauthToken": first}}

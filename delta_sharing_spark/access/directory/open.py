@@ -13,13 +13,16 @@ from urllib.parse import urlsplit
 from delta_sharing_spark.access.directory.access import DirectoryAccess, paths_of, storage_for
 from delta_sharing_spark.access.directory.log_store import StorageLogStore
 from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, SharingIssuer, StorageToken, token_covering
+from delta_sharing_spark.access.table_refusals import iceberg_advice
 from delta_sharing_spark.deltalog.cached_log_store import CachedLogStore
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
     FileGoneError,
+    LogError,
     NetworkError,
     TableChangedError,
+    UnsupportedFeatureError,
 )
 from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.network.parallel_calls import begin
@@ -53,6 +56,7 @@ class TableDirectory:
         access: For executors.
         driver: The same for the driver, which may always ask for credentials.
         log: The table's log; each of its files is fetched once.
+        advice: What to do if it is not a Delta table.
     """
 
     table: str
@@ -60,6 +64,7 @@ class TableDirectory:
     access: DirectoryAccess
     driver: DirectoryAccess = field(repr=False)
     log: CachedLogStore = field(repr=False)
+    advice: str = field(repr=False)
 
     def snapshot(self, version: int | None = None) -> Snapshot:
         """A version of the table, the newest by default, by its log, checked against what the sharing server said of it.
@@ -83,7 +88,17 @@ class TableDirectory:
         is_newest = version is None and timestamp_ms is None
         if timestamp_ms is not None:
             version = version_at_or_before(self.log, timestamp_ms, table=self.table)
-        head = load_head(self.log, version=version, table=self.table)
+        try:
+            head = load_head(self.log, version=version, table=self.table)
+        except LogError as error:
+            if not error.has_no_log or self.head.metadata.id:
+                raise
+            # The server refused to describe the table, and only the list of tables told that there is a directory.
+            raise UnsupportedFeatureError(
+                f"{self.table} is no Delta table as far as its directory tells: {self.log.root} has no Delta log, and the "
+                f"sharing server does not describe it; it may be an Iceberg table, which this reader does not read: "
+                f"{self.advice}"
+            ) from error
         self._check(head, is_newest=is_newest)
         return head
 
@@ -238,7 +253,12 @@ def open_directory(
     executors_access = DirectoryAccess(name, tokens, executors_issuer, settings, probed_location if known else None)
     driver = replace(executors_access, issuer=driver_issuer, settings=driver_settings)
     return TableDirectory(
-        name, head, executors_access, driver, CachedLogStore(StorageLogStore(driver.lease, root, head.version))
+        name,
+        head,
+        executors_access,
+        driver,
+        CachedLogStore(StorageLogStore(driver.lease, root, head.version)),
+        iceberg_advice(table, profile),
     )
 
 

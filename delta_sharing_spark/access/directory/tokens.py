@@ -19,7 +19,7 @@ from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.instants import show_seconds
 from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.storage.locations import Kind, Location, parse_location
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, R2Session, Secret, fits
 
 if TYPE_CHECKING:
     from delta_sharing_spark.network.settings import NetworkSettings
@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 #: A token is renewed this many seconds before it expires, or when a tenth of its life is left if that is less.
 _MARGIN_SECONDS = 300.0
 _MARGIN_SHARE = 0.1
+#: Seconds that a credential is taken to hold where the server does not tell, against the protocol.
+_UNTOLD_SECONDS = 900.0
 #: Tokens kept per process.
 _CACHE_SIZE = 256
 
@@ -57,7 +59,7 @@ class StorageToken:
     uuid: str = field(default_factory=lambda: str(uuids.uuid4()))
 
     def __post_init__(self) -> None:
-        if self.secret.kind != self.location.kind:
+        if not fits(self.secret, self.location):
             raise CredentialError(
                 f"the credential for {self.location} is of kind {self.secret.kind}, but its scheme "
                 f"{self.location.scheme!r} takes {self.location.kind}; ask the provider to check the sharing server"
@@ -66,7 +68,7 @@ class StorageToken:
 
     @property
     def kind(self) -> Kind:
-        """``aws``, ``azure``, ``gcp`` or ``local``."""
+        """``aws``, ``r2``, ``azure``, ``gcp`` or ``local``."""
         return self.secret.kind
 
     @property
@@ -100,18 +102,14 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
             does not cover the one asked for, or an expiry in the past.
     """
     secret = _only_secret(credentials, requested)
-    granted = parse_location(credentials.location) if credentials.location else None
-    if granted is None or not granted.covers(requested):
+    # A missing location means the one asked for: answers for volumes, models and skills have none.
+    if credentials.location is not None and not parse_location(credentials.location).covers(requested):
         raise CredentialError(
             f"the sharing server granted {credentials.location!r}, which does not cover {requested} that was asked for; "
             f"ask the provider to check the sharing server, or use accessMode=url"
         )
-    if not credentials.expiration_time:
-        raise CredentialError(
-            f"the credential for {requested} has no expirationTime, which the protocol requires; "
-            f"ask the provider to check the sharing server"
-        )
-    expires = credentials.expiration_time / 1000
+    told = credentials.expiration_time
+    expires = now + _UNTOLD_SECONDS if told is None else told / 1000
     if expires <= now:
         raise CredentialError(
             f"the credential for {requested} had expired when it was issued: at {show_seconds(expires)}, and this "
@@ -123,10 +121,11 @@ def issue(credentials: TemporaryCredentials, requested: Location, *, origin: str
 
 def _only_secret(credentials: TemporaryCredentials, requested: Location) -> Secret:
     kinds: dict[str, Secret] = {}
-    if (aws := credentials.aws) is not None:
-        kinds["awsTempCredentials"] = AwsSession(
-            aws.get("accessKeyId", ""), aws.get("secretAccessKey", ""), aws.get("sessionToken", "")
-        )
+    for session, keys in ((AwsSession, credentials.aws), (R2Session, credentials.r2)):
+        if keys is not None:
+            kinds[session.named] = session(
+                keys.get("accessKeyId", ""), keys.get("secretAccessKey", ""), keys.get("sessionToken")
+            )
     if (azure := credentials.azure) is not None:
         kinds["azureUserDelegationSas"] = AzureSas((azure.get("sasToken") or "").removeprefix("?"))
     if (gcp := credentials.gcp) is not None:

@@ -33,6 +33,9 @@ def parse_capabilities(header: str | None, settings: ServerSettings) -> Capabili
         key, separator, value = part.partition("=")
         if separator:
             values[key.strip()] = tuple(v.strip() for v in value.split(",") if v.strip())
+    unknown = sorted(set(values.get("readerfeatures", ())) - {name.lower() for name in settings.known_features or ()})
+    if settings.known_features is not None and unknown:
+        raise bad_request(f"Unknown reader feature: {unknown[0]}")
     return Capabilities(
         tuple(f for f in values.get("responseformat", ()) if f in ("parquet", "delta")) or ("parquet",),
         frozenset(values.get("readerfeatures", ())),

@@ -23,7 +23,7 @@ class ShareEntry:
     schemas: dict[str, tuple[str, dict[str, SharedTable]]] = field(default_factory=dict)
 
     def item(self) -> dict[str, Any]:
-        return {"name": self.name, "id": _id(self.name), **self.fields}
+        return {"name": self.name, "id": id_of(self.name), **self.fields}
 
 
 class Catalog:
@@ -76,7 +76,8 @@ class Catalog:
         return [_table_item(table) for _, tables in schemas for table in tables.values()]
 
 
-def _id(name: str) -> str:
+def id_of(name: str) -> str:
+    """The id of what is called so."""
     return str(uuid.uuid5(_NAMESPACE, name))
 
 
@@ -85,8 +86,8 @@ def _table_item(table: SharedTable) -> dict[str, Any]:
         "name": table.name,
         "schema": table.schema,
         "share": table.share,
-        "shareId": _id(table.share),
-        "id": table.id or _id(str(table)),
+        "shareId": id_of(table.share),
+        "id": table.id or id_of(str(table)),
         **table.directory_fields(),
     }
     if table.comment is not None:
@@ -94,6 +95,12 @@ def _table_item(table: SharedTable) -> dict[str, Any]:
     if table.properties:
         item["properties"] = dict(table.properties)
     return item
+
+
+def described_table(table: SharedTable) -> dict[str, Any]:
+    """The answer of Get Table (OpenSharing): the format, and nothing of its locations."""
+    names = {"name": table.name, "schema": table.schema, "share": table.share, "shareId": id_of(table.share)}
+    return {**names, "id": table.id or id_of(str(table)), "format": table.format}
 
 
 def page(items: Sequence[Any], parameters: Mapping[str, str], settings: ServerSettings) -> dict[str, Any]:
@@ -107,6 +114,8 @@ def page(items: Sequence[Any], parameters: Mapping[str, str], settings: ServerSe
         except ValueError:
             raise bad_request("invalid 'nextPageToken'") from None
     chosen = list(items[start : start + size])
+    if settings.empty_pages and "pageToken" not in parameters:
+        chosen, size = [], 0  # filtered after it was cut, as listings by type are
     tree: dict[str, Any] = {} if settings.missing_items and not chosen else {"items": chosen}
     if start + size < len(items):
         tree["nextPageToken"] = base64.urlsafe_b64encode(f"from:{start + size}".encode()).decode()

@@ -13,8 +13,9 @@ from urllib.parse import parse_qsl
 
 from delta_sharing_spark.errors import DeltaSharingError, LogError, TableError
 from delta_sharing_spark.testing.server.answers import TableRequest
+from delta_sharing_spark.testing.server.assets import AssetEndpoints
 from delta_sharing_spark.testing.server.capabilities import parse_capabilities
-from delta_sharing_spark.testing.server.catalog import Catalog, page
+from delta_sharing_spark.testing.server.catalog import Catalog, described_table, page
 from delta_sharing_spark.testing.server.credentials import CredentialVendor, vend
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.server.responses import (
@@ -63,12 +64,13 @@ class Endpoints:
         vendors: Mapping[str, CredentialVendor],
     ) -> None:
         self._catalog, self._queries, self._settings, self._vendors = catalog, queries, settings, vendors
+        self.assets = AssetEndpoints(catalog, settings, vendors)
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._keys: dict[tuple[str, str], str] = {}
         self._lock = threading.Lock()
 
     def kind_of(self, segments: list[str]) -> str:
-        """What is asked for: ``shares``, ``share``, ``schemas``, ``tables``, ``all-tables``, ``table``, ``version``,
+        """What is asked for: an asset's kind, ``shares``, ``share``, ``schemas``, ``tables``, ``all-tables``, ``table``, ``version``,
         ``metadata``, ``query``, ``poll``, ``changes``, ``credentials`` or ``unknown``."""
         match segments:
             case ["shares"]:
@@ -87,7 +89,7 @@ class Endpoints:
                 return "poll"
             case ["shares", _, "schemas", _, "tables", _, last]:
                 return _TABLE_KINDS.get(last, "unknown")
-        return "unknown"
+        return self.assets.kind_of(segments) or "unknown"
 
     def answer(
         self,
@@ -107,6 +109,11 @@ class Endpoints:
         parameters: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
         if kind == "unknown" or not self._known(kind):
             raise not_found("the endpoint does not exist")
+        if self.assets.kind_of(segments) is not None:
+            return self.assets.answer(kind, method, segments, parameters)
+        if kind == "table" and method == "GET" and self._settings.get_table:
+            table = self._catalog.table(segments[1], segments[3], segments[5])
+            return json_response(described_table(table))
         if method != _METHODS.get(kind, "GET"):
             raise Refusal(405, "METHOD_NOT_ALLOWED", f"{method} is not allowed here")
         if kind in ("shares", "share", "schemas", "tables", "all-tables"):
@@ -150,6 +157,13 @@ class Endpoints:
         headers: Mapping[str, str],
         base: str,
     ) -> Response:
+        formats = [name.strip().lower() for name in table.format.split(",")]
+        if "delta" not in formats and kind != "credentials":
+            raise Refusal(
+                501,
+                "NOT_IMPLEMENTED",
+                f"table {table} is not a Delta table; read it through the Iceberg catalog or with directory credentials",
+            )
         if kind in ("version", "table"):
             version = self._queries.version(table, parameters.get("startingTimestamp"))
             return Response(200, b"", {"Delta-Table-Version": str(version)})

@@ -41,6 +41,14 @@ class ServerSettings:
         announce_size: Whether metadata carries ``size`` and ``numFiles``.
         repeat_head: Pages after the first repeat protocol and metadata.
         credential_ttl: Seconds that temporary credentials for ``file:`` are valid.
+        wrapped_credentials: Whether a table's credentials stand in ``credentials``.
+        credential_location: Whether a table's credentials name the location.
+        wrapped_assets: Whether the credentials of volumes, models and skills are wrapped like a table's, against OpenSharing.
+        get_table: Whether GET of a table tells its format (OpenSharing).
+        assets: Whether volumes, models and skills are known (OpenSharing).
+        unknown_calls: Last parts of an asset's paths that are not known, such as ``all-volumes``.
+        known_features: A request that names another reader feature is refused; None takes any.
+        empty_pages: The first page of a listing is empty, and goes on.
         rewrite: Applied to every line of a table's answer; None drops the line.
     """
 
@@ -72,6 +80,14 @@ class ServerSettings:
     announce_size: bool = True
     repeat_head: bool = True
     credential_ttl: float = 3600.0
+    wrapped_credentials: bool = True
+    credential_location: bool = True
+    wrapped_assets: bool = False
+    get_table: bool = True
+    assets: bool = True
+    unknown_calls: tuple[str, ...] = ()
+    known_features: tuple[str, ...] | None = None
+    empty_pages: bool = False
     rewrite: Callable[[dict[str, Any]], dict[str, Any] | None] | None = field(default=None, repr=False)
 
 
@@ -89,6 +105,7 @@ class SharedTable:
         history: Whether versions, changes and credentials are shared.
         start_version: The first version that may be asked for.
         id, comment, properties: For listings.
+        format: What Get Table tells; a table that is not ``delta`` is described by nothing else.
     """
 
     share: str
@@ -103,6 +120,7 @@ class SharedTable:
     id: str | None = None
     comment: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+    format: str = "delta"
 
     def __str__(self) -> str:
         return f"{self.share}.{self.schema}.{self.name}"

@@ -8,7 +8,8 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ from urllib.parse import unquote
 
 from delta_sharing_spark.sharing.address import parse_table_name
 from delta_sharing_spark.testing.server.answers import Pages
+from delta_sharing_spark.testing.server.assets import SharedAsset
 from delta_sharing_spark.testing.server.catalog import Catalog
 from delta_sharing_spark.testing.server.credentials import CredentialVendor
 from delta_sharing_spark.testing.server.data_urls import serve_data
@@ -75,6 +77,7 @@ class SharingServer:
         pages = Pages(self._signer, self.settings, self.faults)
         queries = TableQueries(logs, pages, self._signer, self.settings)
         self._endpoints = Endpoints(self.catalog, queries, self.settings, self.vendors)
+        self._models: dict[str, SharedAsset] = {}
         self._socket = SocketServer((host, port), self)
         self.host, self.port = host, int(self._socket.server_address[1])
         self._thread: threading.Thread | None = None
@@ -147,6 +150,47 @@ class SharingServer:
         )
         self.catalog.add_table(entry)
         return entry
+
+    def add_volume(self, name: str, path: str | os.PathLike[str], **fields: Any) -> SharedAsset:
+        """Share a directory as a volume.
+
+        Args:
+            name: ``share.schema.volume``.
+            path: The directory, or its location where that is elsewhere (``s3://...``).
+            **fields: Further fields of its answers.
+        """
+        return self._add_asset("volumes", name, path, fields)
+
+    def add_skill(self, name: str, path: str | os.PathLike[str], description: str, **fields: Any) -> SharedAsset:
+        """Share a directory with a ``SKILL.md`` as an agent skill; arguments as for ``add_volume``."""
+        return self._add_asset("skills", name, path, {"description": description, **fields})
+
+    def add_model(
+        self,
+        name: str,
+        path: str | os.PathLike[str],
+        version: int = 1,
+        *,
+        status: str = "READY",
+        aliases: Sequence[str] = (),
+        **fields: Any,
+    ) -> SharedAsset:
+        """Share a directory as a version of a model; arguments as for ``add_volume``, and the version's status and aliases."""
+        model = self._models.setdefault(name.lower(), self._add_asset("models", name, None, {}))
+        own = {"version": version, "status": status, **fields}
+        model.versions[version] = replace(model, location=_location(path), fields=own, versions={}, aliases={})
+        model.aliases.update(dict.fromkeys(aliases, version))
+        self._endpoints.assets.add(model)
+        return model
+
+    def _add_asset(
+        self, collection: str, name: str, path: str | os.PathLike[str] | None, fields: Mapping[str, Any]
+    ) -> SharedAsset:
+        parts = parse_table_name(name)
+        location = None if path is None else _location(path)
+        asset = SharedAsset(collection, parts.share, parts.schema, parts.table, location, fields)
+        self._endpoints.assets.add(asset)
+        return asset
 
     @property
     def address(self) -> str:
@@ -248,6 +292,11 @@ class SharingServer:
 
     def record(self, request: Request) -> None:
         self.requests.append(request)
+
+
+def _location(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    return text if ":" in text.partition("/")[0] else Path(os.path.abspath(text)).as_uri()
 
 
 def _segments(path: str) -> list[str]:

@@ -86,7 +86,7 @@ def test_what_listings_tell(server: ScriptedServer, rest: SharingRest) -> None:
         "properties": {"k": "v"},
         "format": "delta",
     }
-    whole = Table("t", "sch", "sh", "1", "2", "C", "s3://b/t", ("s3://c",), ("url", "dir"), "D", {"k": "v"})
+    whole = Table("t", "sch", "sh", "1", "2", "C", "s3://b/t", ("s3://c",), ("url", "dir"), "D", {"k": "v"}, ("delta",))
     server.on("/tables", Reply({"items": [table, {"name": "bare"}]}))
     assert list(rest.list_tables("sh", "sch")) == [whole, Table("bare", "sch", "sh")]
     server.on("/all-tables", Reply({"items": [table]}))

@@ -120,8 +120,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
-    from delta_sharing_spark import SharingClient
-    from delta_sharing_spark.spark.register import register
+    from delta_sharing_spark import SharingClient, register
     from delta_sharing_spark.testing.server import SharingServer
     from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 

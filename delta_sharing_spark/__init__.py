@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         scan_share,
     )
     from delta_sharing_spark.sharing.profile import Profile
-    from delta_sharing_spark.spark.register import register
+    from delta_sharing_spark.spark.format_loads import register
     from delta_sharing_spark.table import SharedTable
     from delta_sharing_spark.table_scan import Scan
 
@@ -40,7 +40,7 @@ _HOMES = {
     "load_as_spark": "functions",
     "load_table_changes_as_pandas": "functions",
     "load_table_changes_as_spark": "functions",
-    "register": "spark.register",
+    "register": "spark.format_loads",
     "scan_share": "functions",
 }
 

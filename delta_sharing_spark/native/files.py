@@ -28,12 +28,12 @@ from delta_sharing_spark.native.joined_layout import (
     lay_out_together,
     read_member,
 )
-from delta_sharing_spark.native.layout import Chunk, Layout, lay_out
+from delta_sharing_spark.native.layout import Chunk, Constants, Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
-from delta_sharing_spark.scan.plan import DeletionVector, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.read_ahead import GAP
 from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
 from delta_sharing_spark.scan.split_reader import read_split
@@ -113,23 +113,32 @@ class FileShape:
     """How all files of a plan are read, and the names of Spark's columns.
 
     ``leaves_deleted_rows`` is whether Spark filters by the column of deleted rows; where it does not, a file with deleted
-    rows is rewritten without them.
+    rows is rewritten without them. ``checks_rows`` is whether files must have the rows that their statistics tell, by which
+    a limit was counted.
     """
 
     spec: ReadSpec
     deletion_column: str
     hidden: frozenset[str]
     leaves_deleted_rows: bool = True
+    checks_rows: bool = False
 
 
 def show_file(
-    task: FileTask, access: FileAccess, shape: FileShape, *, may_rewrite: bool = True, tail_bytes: int = TAIL
+    task: FileTask,
+    access: FileAccess,
+    shape: FileShape,
+    limit: int | None = None,
+    *,
+    may_rewrite: bool = True,
+    tail_bytes: int = TAIL,
 ) -> ShownFile:
     """Fetch a file's footer and deletion vector, and lay it out for Spark's reader, or rewrite it where that is needed.
 
     Args:
         task, access: The file, and what reads it.
         shape: How it is read.
+        limit: So many of its rows are shown, the first that are not deleted; None for all.
         may_rewrite: Whether it may be rewritten.
         tail_bytes: Of the first request for its footer.
 
@@ -138,7 +147,7 @@ def show_file(
         NotNativeError: The file has to be rewritten, and ``may_rewrite`` is false.
     """
     spec = shape.spec
-    opened = _opened(task, access, spec, WHOLE_FILE, tail_bytes)
+    opened = _opened(task, access, shape, WHOLE_FILE, tail_bytes, limit)
     source = opened.source
     try:
         layout = lay_out(
@@ -148,13 +157,15 @@ def show_file(
             spec.mapping,
             deleted=opened.deleted(shape),
             deletion_column=shape.deletion_column,
+            constants=_constants(task, spec),
             hidden=shape.hidden,
         )
     except NotNativeError as reason:
         source.close()
         if not may_rewrite:
             raise
-        return _shown_rewritten([(task, access)], shape, str(reason))
+        limited = replace(shape, spec=replace(spec, limit=limit))
+        return _shown_rewritten([(task, access)], limited, str(reason))
     _check_chunks(layout.chunks, layout.data_end, task, spec)
     return ShownFile(source.inner, layout, opened.footer.file_bytes, footer_bytes=len(source.footer) + 8)
 
@@ -223,24 +234,43 @@ class _Opened:
     source: _TailRecorder
     footer: Footer
     kept: RowSelection | None
+    limit: int | None
 
     def deleted(self, shape: FileShape) -> Any:
-        """What tells which rows are deleted; None where none is.
+        """What tells which rows are deleted, or beyond the limit; None where none is.
 
         Raises:
             NotNativeError: Some are, and Spark does not filter by them.
         """
-        if self.kept is None:
+        if self.kept is None and self.limit is None:
             return None
         if not shape.leaves_deleted_rows:
             raise NotNativeError("it has deleted rows, and the table's protocol does not allow any")
-        return _deleted(self.kept)
+        end = rows = self.footer.metadata.num_rows
+        if self.limit is not None:
+            kept = np.ones(rows, np.bool_) if self.kept is None else _mask(self.kept, 0, rows)
+            end = int(np.flatnonzero(kept)[self.limit - 1]) + 1
+        return _deleted(self.kept, end)
 
 
-def _opened(task: FileTask, access: FileAccess, spec: ReadSpec, whole_below: int, tail_bytes: int) -> _Opened:
+def _opened(
+    task: FileTask,
+    access: FileAccess,
+    shape: FileShape,
+    whole_below: int,
+    tail_bytes: int,
+    limit: int | None = None,
+) -> _Opened:
     source = _TailRecorder(access.open(task))
-    footer = read_footer(source, spec.table, whole_below, tail_bytes)
-    return _Opened(source, footer, read_row_selection(task, footer.metadata.num_rows, access.open_vector))
+    footer = read_footer(source, shape.spec.table, whole_below, tail_bytes)
+    rows = footer.metadata.num_rows
+    if shape.checks_rows and rows != task.rows:
+        raise CorruptFileError(
+            f"file {task.id} of {shape.spec.table} has {rows} rows and its statistics tell {task.rows}, by which the limit of "
+            f"the load was counted; load the table with engine='python', and ask the provider to check the statistics",
+            file=task.id,
+        )
+    return _Opened(source, footer, read_row_selection(task, rows, access.open_vector), limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,17 +299,18 @@ def _member_file(
     task: FileTask, access: FileAccess, shape: FileShape, whole_below: int, tail_bytes: int, *, may_rewrite: bool
 ) -> _MemberFile:
     spec = shape.spec
-    opened = _opened(task, access, spec, whole_below, tail_bytes)
+    opened = _opened(task, access, shape, whole_below, tail_bytes)
     source = opened.source
     try:
-        member = read_member(source.footer, source.size, spec.schema, spec.mapping, opened.deleted(shape))
+        constants = _constants(task, spec)
+        member = read_member(source.footer, source.size, spec.schema, spec.mapping, opened.deleted(shape), constants)
     except NotNativeError as reason:
         source.close()
         if not may_rewrite:
             raise
         rewritten = _rewritten([(task, access)], spec, str(reason))
         columns = without_mapping(spec.schema)
-        member = read_member(rewritten.footer, rewritten.size, columns, "none", None)
+        member = read_member(rewritten.footer, rewritten.size, columns, "none", None, {})
         return _MemberFile(member, rewritten.inner, None, 0)
     _check_chunks(member.chunks, member.data_end, task, spec)
     return _MemberFile(member, source.inner, opened.footer.file_bytes, len(source.footer) + 8)
@@ -348,6 +379,13 @@ def _near(pieces: Sequence[tuple[int, Range]]) -> int:
     return count
 
 
+def _constants(task: FileTask, spec: ReadSpec) -> Constants:
+    """The kind of change of all rows of a file, where the file has no column that tells it."""
+    if task.change_type is None or not spec.change_feed or CHANGE_TYPE not in spec.schema.names:
+        return {}
+    return {CHANGE_TYPE: task.change_type}
+
+
 def _check_chunks(chunks: Sequence[Chunk], data_end: int, task: FileTask, spec: ReadSpec) -> None:
     for chunk in chunks:
         if not 4 <= chunk.range.start <= chunk.range.end <= data_end:
@@ -358,12 +396,20 @@ def _check_chunks(chunks: Sequence[Chunk], data_end: int, task: FileTask, spec: 
             )
 
 
-def _deleted(kept: RowSelection) -> Any:
+def _deleted(kept: RowSelection | None, end: int) -> Any:
+    """What tells which rows ``kept`` leaves out; those from ``end`` on are left out too."""
+
     def rows(first: int, count: int) -> npt.NDArray[np.bool_]:
-        mask: npt.NDArray[np.bool_] = ~kept.mask(first, count).to_numpy(zero_copy_only=False)
-        return mask
+        deleted = np.zeros(count, np.bool_) if kept is None else ~_mask(kept, first, count)
+        deleted[max(0, end - first) :] = True
+        return deleted
 
     return rows
+
+
+def _mask(kept: RowSelection, first: int, count: int) -> npt.NDArray[np.bool_]:
+    mask: npt.NDArray[np.bool_] = kept.mask(first, count).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _shown_rewritten(files: Sequence[tuple[FileTask, FileAccess]], shape: FileShape, reason: str) -> ShownFile:

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from delta_sharing_spark.native.layout import (
     SOUND_WRITER,
     Chunk,
+    Constants,
     DeletedRows,
     Layout,
     OwnColumns,
     chunk_start,
+    constant_element,
     created_by_parquet_mr,
     kept_chunks,
     leaf_paths,
     row_group,
     shown_column,
     shown_elements,
+    without,
     write_footer,
 )
 from delta_sharing_spark.native.schema_match import (
@@ -63,6 +66,7 @@ class Member:
         chunks: The column chunks that hold columns of the table.
         data_end: Where its footer begins.
         deleted: The rows of its deletion vector; None where it has none.
+        constants: Columns that are not read from the file, and their value.
     """
 
     metadata: ThriftStruct
@@ -70,6 +74,7 @@ class Member:
     chunks: tuple[Chunk, ...]
     data_end: int
     deleted: DeletedRows | None
+    constants: Constants = field(default_factory=dict)
 
     @property
     def created_by(self) -> bytes:
@@ -90,7 +95,9 @@ class Span:
         return self.start + self.source.length
 
 
-def read_member(footer: bytes, size: int, schema: Struct, mapping: str, deleted: DeletedRows | None) -> Member:
+def read_member(
+    footer: bytes, size: int, schema: Struct, mapping: str, deleted: DeletedRows | None, constants: Constants
+) -> Member:
     """Read the footer of a file that is to be shown with others.
 
     Args:
@@ -99,6 +106,7 @@ def read_member(footer: bytes, size: int, schema: Struct, mapping: str, deleted:
         schema: The table's columns that are read from files.
         mapping: Column mapping mode.
         deleted: The rows of its deletion vector; None where it has none.
+        constants: Columns of ``schema`` that are not read from the file, and their value.
 
     Raises:
         NotNativeError: Spark's reader would not read it as exactly as the Python source does.
@@ -106,11 +114,11 @@ def read_member(footer: bytes, size: int, schema: Struct, mapping: str, deleted:
     try:
         metadata, _ = read_struct(footer)
         root = schema_tree(metadata[2][1].items)
-        match_columns(root, schema, mapping)
+        match_columns(root, without(schema, constants), mapping)
         chunks = tuple(kept_chunks(metadata, root))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise NotNativeError(f"its footer is of an unknown form ({type(error).__name__})") from error
-    return Member(metadata, root, chunks, size - len(footer) - 8, deleted)
+    return Member(metadata, root, chunks, size - len(footer) - 8, deleted, constants)
 
 
 def lay_out_together(
@@ -144,6 +152,10 @@ def lay_out_together(
         for place, group in enumerate(member.metadata[4][1].items):
             rows, described = group[3][1], []
             for leaf in leaves:
+                constant = member.constants.get(leaf.path[0].decode())
+                if constant is not None:
+                    described.append(own.constant(rows, constant, list(leaf.path), leaf.levels))
+                    continue
                 if leaf.path not in here:
                     physical = int(leaf.element.raw[1][1])
                     described.append(own.nulls(rows, physical, list(leaf.path), leaf.levels))
@@ -200,6 +212,8 @@ def _columns(members: Sequence[Member]) -> dict[str, Element]:
             if signatures.setdefault(element.name, signature) != signature:
                 raise DifferentLayoutsError(f"they store column {element.name!r} in different ways")
             columns.setdefault(element.name, element)
+    for name in (name for member in members for name in member.constants):
+        columns.setdefault(name, constant_element(name))
     return columns
 
 

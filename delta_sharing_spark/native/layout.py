@@ -3,20 +3,23 @@
 The chunks keep their places and bytes. In the footer columns bear the table's names, columns that are not the table's
 are left out, and so is what Spark would read the file otherwise by: the writer's calendar marks, and statistics of
 floating-point columns by writers that leave NaN out of them. A deletion vector becomes a column of our own behind the
-data, NULL for the rows that are left, so that Spark filters them as any other column, vectorised and pruned.
+data, NULL for the rows that are left, so that Spark filters them as any other column, vectorised and pruned. What is the same in all rows of a file
+of a change feed, and is no partition value, becomes such a column as well.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.native.schema_match import (
     BOOLEAN,
+    BYTE_ARRAY,
     DOUBLE,
     FLOAT,
     INT96,
@@ -51,7 +54,11 @@ _PARQUET_MR = b"parquet-mr"
 SOUND_WRITER = b"parquet-mr version 1.12.0 (build 0)"
 #: ColumnOrder.TYPE_ORDER of parquet.thrift.
 _TYPE_ORDER: ThriftStruct = {1: (STRUCT, {})}
+_NO_CONSTANTS: Mapping[str, str] = MappingProxyType({})
 _SPARK_VERSION, _SPARK_LEGACY = b"org.apache.spark.version", b"org.apache.spark.legacy"
+
+#: Texts that are the same in all rows of a file, by their columns.
+Constants = Mapping[str, str]
 
 #: Which rows of a file are deleted: first row and count to a mask that is true where a row is.
 DeletedRows = Callable[[int, int], npt.NDArray[np.bool_]]
@@ -117,6 +124,7 @@ def lay_out(
     *,
     deleted: DeletedRows | None = None,
     deletion_column: str,
+    constants: Constants = _NO_CONSTANTS,
     hidden: frozenset[str] = frozenset(),
     length_planned: int | None = None,
 ) -> Layout:
@@ -129,6 +137,7 @@ def lay_out(
         mapping: Column mapping mode.
         deleted: The rows of its deletion vector; None where it has none.
         deletion_column: The name of the column of deleted rows.
+        constants: Columns of ``schema`` that are not read from the file, and their value.
         hidden: Names, in lower case, that no other column may have.
         length_planned: The length that Spark was told when it listed the file, if that was another file's.
 
@@ -138,13 +147,18 @@ def lay_out(
     try:
         head, _ = read_struct(footer, last_field=2)
         root = schema_tree(head[2][1].items)
-        match_columns(root, schema, mapping)
+        match_columns(root, without(schema, constants), mapping)
         data_end = size - len(footer) - 8
         metadata, _ = read_struct(footer)
-        if deleted is None and length_planned is None and _is_shown_as_is(footer, root, schema, hidden):
+        if (
+            deleted is None
+            and length_planned is None
+            and not constants
+            and _is_shown_as_is(footer, root, schema, hidden)
+        ):
             tail = footer + len(footer).to_bytes(4, "little") + _MAGIC
             return Layout(data_end, tail, tuple(kept_chunks(metadata, root)))
-        return _rewritten(metadata, root, data_end, deleted, deletion_column, length_planned)
+        return _rewritten(metadata, root, data_end, deleted, deletion_column, constants, length_planned)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise NotNativeError(f"its footer is of an unknown form ({type(error).__name__})") from error
 
@@ -215,6 +229,7 @@ def _rewritten(
     data_end: int,
     deleted: DeletedRows | None,
     deletion_column: str,
+    constants: Constants,
     length_planned: int | None,
 ) -> Layout:
     chunks = kept_chunks(metadata, root)
@@ -224,7 +239,7 @@ def _rewritten(
     keeps_statistics = created_by_parquet_mr(metadata)
     # A row group has to have a column, for Spark to count its rows.
     own = OwnColumns(data_end)
-    has_marks = deleted is not None or not kept
+    has_marks = deleted is not None or not (kept or constants)
     groups, first_row, total = [], 0, len(metadata[4][1].items)
     starts: dict[int, int] = {}
     for chunk in chunks:
@@ -234,6 +249,7 @@ def _rewritten(
         columns = [
             shown_column(group[1][1].items[leaf.leaf], paths[leaf.leaf], leaf, keeps_statistics) for leaf in kept
         ]
+        columns += [own.constant(rows, value, [name.encode()], (0, 1)) for name, value in constants.items()]
         if has_marks:
             columns.append(own.marks(deleted, first_row, rows, deletion_column))
         first_row += rows
@@ -248,10 +264,28 @@ def _rewritten(
         created_by = SOUND_WRITER
     orders = None
     if 7 in metadata:
-        orders = [metadata[7][1].items[leaf.leaf] for leaf in kept] + [_TYPE_ORDER] * has_marks
+        orders = [metadata[7][1].items[leaf.leaf] for leaf in kept] + [_TYPE_ORDER] * (len(constants) + has_marks)
+    root.children += [constant_element(name) for name in constants]
     elements = shown_elements(root, deletion_column if has_marks else None)
     tail = own.bytes + write_footer(metadata[1], elements, metadata[3][1], groups, created_by, orders)
     return Layout(data_end, bytes(tail), tuple(chunks))
+
+
+def without(schema: Struct, constants: Constants) -> Struct:
+    """The columns of a schema that are read from the file."""
+    return Struct(tuple(field for field in schema.fields if field.name not in constants)) if constants else schema
+
+
+def constant_element(name: str) -> Element:
+    """The element of a column of texts that is no file's own."""
+    raw: ThriftStruct = {
+        1: (I32, BYTE_ARRAY),
+        3: (I32, OPTIONAL),
+        4: (BINARY, name.encode()),
+        6: (I32, 0),
+        10: (STRUCT, {1: (STRUCT, {})}),
+    }
+    return Element(raw, is_kept=True, name=name)
 
 
 def lay_out_rows(rows: int, deletion_column: str, length_listed: int) -> Layout:
@@ -401,24 +435,43 @@ class OwnColumns:
             path: Its path.
             levels: Its largest repetition and definition level.
         """
-        begin, body = len(self.bytes), bytearray()
-        for level in levels:
-            if level:
-                run = bytearray()
-                append_varint(run, rows << 1)
-                run += bytes(-(-level.bit_length() // 8))
-                body += len(run).to_bytes(4, "little") + run
-        self._page(bytes(body), rows)
+        begin = len(self.bytes)
+        self._page(_levels(rows, levels, is_null=True), rows)
         return self._chunk(begin, rows, physical, path, rows)
 
-    def _page(self, body: bytes, values: int) -> tuple[int, int]:
+    def constant(self, rows: int, value: str, path: list[bytes], levels: tuple[int, int]) -> ThriftStruct:
+        """Append a row group's chunk of a column of texts that are all the same: a dictionary of one.
+
+        Args:
+            rows: The row group's rows.
+            value: The text.
+            path, levels: As for ``nulls``.
+        """
+        begin, text = len(self.bytes), value.encode()
+        word = len(text).to_bytes(4, "little") + text
+        header = {1: (I32, 2), 2: (I32, len(word)), 3: (I32, len(word)), 7: (STRUCT, {1: (I32, 1), 2: (I32, 0)})}
+        self.bytes += write_struct(header) + word
+        indices = bytearray(b"\x01")  # of one bit each, one run of the first
+        append_varint(indices, rows << 1)
+        data, _ = self._page(_levels(rows, levels, is_null=False) + bytes(indices) + b"\0", rows, encoding=8)
+        chunk = self._chunk(begin, rows, BYTE_ARRAY, path, 0)
+        described = chunk[3][1]
+        described |= {
+            2: (LIST, ThriftList(I32, [0, 3, 8])),
+            9: (I64, data),
+            11: (I64, self._start + begin),
+        }
+        described[12][1].update({5: (BINARY, text), 6: (BINARY, text)})
+        return chunk
+
+    def _page(self, body: bytes, values: int, encoding: int = 0) -> tuple[int, int]:
         """Append a data page; returns where it begins, and its bytes."""
         header = write_struct(
             {
                 1: (I32, 0),
                 2: (I32, len(body)),
                 3: (I32, len(body)),
-                5: (STRUCT, {1: (I32, values), 2: (I32, 0), 3: (I32, 3), 4: (I32, 3)}),
+                5: (STRUCT, {1: (I32, values), 2: (I32, encoding), 3: (I32, 3), 4: (I32, 3)}),
             }
         )
         place = self._start + len(self.bytes)
@@ -440,6 +493,18 @@ class OwnColumns:
             12: (STRUCT, {3: (I64, nulls)}),
         }
         return {2: (I64, 0), 3: (STRUCT, described)}
+
+
+def _levels(rows: int, levels: tuple[int, int], *, is_null: bool) -> bytes:
+    """Repetition and definition levels of a page: of each a run, of zeros or, for values that are there, of the largest one."""
+    body = bytearray()
+    for place, level in enumerate(levels):
+        if level:
+            run = bytearray()
+            append_varint(run, rows << 1)
+            run += (0 if is_null or place == 0 else level).to_bytes(-(-level.bit_length() // 8), "little")
+            body += len(run).to_bytes(4, "little") + run
+    return bytes(body)
 
 
 def _page(mask: npt.NDArray[np.bool_]) -> bytes:

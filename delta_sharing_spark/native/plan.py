@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from delta_sharing_spark.access.contract import total_live_rows
+from delta_sharing_spark.access.contract import live_rows
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, plan, spec_of
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
@@ -33,7 +33,7 @@ from delta_sharing_spark.native.visits import Queries, is_in
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.footer import TAIL
-from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
+from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import constants_of, read_split
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
@@ -58,12 +58,27 @@ class StepAsideError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A file of the plan: its task, the access that reads it, its partition's number, and what tells it from others."""
+    """A file of the plan.
+
+    Attributes:
+        task: The file.
+        access: What reads it.
+        partition: Its partition's number.
+        digest: What tells it from others.
+        limit: So many of its rows, the first that are not deleted, are the load's; None for all.
+    """
 
     task: FileTask
     access: FileAccess
     partition: int
     digest: int
+    limit: int | None = None
+
+    @property
+    def live_rows(self) -> int | None:
+        """Rows of it that are the load's; None where statistics do not tell."""
+        rows = live_rows(self.task)
+        return rows if self.limit is None or rows is None else min(self.limit, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +133,10 @@ class LoadColumns:
 
     Attributes:
         columns: The columns read from files, by the table's names.
-        partition_columns: The partition columns.
+        partition_columns: The partition columns, and those of a change feed that are the same for all rows of a version.
         partition_column, deletion_column: Names, which no column of the table has, of the columns for the partition's
             number and for deleted rows.
-        may_have_vectors: Whether files may have deletion vectors.
+        may_have_vectors: Whether Spark is to leave rows of files out: those of deletion vectors, those beyond a limit.
     """
 
     def __init__(self, load: ResolvedScan) -> None:
@@ -130,13 +145,12 @@ class LoadColumns:
         self.output = load.output
         self.predicate = load.predicate
         full = self.spec.full_schema
-        self.partition_columns = tuple(f for f in full.fields if f.name in self.spec.partition_columns)
-        self.columns = Struct(
-            tuple(f for f in full.fields if f.name not in self.spec.partition_columns and f.type != _VOID)
-        )
+        apart = {*self.spec.partition_columns, *((COMMIT_VERSION, COMMIT_TIMESTAMP) if self.spec.change_feed else ())}
+        self.partition_columns = tuple(f for f in full.fields if f.name in apart)
+        self.columns = Struct(tuple(f for f in full.fields if f.name not in apart and f.type != _VOID))
         self.partition_column = _free_name("partition_number", full)
         self.deletion_column = _free_name("deleted_row", full)
-        self.may_have_vectors = load.shape.may_have_vectors
+        self.may_have_vectors = load.shape.may_have_vectors or load.options.limit is not None
 
 
 class NativePlan:
@@ -182,10 +196,13 @@ class NativePlan:
             self.shown.deletion_column,
             frozenset({self.shown.partition_column, self.shown.deletion_column}),
             leaves_deleted_rows=shown is None or self.shown.may_have_vectors,
+            checks_rows=load.options.limit is not None,
         )
         self.partitions: list[tuple[pa.Scalar, ...]] = []
         files = self._planned(planned)
-        self.has_vectors = any(f.task.deletion_vector is not None for f in files)
+        if load.options.limit is not None:
+            files = _limited(files, load.options.limit)
+        self.has_vectors = any(f.task.deletion_vector is not None or f.limit is not None for f in files)
         most = max(1, _JOINED_CHUNKS // (1 + sum(_leaves(f.type) for f in self.shown.columns.fields)))
         self._arrange(_joined(files, most) if joined is None else _joined_as(files, joined, most))
         self._by_digest: dict[int, int] | None = None
@@ -204,7 +221,7 @@ class NativePlan:
 
     def _planned(self, planned: ScanPlan) -> list[PlannedFile]:
         files: list[PlannedFile] = []
-        by_text: dict[tuple[tuple[str, str | None], ...] | None, int] = {}
+        by_text: dict[object, int] = {}
         spec = replace(self.shown.spec, full_schema=Struct(self.partition_columns))
         for split in planned.splits:
             access = split.access
@@ -214,8 +231,11 @@ class NativePlan:
                 if piece.start:
                     continue  # the file came with its first slice
                 task = piece.task
-                values = task.partition_values if self.partition_columns else {}
-                text = None if values is None else tuple(sorted(values.items()))
+                values = task.partition_values if self.shown.spec.partition_columns else {}
+                text = (
+                    None if values is None else tuple(sorted(values.items())),
+                    (task.commit_version, task.commit_timestamp) if spec.change_feed else None,
+                )
                 number = by_text.get(text)
                 if number is None:
                     constants = constants_of(task, spec)
@@ -270,9 +290,10 @@ class NativePlan:
             by_partition.setdefault(file.partition, []).extend(file.members)
         files = []
         for members in by_partition.values():
-            rows = total_live_rows(member.task for member in members)
-            if rows is None:
+            counts = [count for member in members if (count := member.live_rows) is not None]
+            if len(counts) < len(members):
                 return None
+            rows = sum(counts)
             if rows:
                 files.append(replace(VirtualFile.of(members), size=max(64, rows // _ROWS_COUNTED_AS_A_BYTE), rows=rows))
         plan = copy.copy(self)
@@ -300,7 +321,8 @@ class NativePlan:
             return ShownFile(MemorySource(), layout, memoryview(b"PAR1"))
         files = [(member.task, NotedAccess(member.access, sources)) for member in self.files[number].members]
         if len(files) == 1:
-            shown = show_file(*files[0], self.shape, may_rewrite=may_rewrite, tail_bytes=self._tail_bytes)
+            limit, tail = self.files[number].members[0].limit, self._tail_bytes
+            shown = show_file(*files[0], self.shape, limit, may_rewrite=may_rewrite, tail_bytes=tail)
         else:
             wanted, tail = self._wanted(), self._tail_bytes
             shown = show_together(files, self.shape, pool, wanted, may_rewrite=may_rewrite, tail_bytes=tail)
@@ -343,12 +365,32 @@ class NativePlan:
             yield numbers[place]
 
 
+def _limited(files: Sequence[PlannedFile], limit: int) -> list[PlannedFile]:
+    """The files of a load with a limit, in its order, as far as the limit goes; the last one may be cut.
+
+    Raises:
+        StepAsideError: Statistics do not tell the rows of a file.
+    """
+    limited = []
+    for file in files:
+        rows = file.live_rows
+        if rows is None:
+            raise StepAsideError(
+                f"the load has a limit, and the statistics of {file.task.id} do not tell its rows: the Python source counts them"
+            )
+        if rows and limit:
+            cut = limit if limit < rows else None
+            limited.append(file if cut is None else replace(file, limit=cut, digest=_digest(file.task, cut)))
+            limit -= min(rows, limit)
+    return limited
+
+
 def _joined(files: Sequence[PlannedFile], most: int) -> list[VirtualFile]:
     """Small files of one partition as one, at most so many; the others each as it is."""
     shown: list[VirtualFile] = []
     open_ones: dict[int, tuple[list[PlannedFile], int]] = {}
     for file in files:
-        if file.task.size > SMALL_FILE:
+        if file.task.size > SMALL_FILE or file.limit is not None:
             shown.append(VirtualFile.of([file]))
             continue
         members, size = open_ones.get(file.partition, ([], 0))
@@ -370,11 +412,13 @@ def _joined_as(files: Sequence[PlannedFile], joined: Joined, most: int) -> list[
     return shown + _joined(list(known.values()), most)
 
 
-def _digest(task: FileTask) -> int:
-    """What tells a file from others, and the rows that are deleted in it; URLs differ from answer to answer."""
-    vector = task.deletion_vector
-    deleted = "" if vector is None else f"\0{vector.unique_id}\0{vector.offset}"
-    return int.from_bytes(hashlib.blake2b(f"{task.id}{deleted}".encode(), digest_size=8).digest(), "big")
+def _digest(task: FileTask, limit: int | None = None) -> int:
+    """What tells a file from others, and which of its rows are read; URLs differ from answer to answer."""
+    vectors = [(v.unique_id, v.offset) for v in (task.deletion_vector, task.excluded) if v is not None]
+    change = task.invert_deletion_vector, task.change_type, task.commit_version
+    return int.from_bytes(
+        hashlib.blake2b(repr((task.id, vectors, change, limit)).encode(), digest_size=8).digest(), "big"
+    )
 
 
 def _free_name(name: str, schema: Struct) -> str:
@@ -432,10 +476,8 @@ def native_plan(load: ResolvedScan, planned: ScanPlan) -> NativePlan:
 def why_not(load: ResolvedScan) -> str | None:
     """Why the native lane cannot read a load, as far as that is known before planning; None where it can."""
     options = load.options
-    if options.read_change_feed:
-        return "a change data feed is read by the Python source"
-    if options.limit is not None:
-        return "a load with a limit is read by the Python source, in order"
+    if options.limit is not None and load.predicate is not None:
+        return "a load with a limit of the rows that fulfil a condition is read by the Python source, in order"
     for column in load.columns.fields:
         if column.type != _VOID and (inside := _unreadable(column.type)):
             return f"column {column.name!r} holds {inside}, which Spark's reader does not read"

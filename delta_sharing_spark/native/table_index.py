@@ -132,9 +132,19 @@ class TableIndex:
         self.shown = LoadColumns(self._load)
 
     def begin(self) -> None:
-        """List the files now if their version cannot be asked for later. Raises as ``listed``."""
+        """List the files now if they cannot be asked for later, or the load's own limit says which they are.
+
+        A server that lists its newest version alone cannot be asked for another one, and moments may be another version's.
+
+        Raises:
+            StepAsideError: Statistics do not tell which files hold the rows of a limit.
+            DeltaSharingError: As ``listed``.
+        """
+        options = self._load.options
+        is_fixed = self._load.version is None or self._name in _unpinned or options.limit is not None
+        is_fixed = is_fixed or options.ending_timestamp is not None
         with self._lock:
-            if self._fixed is None and (self._load.version is None or self._name in _unpinned):
+            if self._fixed is None and is_fixed:
                 self._fix(None)
 
     @property
@@ -195,7 +205,8 @@ class TableIndex:
         with self._lock:
             if self._total is not None:
                 return self._total[1]
-            if head.metadata.size is not None and head.version in (None, self._load.version):
+            is_told = head.version in (None, self._load.version) and not self._load.options.read_change_feed
+            if is_told and head.metadata.size is not None:
                 return head.metadata.size
             return self.listed((), (None, None))[0].report.bytes
 
@@ -282,7 +293,8 @@ class TableIndex:
             return self._total[0]
         if report.mode == "dir" and rows is None:
             return report.listed
-        return head.metadata.num_files if head.version in (None, self._load.version) else None
+        is_told = head.version in (None, self._load.version) and not self._load.options.read_change_feed
+        return head.metadata.num_files if is_told else None
 
     def _fix(self, listed: Callable[[int], None] | None) -> NativePlan:
         """List all files at the newest version, once for the load's life."""

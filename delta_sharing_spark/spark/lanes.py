@@ -13,8 +13,8 @@ from delta_sharing_spark.native.plan import NativePlan, StepAsideError, native_p
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
-from delta_sharing_spark.spark.native import Reach, asks_for_files, native_frame, planned_frame, reach_of
-from delta_sharing_spark.spark.register import register
+from delta_sharing_spark.spark.native import Note, Opened, Reach, asks_for_files, native_frame, planned_frame, reach_of
+from delta_sharing_spark.spark.register import load_by_python, register_source
 from delta_sharing_spark.table_scan import ENGINES
 
 if TYPE_CHECKING:
@@ -43,25 +43,44 @@ def frame_of(scan: Scan, spark: SparkSession, engine: str | None = None) -> Data
         ConfigError: ``native`` was asked for, and no executor can reach this process.
         DeltaSharingError: The table cannot be loaded.
     """
-    engine = checked_engine(engine or scan.table.client.engine)
+    client = scan.table.client
+    frame = lane_frame(spark, str(scan.table), engine or client.engine, scan.opened, client.note_listing)
+    return python_frame(scan, spark) if frame is None else frame
+
+
+def lane_frame(
+    spark: SparkSession, table: str, engine: str, opened: Callable[[], Opened], note: Note
+) -> DataFrame | None:
+    """A load as a DataFrame of the native lane; None where the Python source is to read it, which the log explains.
+
+    Args:
+        spark: A classic or Connect session.
+        table: How the log and errors name the table.
+        engine: The engine asked for.
+        opened: Opens and resolves the load.
+        note: Is told of each listing.
+
+    Raises:
+        OptionError: An unknown engine.
+        ConfigError: ``native`` was asked for, and no executor can reach this process.
+        DeltaSharingError: The table cannot be loaded.
+    """
     why = "engine='python'"
-    if engine != "python":
+    if checked_engine(engine) != "python":
         reach = reach_of(spark)
         if engine == "native" and reach.host is None:
             raise ConfigError(
-                f"engine='native' cannot read {scan.table} in this session: {reach.reason}; use engine='auto' or 'python'"
+                f"engine='native' cannot read {table} in this session: {reach.reason}; use engine='auto' or 'python'"
             )
         unfit = _unfit(reach, engine)
         if unfit is None:
             try:
-                return native_frame(spark, scan, reach, unless_slower=engine == "auto")
+                return native_frame(spark, opened(), reach, note)
             except StepAsideError as reason:
                 unfit = str(reason)
         why = unfit
-    _log.log(
-        logging.WARNING if engine == "native" else logging.INFO, "table %s: Python data source (%s)", scan.table, why
-    )
-    return python_frame(scan, spark)
+    _log.log(logging.WARNING if engine == "native" else logging.INFO, "table %s: Python data source (%s)", table, why)
+    return None
 
 
 def native_frames(
@@ -89,7 +108,7 @@ def native_frames(
     why = _unfit(reach, engine)
     if why is None:
         try:
-            return _frames_of_query(spark, scans, reach, conditions, unless_slower=engine == "auto")
+            return _frames_of_query(spark, scans, reach, conditions)
         except StepAsideError as reason:
             why = str(reason)
     _log.log(logging.WARNING if engine == "native" else logging.INFO, "query: Python data source (%s)", why)
@@ -101,14 +120,12 @@ def _frames_of_query(
     scans: Sequence[Scan],
     reach: Reach,
     conditions: Callable[[], Sequence[str | None]],
-    *,
-    unless_slower: bool,
 ) -> list[DataFrame]:
     if asks_for_files(spark):
         return [_frame_of_query(spark, scan, reach) for scan in scans]
     frames: dict[tuple[str, str | None], DataFrame] = {}
     query_frames = []
-    for load, condition, plan in _plans_of_query(scans, conditions, unless_slower):
+    for load, condition, plan in _plans_of_query(scans, conditions):
         if (load, condition) not in frames:
             frames[load, condition] = planned_frame(spark, plan, reach)
         query_frames.append(frames[load, condition])
@@ -118,17 +135,17 @@ def _frames_of_query(
 def _frame_of_query(spark: SparkSession, scan: Scan, reach: Reach) -> DataFrame:
     """One of a query's scans, which Spark asks the files of; an error names the table."""
     try:
-        return native_frame(spark, scan, reach)
+        return native_frame(spark, scan.opened(), reach, scan.table.client.note_listing)
     except StepAsideError as reason:
         raise StepAsideError(f"{scan.table}: {reason}") from None
 
 
 def _plans_of_query(
-    scans: Sequence[Scan], conditions: Callable[[], Sequence[str | None]], unless_slower: bool
+    scans: Sequence[Scan], conditions: Callable[[], Sequence[str | None]]
 ) -> Iterator[tuple[str, str | None, NativePlan]]:
     """What tells each scan's load from others, the condition by which files are left out, if there is one, and its plan."""
     loads = [repr((str(scan.table), sorted(scan.options.items()))) for scan in scans]
-    whole = _plans(dict(zip(loads, scans, strict=True)), unless_slower)
+    whole = _plans(dict(zip(loads, scans, strict=True)))
     pruned: dict[tuple[str, str], NativePlan] = {}
     for place, (load, scan) in enumerate(zip(loads, scans, strict=True)):
         plan, condition = whole[load], None
@@ -136,37 +153,37 @@ def _plans_of_query(
             condition = conditions()[place]
         if condition is not None:
             if (load, condition) not in pruned:
-                pruned[load, condition] = _pruned(scan, condition, unless_slower)
+                pruned[load, condition] = _pruned(scan, condition)
             plan = pruned[load, condition]
         if isinstance(plan, StepAsideError):
             raise plan
         yield load, condition, plan
 
 
-def _plans(scans: Mapping[str, Scan], unless_slower: bool) -> dict[str, NativePlan | StepAsideError]:
+def _plans(scans: Mapping[str, Scan]) -> dict[str, NativePlan | StepAsideError]:
     """The plans of scans with all their files, made at the same time; an error where a scan has too many."""
-    calls = [partial(_whole, scan, unless_slower) for scan in scans.values()]
+    calls = [partial(_whole, scan) for scan in scans.values()]
     return dict(zip(scans, in_parallel(calls), strict=True))
 
 
-def _whole(scan: Scan, unless_slower: bool) -> NativePlan | StepAsideError:
+def _whole(scan: Scan) -> NativePlan | StepAsideError:
     load = scan.resolved()
     try:
-        return _plan(scan, load, unless_slower)
+        return _plan(scan, load)
     except StepAsideError as reason:
         if why_not(load) is not None:
             raise
         return reason
 
 
-def _pruned(scan: Scan, condition: str, unless_slower: bool) -> NativePlan:
+def _pruned(scan: Scan, condition: str) -> NativePlan:
     """A scan's plan without the files in which no row can fulfil a condition."""
     load = scan.resolved()
     pushed = parse_where(condition, load.columns, time_zone=load.options.time_zone)
-    return _plan(scan, replace(load, pushed=pushed), unless_slower)
+    return _plan(scan, replace(load, pushed=pushed))
 
 
-def _plan(scan: Scan, load: ResolvedScan, unless_slower: bool) -> NativePlan:
+def _plan(scan: Scan, load: ResolvedScan) -> NativePlan:
     """The plan of a load of a scan; an error names the scan's table."""
     try:
         return plan_native(load, scan.opened()[0])
@@ -176,17 +193,17 @@ def _plan(scan: Scan, load: ResolvedScan, unless_slower: bool) -> NativePlan:
 
 def python_frame(scan: Scan, spark: SparkSession) -> DataFrame:
     """A scan as a DataFrame of the Python data source."""
-    register(spark)
+    register_source(spark)
     options = {**scan.table.client.options_for(scan.table.name), **scan.options}
     warn_of_inline_secrets(spark, options)
     path = options.pop("path")
-    return spark.read.format("deltaSharing").options(**options).load(path)
+    return load_by_python(spark.read.format("deltaSharing").options(**options), path)
 
 
 def explain_engine(scan: Scan, spark: SparkSession, planned: ScanPlan, engine: str | None = None) -> str:
     """The lane that a scan, whose plan is ``planned``, takes in a session, and why not the other."""
 
-    def attempt(unless_slower: bool) -> None:
+    def attempt() -> None:
         if (why := why_not(scan.resolved())) is not None:
             raise StepAsideError(why)
         if asks_for_files(spark):
@@ -205,9 +222,9 @@ def explain_scans(client: SharingClient, tables: Collection[str]) -> Iterator[st
 def explain_engines(spark: SparkSession, scans: Sequence[Scan], conditions: Sequence[str | None], engine: str) -> str:
     """The lane that a query over scans takes in a session, in one line; ``conditions`` as for ``native_frames``."""
 
-    def attempt(unless_slower: bool) -> None:
+    def attempt() -> None:
         if not asks_for_files(spark):
-            list(_plans_of_query(scans, lambda: conditions, unless_slower))
+            list(_plans_of_query(scans, lambda: conditions))
             return
         for scan in scans:
             if (why := why_not(scan.resolved())) is not None:
@@ -221,15 +238,15 @@ def explain_engines(spark: SparkSession, scans: Sequence[Scan], conditions: Sequ
     return f"{line}, which prunes; conditions leave out files where a table has more than {MANY_FILES}"
 
 
-def _explained(spark: SparkSession, engine: str, attempt: Callable[[bool], object]) -> str:
-    """The lane, and why not the other; ``attempt`` plans for the native lane, unless that is slower if it is given True."""
+def _explained(spark: SparkSession, engine: str, attempt: Callable[[], None]) -> str:
+    """The lane, and why not the other; ``attempt`` plans for the native lane."""
     if checked_engine(engine) == "python":
         return "Python data source: engine='python'"
     reach = reach_of(spark)
     why = _unfit(reach, engine)
     if why is None:
         try:
-            attempt(engine == "auto")
+            attempt()
             return f"native lane, Spark's own Parquet reader: {reach.reason}"
         except StepAsideError as reason:
             why = str(reason)

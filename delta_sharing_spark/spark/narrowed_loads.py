@@ -13,6 +13,7 @@ from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
 from delta_sharing_spark.spark.plan_needs import TableNeed
+from delta_sharing_spark.spark.register import load_by_python
 from delta_sharing_spark.table_scan import Scan, cheapest_column, quoted_column
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Frames:
         if key not in self._loaded:
             warn_of_inline_secrets(self._spark, options)
             path = options.pop("path")
-            self._loaded[key] = self._spark.read.format("deltaSharing").options(**options).load(path)
+            self._loaded[key] = load_by_python(self._spark.read.format("deltaSharing").options(**options), path)
         return self._loaded[key]
 
 

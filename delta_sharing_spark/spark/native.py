@@ -17,19 +17,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, IntegerType, StructField, StructType
 
+from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native.expressions import condition_sql, scalar_sql, type_sql
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import LoadColumns, NativePlan, StepAsideError, plan_native, why_not
-from delta_sharing_spark.native.table_index import TableIndex
+from delta_sharing_spark.native.table_index import ScanListing, TableIndex
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.spark.file_index import index_relation, needs_deletion_column, why_no_index
 from delta_sharing_spark.spark.native_errors import raise_causes
 from delta_sharing_spark.spark.running_queries import running_queries
 from delta_sharing_spark.spark.statement import is_connect
-from delta_sharing_spark.table_scan import Scan
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,11 @@ _WHILE_LISTING = {
 
 #: Seconds between two looks for new executors.
 _EXECUTORS_KNOWN_FOR = 2.0
+
+#: A load, and what it was resolved over.
+Opened = tuple[TableOpener, ResolvedScan]
+#: Is told of each listing.
+Note = Callable[[ScanListing], None]
 
 #: One gateway for each address; there is one address but for sessions on clusters.
 _gateways: dict[str, Gateway] = {}
@@ -97,20 +103,26 @@ def reach_of(spark: SparkSession) -> Reach:
     return Reach(host or None, f"the executors are not in the driver's process ({master})", is_local=False)
 
 
-def native_frame(spark: SparkSession, scan: Scan, reach: Reach, *, unless_slower: bool = False) -> DataFrame:
-    """A scan as a DataFrame that Spark's own reader reads, unless the Python source is faster, if that is asked.
+def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) -> DataFrame:
+    """A load as a DataFrame that Spark's own reader reads.
+
+    Args:
+        spark: A classic or Connect session.
+        opened: The load, and what it was resolved over.
+        reach: What the session's executors reach.
+        note: Is told of each listing, where the session asks for the files of each query.
 
     Raises:
-        StepAsideError: The native lane cannot read the load, or not in this session, or is slower.
+        StepAsideError: The native lane cannot read the load, or not in this session.
         DeltaSharingError: The load cannot be planned.
     """
     if reach.host is None:
         raise StepAsideError(reach.reason)
-    opener, load = scan.opened()
+    opener, load = opened
     if asks_for_files(spark):
         if (why := why_not(load)) is not None:
             raise StepAsideError(why)
-        return asking_frame(spark, scan, reach)
+        return asking_frame(spark, opened, reach, note)
     return planned_frame(spark, plan_native(load, opener), reach)
 
 
@@ -119,14 +131,14 @@ def asks_for_files(spark: SparkSession) -> bool:
     return not is_connect(spark) and why_no_index(spark) is None
 
 
-def asking_frame(spark: Any, scan: Scan, reach: Reach) -> DataFrame:
-    """A scan as a DataFrame whose files are asked for by each query, with its own filters.
+def asking_frame(spark: Any, opened: Opened, reach: Reach, note: Note) -> DataFrame:
+    """A load as a DataFrame whose files are asked for by each query, with its own filters.
 
     Raises:
         StepAsideError: The load's condition cannot be written for Spark.
         DeltaSharingError: The table cannot be loaded.
     """
-    opener, load = scan.opened()
+    opener, load = opened
     try:
         hadoop = spark._jsparkSession.sessionState().newHadoopConfWithOptions(
             spark._jvm.PythonUtils.toScalaMap(_READER_OPTIONS)
@@ -141,7 +153,7 @@ def asking_frame(spark: Any, scan: Scan, reach: Reach) -> DataFrame:
     shown = index.shown
     condition = _condition_of(shown)
     data, options = _without_field_ids(shown.columns), _reader_options(shown)
-    frame = index_relation(spark, index, gateway, data, options, scan.table.client.note_listing)
+    frame = index_relation(spark, index, gateway, data, options, note)
     frame = _rows(frame, shown, needs_deletion_column(shown))
     if condition is not None:
         frame = frame.where(F.expr(condition))

@@ -10,13 +10,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
-from delta_sharing_spark.tracebacks import short_traceback
+from delta_sharing_spark.spark.statement import is_connect
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 _REQUIRED = ("pyarrow", "numpy", "requests", "tenacity", "fsspec", "pyroaring")
 _PACKAGES = ("delta_sharing_spark", "pyspark_delta_sharing")
 _SESSIONS = 64
+#: Where a function that stands for PySpark's ``DataFrameReader.load`` holds PySpark's own.
+OWN_LOAD = "pyspark_own"
 
 #: The names that were registered with a session, for as long as it lives.
 _registered: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
@@ -31,23 +33,12 @@ _registered: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 _provided: ProcessCache[str, bool] = ProcessCache(_SESSIONS)
 
 
-@short_traceback
-def register(spark: SparkSession, name: str | None = None) -> None:
-    """Register the data source with a session.
-
-    A Connect server runs data sources in its own Python: where that lacks this package, it is sent along.
-
-    Args:
-        spark: A classic or Connect session.
-        name: Another name for ``format(...)``, where a JVM source already owns ``deltaSharing``.
-
-    Raises:
-        ConfigError: The Connect server lacks a package that ours needs; says what to install there.
-    """
+def register_source(spark: SparkSession, name: str | None = None) -> None:
+    """Register the data source with a session, as ``format_loads.register`` does."""
     names = _registered.setdefault(spark, set())
     if (name or "") in names:
         return  # Spark would log, each time, that one source replaces another
-    if _is_connect(spark):
+    if is_connect(spark):
         _provide(spark)
     source: type[DataSource] = DeltaSharingDataSource
     if name is not None:
@@ -63,6 +54,13 @@ def register(spark: SparkSession, name: str | None = None) -> None:
     names.add(name or "")
 
 
+def load_by_python(reader: Any, path: str) -> DataFrame:
+    """Load by the Python data source, whatever engine the session asks for (``format_loads``)."""
+    load = type(reader).load
+    frame: DataFrame = getattr(load, OWN_LOAD, load)(reader, path)
+    return frame
+
+
 def active_session() -> SparkSession:
     """The session that is active in this thread.
 
@@ -73,10 +71,6 @@ def active_session() -> SparkSession:
     if active is None:
         raise ConfigError("no Spark session is active; create one, or pass it as spark=")
     return active
-
-
-def _is_connect(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _provide(spark: Any) -> None:

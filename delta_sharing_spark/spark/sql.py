@@ -26,7 +26,7 @@ from delta_sharing_spark.spark.lanes import explain_engines, native_frames
 from delta_sharing_spark.spark.narrowed_loads import Frames, SharedReference, column_paths, sent_condition
 from delta_sharing_spark.spark.plan_needs import TableNeed
 from delta_sharing_spark.spark.plan_reading import PlanningRelations
-from delta_sharing_spark.spark.register import active_session, register
+from delta_sharing_spark.spark.register import active_session, register_source
 from delta_sharing_spark.spark.statement import is_connect, require_query
 from delta_sharing_spark.spark.table_names import TableReference, table_references, tokens_of, with_frames
 
@@ -186,7 +186,7 @@ def _described(frame: DataFrame) -> list[tuple[str, str]]:
 def _of_text(client: SharingClient, spark: SparkSession, text: str, args: Any) -> tuple[list[SharedReference], _Query]:
     """The shared tables of a SQL text, and the text as a query over other relations in their place."""
     require_query(spark, text)
-    register(spark)
+    register_source(spark)
     double_quoted = _is_set(spark, "spark.sql.ansi.doubleQuotedIdentifiers") and _is_set(
         spark, "spark.sql.ansi.enabled"
     )
@@ -296,7 +296,7 @@ def _of_build(
     The function is called over tables that nothing can execute, twice: only if it makes the same of them both times,
     what it needs of them is what it needs at its next call.
     """
-    register(spark)
+    register_source(spark)
     references: list[SharedReference] = []
 
     def over(frame_of: Callable[[int], DataFrame]) -> DataFrame:

@@ -1,6 +1,6 @@
 """Spark's own reader over a share (the native lane) gives what the Python source gives: rows, types, column metadata.
 
-Every golden table, every version of every table that Delta Lake on Spark wrote, and random tables of ours.
+Every golden table, every version of every table that Delta Lake on Spark wrote, and the change feeds of ours.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from delta_sharing_spark.table_scan import Scan
 from delta_sharing_spark.testing.server import SharingServer
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "changes"))
 from canonical import row_texts
+from feed_tables import FEEDS
 from test_golden import ANSWERED, BROKEN, COUNTED, TABLES, shared_name
 
 HERE = Path(__file__).parents[1] / "data" / "delta_spark"
@@ -41,7 +43,7 @@ def client() -> Iterator[SharingClient]:
 
 
 def check(spark: Any, scan: Scan) -> None:
-    frame = native_frame(spark, scan, reach_of(spark))
+    frame = native_frame(spark, scan.opened(), reach_of(spark), scan.table.client.note_listing)
     described = json.loads(frame.schema.json())
     assert described == as_nullable(spark_schema_json(scan.schema))
     if "variant" in str(scan.schema):  # Spark's toArrow refuses a variant that is NULL
@@ -81,7 +83,7 @@ def test_broken_golden(spark: Any, client: SharingClient, name: str) -> None:
     error, words = BROKEN[name]
     scan = client.table(f"golden.tables.{shared_name(name)}").scan(accessMode="dir")
     with pytest.raises(Exception) as refused:  # noqa: PT011 - ours at the load, Spark's own in a query
-        native_frame(spark, scan, reach_of(spark)).collect()
+        native_frame(spark, scan.opened(), reach_of(spark), scan.table.client.note_listing).collect()
     text = f"{type(refused.value).__name__}: {refused.value}"
     assert error in text
     assert words in text
@@ -96,6 +98,22 @@ def test_written_by_delta(spark: Any, client: SharingClient, name: str) -> None:
         scan = table.scan(version=int(version), accessMode=mode)
         if name in ASIDE:
             with pytest.raises(Exception, match=ASIDE[name]):
-                native_frame(spark, scan, reach_of(spark))
+                native_frame(spark, scan.opened(), reach_of(spark), scan.table.client.note_listing)
             continue
         check(spark, scan)
+
+
+def test_change_feeds(spark: Any, tmp_path: Path) -> None:
+    with SharingServer() as server:
+        for number, (name, build) in enumerate(FEEDS.items()):
+            server.add_table(f"feeds.d.t{number}", build(tmp_path / str(number)).path, access_modes=("url", "dir"))
+            table = SharingClient(server.profile()).table(f"feeds.d.t{number}")
+            scan = table.changes(number % 2, accessMode=("url", "dir")[number // 2 % 2])
+            frame = native_frame(spark, scan.opened(), reach_of(spark), scan.table.client.note_listing)
+            expected = python_frame(scan, spark)
+            assert frame.dtypes == expected.dtypes, name
+            for condition in ("true", "_change_type <> 'insert' AND id < 7", "_commit_version = 2 OR id IS NULL"):
+                assert row_texts(frame.where(condition).toArrow()) == row_texts(expected.where(condition).toArrow()), (
+                    name
+                )
+            assert frame.groupBy("_change_type", "_commit_version").count().count() > 0, name

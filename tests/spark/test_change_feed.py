@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import delta_sharing_spark
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 MODES = ("url", "dir")
@@ -18,6 +20,23 @@ PROPERTIES = {
     "delta.enableDeletionVectors": "true",
     "delta.columnMapping.mode": "name",
 }
+
+
+@pytest.fixture(params=["python", "auto"])
+def load(request: pytest.FixtureRequest, spark: Any, spark_mode: str) -> Iterator[Callable[..., Any]]:
+    """``spark.read.format("deltaSharing")`` as the Python source reads it, and by the native lane."""
+    if request.param == "auto" and spark_mode != "classic":
+        pytest.skip("on Connect the server plans")
+    delta_sharing_spark.register(spark, engine=request.param)
+
+    def read(address: str, **options: Any) -> Any:
+        frame = spark.read.format("deltaSharing").options(**options).load(address)
+        if request.param == "auto" and "limit" not in options:
+            assert "SharedTableIndex" in frame._jdf.queryExecution().toString()
+        return frame
+
+    yield read
+    delta_sharing_spark.register(spark, engine="python")
 
 
 @pytest.fixture

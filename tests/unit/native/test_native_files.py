@@ -170,11 +170,56 @@ def test_a_null_in_a_not_null_column_fails_whoever_reads_it(tmp_path: Path) -> N
             rows_of(plan, address)
 
 
+@pytest.mark.parametrize("mode", ["url", "dir"])
+@pytest.mark.parametrize("number", range(len(BUILT)), ids=list(BUILT))
+def test_a_limit_has_the_rows_of_the_python_source(client: SharingClient, number: int, mode: str) -> None:
+    """Those of its files, in its order: the last file is cut, with regard to deleted rows and row groups."""
+    whole = client.table(f"s.d.t{number}").scan(accessMode=mode)
+    rows = whole.count()
+    for limit in {0, 7, rows // 3 + 100, max(0, rows - 1), rows + 1}:
+        scan = whole.limit(limit)
+        with served(scan) as (_, plan, address):
+            assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow()), limit
+            assert plan.report.files <= whole.plan().report.files
+            counted = plan.counted("counted")
+            assert counted is not None
+            assert sum(file.rows or 0 for file in counted.files) == min(limit, rows)
+
+
+def test_a_limit_over_a_file_that_is_rewritten() -> None:
+    path = Path(__file__).parents[2] / "data" / "delta_spark" / "type_widening"
+    with SharingServer() as server:
+        server.add_table("s.d.t", path, access_modes=("dir",))
+        whole = SharingClient(server.profile()).table("s.d.t").scan()
+        for limit in range(whole.count() + 1):
+            scan = whole.limit(limit)
+            with served(scan) as (_, plan, address):
+                assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow()), limit
+
+
+@pytest.mark.parametrize("said", [None, 7], ids=["untold", "wrong"])
+def test_a_limit_counts_by_statistics_that_are_there_and_right(tmp_path: Path, said: int | None) -> None:
+    built = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64()})).append([{"id": i} for i in range(10)])
+    log = built.path / "_delta_log" / f"{1:020}.json"
+    text = log.read_text()
+    log.write_text(text.replace('\\"numRecords\\":10', '\\"numRecords\\":7' if said else '\\"other\\":10'))
+    assert log.read_text() != text
+    with SharingServer({"s.d.t": built.path}) as server:
+        scan = SharingClient(server.profile()).table("s.d.t").scan(limit=3)
+        if said is None:
+            with pytest.raises(StepAsideError, match="do not tell its rows"):
+                plan_native(scan.resolved())
+            return
+        with (
+            served(scan) as (_, plan, address),
+            pytest.raises(RemoteError, match="has 10 rows and its statistics tell 7"),
+        ):
+            rows_of(plan, address)
+
+
 def test_loads_that_the_lane_does_not_fit(client: SharingClient) -> None:
-    table = client.table("s.d.t0")
-    for scan, why in ((table.scan(limit=3), "limit"), (table.changes(0), "change data feed")):
-        with pytest.raises(StepAsideError, match=why):
-            plan_native(scan.resolved())
+    with pytest.raises(StepAsideError, match="limit of the rows that fulfil a condition"):
+        plan_native(client.table("s.d.t0").scan(limit=3, where="id > 5").resolved())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,184 @@
+"""Lets batch loads of the format ``deltaSharing`` be DataFrames of the native lane, in the classic sessions that ask for it.
+
+PySpark's ``DataFrameReader.load`` is the one place through which ``spark.read.format(...).load()`` and
+``spark.read.load(...)`` pass, and its JVM object knows format, options and schema before Spark asks the data source for
+anything. While a session asks for another engine, a function here stands for it. The engine is a setting of the session,
+so that sessions which Spark clones from it (``foreachBatch``) have it too.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.readwriter import DataFrameReader
+
+from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
+from delta_sharing_spark.spark.inline_secrets import refuse_identity_options
+from delta_sharing_spark.spark.lanes import checked_engine, lane_frame
+from delta_sharing_spark.spark.register import OWN_LOAD, register_source
+from delta_sharing_spark.spark.statement import is_connect
+from delta_sharing_spark.tracebacks import short_traceback
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan
+    from delta_sharing_spark.native.table_index import ScanListing
+    from delta_sharing_spark.spark.native import Opened
+
+
+_Load = Callable[..., DataFrame]
+
+_lock = threading.Lock()
+#: The sessions whose loads are looked at, and the names of their formats, in lower case.
+_asking: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
+
+
+@short_traceback
+def register(spark: SparkSession, name: str | None = None, engine: str | None = None) -> None:
+    """Register the data source with a session, and choose how the session reads it.
+
+    A Connect server runs data sources in its own Python: where that lacks this package, it is sent along.
+
+    Args:
+        spark: A classic or Connect session.
+        name: Another name for ``format(...)``, where a JVM source already owns ``deltaSharing``.
+        engine: ``"auto"`` or ``"native"``: batch loads of this format, in this Python process, are DataFrames of the
+            native lane where it fits, as by ``Scan.to_spark``; on classic sessions. ``"python"`` takes that back. None
+            leaves it as it is.
+
+    Raises:
+        OptionError: An unknown engine.
+        ConfigError: The Connect server lacks a package that ours needs; says what to install there. Another engine than
+            ``"python"`` is asked for on Connect.
+    """
+    if engine is not None and checked_engine(engine) != "python" and is_connect(spark):
+        raise ConfigError(
+            f"register(spark, engine={engine!r}) needs a classic session: on Spark Connect the server plans, and loads of this "
+            f"format stay with the Python data source; use client.sql, client.query or table.to_spark(spark)"
+        )
+    register_source(spark, name)
+    if engine is not None and not is_connect(spark):
+        _choose_engine(spark, name or DeltaSharingDataSource.name(), engine)
+
+
+def _choose_engine(spark: SparkSession, name: str, engine: str) -> None:
+    """Choose how a classic session reads the batch loads of a format from now on."""
+    with _lock:
+        names = _asking.setdefault(spark, set())
+        if engine == "python":
+            spark.conf.unset(_setting(name))
+            names.discard(name.lower())
+        else:
+            spark.conf.set(_setting(name), engine)
+            names.add(name.lower())
+        is_asked = any(_asking.values())
+        own = getattr(DataFrameReader.load, OWN_LOAD, None)
+        if is_asked and own is None:
+            DataFrameReader.load = _looking(DataFrameReader.load)  # type: ignore[method-assign]
+        elif not is_asked and own is not None:
+            DataFrameReader.load = own  # type: ignore[method-assign]
+
+
+def _setting(name: str) -> str:
+    """The session's setting that holds the engine of a format."""
+    return f"spark.{name.lower()}.engine"
+
+
+def _looking(load: _Load) -> _Load:
+    """PySpark's ``DataFrameReader.load``, which first looks whether the native lane is asked for."""
+
+    @functools.wraps(load)
+    def looked(
+        self: DataFrameReader, path: Any = None, format: str | None = None, schema: Any = None, **options: Any
+    ) -> DataFrame:
+        if format is not None:
+            self.format(format)
+        if schema is not None:
+            self.schema(schema)
+        self.options(**options)
+        frame = _lane_frame(self, path)
+        return load(self, path) if frame is None else frame
+
+    setattr(looked, OWN_LOAD, load)
+    return looked
+
+
+def _lane_frame(reader: Any, path: Any) -> DataFrame | None:
+    """A load by the native lane; None where it is to be PySpark's own."""
+    spark, source = reader._spark, str(reader._jreader.source())
+    if not any(source.lower() in names for names in _asking.values()) or not (path is None or isinstance(path, str)):
+        return None
+    engine = spark.conf.get(_setting(source), None) or "python"
+    if engine == "python":
+        return None
+    convert = spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava
+    options = {str(name): str(value) for name, value in convert(reader._jreader.extraOptions()).items()}
+    if path is not None and options.setdefault("path", path) != path:
+        return None  # Spark refuses two paths
+    given = reader._jreader.userSpecifiedSchema()
+    schema = json.loads(given.get().json()) if given.isDefined() else None
+    return _by_lane(spark, engine, options, schema)
+
+
+@short_traceback
+def _by_lane(
+    spark: SparkSession, engine: str, options: Mapping[str, str], schema: Mapping[str, Any] | None
+) -> DataFrame | None:
+    from delta_sharing_spark.access.open import TableOpener, negotiated_table
+    from delta_sharing_spark.access.resolve import resolve_opened
+    from delta_sharing_spark.options import parse_options
+    from delta_sharing_spark.sharing.address import parse_address
+
+    refuse_identity_options(options)
+    parsed = parse_options(options)
+
+    def opened() -> Opened:
+        opener = TableOpener(negotiated_table(parsed))
+        load = resolve_opened(opener)
+        return opener, load if schema is None else _as_given(load, schema)
+
+    return lane_frame(spark, str(parse_address(parsed.path).table), engine, opened, _note)
+
+
+def _as_given(load: ResolvedScan, schema: Mapping[str, Any]) -> ResolvedScan:
+    """The load with the columns of a schema that the user gave.
+
+    Raises:
+        SchemaError: The schema does not fit the table.
+        StepAsideError: It spells a name otherwise than the table, and the load has a condition on the table's names.
+    """
+    from delta_sharing_spark.native.plan import StepAsideError
+    from delta_sharing_spark.schema.project import requested
+    from delta_sharing_spark.schema.types import Struct, parse_type
+
+    table = str(load.table)
+    given = parse_type(schema, table, "")
+    assert isinstance(given, Struct)
+    output = requested(load.columns, given, table)
+    if load.predicate is not None and not _names(output) <= _names(load.columns):
+        raise StepAsideError("the given schema spells names otherwise than the table, and the load has a where")
+    return replace(load, output=output)
+
+
+def _names(kind: object) -> set[str]:
+    from delta_sharing_spark.schema.types import Array, Map, Struct
+
+    match kind:
+        case Struct(fields):
+            return {name for field in fields for name in (field.name, *_names(field.type))}
+        case Array(element, _):
+            return _names(element)
+        case Map(key, value, _):
+            return _names(key) | _names(value)
+    return set()
+
+
+def _note(scan: ScanListing) -> None:
+    """Such loads have no client to tell; the log tells each listing."""

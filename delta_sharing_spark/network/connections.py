@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from delta_sharing_spark.network.hosts import is_local_address
+from delta_sharing_spark.network.hosts import is_local_address, origin
 
 
 class ReadCancelled(Exception):
@@ -241,7 +242,9 @@ def _note(connection: HTTPConnection) -> None:
         deadline.use(connection)
 
 
-class _PlainConnection(HTTPConnection):
+class BreakableConnection(HTTPConnection):
+    """A connection that ``Canceller`` and ``Deadline`` can break off, and that refuses addresses as the thread does."""
+
     #: The socket of the last request, also once the answer has taken it.
     used_sock: socket.socket | None = None
 
@@ -257,21 +260,63 @@ class _PlainConnection(HTTPConnection):
         self.used_sock = self.sock
         _note(self)  # who went away while it was connected could not hang up
 
+    def begin_again(self) -> socket.socket:
+        """The socket of the open connection, for another request of the thread.
 
-class _SecureConnection(_PlainConnection, HTTPSConnection):
+        Raises:
+            AddressRefusedError: It leads to an address that may not be asked.
+            ReadCancelled: The reader went away.
+        """
+        _check_peer(self, self.sock)
+        assert self.sock is not None, "only open connections are used again"
+        self.used_sock = self.sock
+        _note(self)
+        return self.sock
+
+
+class _SecureConnection(BreakableConnection, HTTPSConnection):
     pass
 
 
 class _PlainPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _PlainConnection
+    ConnectionCls = BreakableConnection
 
 
 class _SecurePool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _SecureConnection
 
 
+#: Pools that an adapter notes, over all origins.
+_MOST_POOLS = 64
+_PROXY_VARIABLES = tuple(
+    variable for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy") for variable in (name, name.upper())
+)
+
+
+def _way(url: str, verify: object) -> tuple[object, ...]:
+    """What decides which connections a request may use."""
+    return (*origin(urlsplit(url)), str(verify), *map(os.environ.get, _PROXY_VARIABLES))
+
+
 class BreakableAdapter(requests.adapters.HTTPAdapter):
     """Makes requests use these connections, through a proxy as well; connections of a SOCKS proxy are left as they are."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._pools: dict[tuple[object, ...], Any] = {}
+        super().__init__(*args, **kwargs)
+
+    def get_connection_with_tls_context(self, request: Any, verify: Any, proxies: Any = None, cert: Any = None) -> Any:
+        """See requests (2.32 and newer); notes the pool."""
+        pool = super().get_connection_with_tls_context(request, verify, proxies=proxies, cert=cert)
+        if len(self._pools) >= _MOST_POOLS:
+            self._pools.clear()
+        self._pools[_way(request.url, verify)] = pool
+        return pool
+
+    def pool_for(self, url: str, verify: object) -> urllib3.HTTPConnectionPool | None:
+        """The pool of an earlier request to the same origin in the same way; None over a proxy that reads what is sent."""
+        pool = self._pools.get(_way(url, verify))
+        return None if pool is None or (pool.proxy is not None and pool.scheme == "http") else pool
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import tenacity
-
 from delta_sharing_spark.errors import DeltaSharingError, ServerError
 from delta_sharing_spark.network.settings import NetworkSettings
 
@@ -81,66 +79,45 @@ def retry(
         RetryableError: The last one, once the tries or the time are used up.
     """
     tries = _Tries(settings, reached)
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(RetryableError),
-        wait=tries.wait,
-        stop=tries.stop,
-        sleep=sleep or settings.sleep,
-        before_sleep=lambda state: _log.info(
-            "%s: trying again in %.1f s: %s", what, tries.wait(state), _failure(state)
-        ),
-        reraise=True,
-    )
-    try:
-        return retrying(call)
-    finally:
-        # tenacity's objects refer to each other in a circle: the bytes that ``reached`` counts would stay in memory
-        # until Python's collector comes, which is seldom where a few large objects are made.
-        tries.forget()
+    while True:
+        try:
+            return call()
+        except RetryableError as failure:
+            if (pause := tries.pause_after(failure)) is None:
+                raise
+            _log.info("%s: trying again in %.1f s: %s", what, pause, failure)
+        (sleep or settings.sleep)(pause)
 
 
 class _Tries:
-    """Decides about the retries of one call, for tenacity."""
+    """Decides about the retries of one call."""
 
     def __init__(self, settings: NetworkSettings, reached: Callable[[], int]) -> None:
         self._settings, self._reached = settings, reached
         self._start = settings.clock()
-        self._progress = self._failures = self._wrong_ranges = self._same = self._seen = 0
+        self._progress = self._failures = self._wrong_ranges = self._same = 0
         self._words: tuple[object, object] | None = None
-        self._pause = 0.0
 
-    def forget(self) -> None:
-        """Let go of the caller's function."""
-        self._reached = lambda: 0
-
-    def wait(self, state: tenacity.RetryCallState) -> float:
-        """Seconds before the next try."""
-        if state.attempt_number != self._seen:
-            self._seen = state.attempt_number
-            failure = _failure(state)
-            self._count(failure)
-            settings = self._settings
-            grown = backoff(self._failures, settings.first_wait, settings.longest_wait)
-            if failure.wait is not None:
-                # A little more than what was asked for, so that clients part.
-                self._pause = max(failure.wait * JITTER.uniform(1.0, 1.1), min(grown, 1.0))
-            elif _status(failure) == 500 and self._failures <= len(_WAITS_AFTER_500):
-                # A server that stumbles has time to recover before it is held to have failed for good.
-                self._pause = _WAITS_AFTER_500[self._failures - 1] * JITTER.uniform(0.5, 1.0)
-            else:
-                self._pause = grown
-        return self._pause
-
-    def stop(self, state: tenacity.RetryCallState) -> bool:
-        """Whether to give up."""
-        settings, failure, pause = self._settings, _failure(state), self.wait(state)
+    def pause_after(self, failure: RetryableError) -> float | None:
+        """Seconds before the next try; None to give up."""
+        self._count(failure)
+        settings = self._settings
+        grown = backoff(self._failures, settings.first_wait, settings.longest_wait)
+        if failure.wait is not None:
+            # A little more than what was asked for, so that clients part.
+            pause = max(failure.wait * JITTER.uniform(1.0, 1.1), min(grown, 1.0))
+        elif _status(failure) == 500 and self._failures <= len(_WAITS_AFTER_500):
+            # A server that stumbles has time to recover before it is held to have failed for good.
+            pause = _WAITS_AFTER_500[self._failures - 1] * JITTER.uniform(0.5, 1.0)
+        else:
+            pause = grown
         bound = settings.retry_seconds
         if failure.is_first_contact or _status(failure) == 500:
             # A host never reached may not exist, and a 500 is a fault of the server more often than a busy one.
             bound = min(bound, settings.first_contact_seconds)
         failure.permanent = self._same >= _MAX_SAME_500
-        late = settings.clock() + pause > self._start + bound
-        return late or failure.permanent or self._wrong_ranges > _MAX_WRONG_RANGES
+        is_late = settings.clock() + pause > self._start + bound
+        return None if is_late or failure.permanent or self._wrong_ranges > _MAX_WRONG_RANGES else pause
 
     def _count(self, failure: RetryableError) -> None:
         reached = self._reached()
@@ -154,12 +131,6 @@ class _Tries:
         )
         self._same = (self._same + 1 if words == self._words else 1) if words is not None else 0
         self._words = words
-
-
-def _failure(state: tenacity.RetryCallState) -> RetryableError:
-    failure = state.outcome.exception() if state.outcome else None
-    assert isinstance(failure, RetryableError)
-    return failure
 
 
 def _status(failure: RetryableError) -> int | None:

@@ -21,7 +21,7 @@ from delta_sharing_spark.spark.statement import is_connect
 _log = logging.getLogger(__name__)
 
 #: What the package imports: a server that lacks one of these cannot be helped by shipping our own modules.
-_REQUIRED = ("pyarrow", "numpy", "requests", "tenacity", "fsspec", "pyroaring")
+_REQUIRED = ("pyarrow", "numpy", "requests", "fsspec", "pyroaring")
 _PACKAGES = ("delta_sharing_spark", "pyspark_delta_sharing")
 _SESSIONS = 64
 #: Where a function that stands for PySpark's ``DataFrameReader.load`` holds PySpark's own.

@@ -20,6 +20,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.connections import AddressRefusedError, Canceller, refusing_local_addresses
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_target, split_url
+from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
 from delta_sharing_spark.network.reasons import proxy_refusal
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry, retry_after
 from delta_sharing_spark.network.settings import MAX_RENEWALS, NetworkSettings
@@ -147,8 +148,8 @@ class HttpSource:
         )
 
     def _receive(self, url: str, transfer: Transfer) -> None:
-        def receive(response: requests.Response) -> None:
-            if response.status_code not in (200, 206):
+        def receive(response: Answer) -> None:
+            if not isinstance(response, KeptAnswer) and response.status_code not in (200, 206):
                 self._raise_for(response)
             transfer.receive(response, self._canceller)
 
@@ -171,15 +172,15 @@ class HttpSource:
             f"elsewhere; name the host in the option allowedDataHosts if you trust it"
         )
 
-    def _get(self, url: str, asked: Range) -> requests.Response:
+    def _get(self, url: str, asked: Range) -> Answer:
         headers = {"Range": asked.header, "Accept-Encoding": "identity"}
         timeout = (self._policy.connect_timeout, self._policy.read_timeout)
         first = url
         for _ in range(_MAX_REDIRECTS + 1):
             guard = nullcontext() if self._may_be_local(url, first) else refusing_local_addresses()
             with guard:
-                response = self._session.get(url, headers=headers, stream=True, timeout=timeout, allow_redirects=False)
-            if not response.is_redirect:
+                response = send(self._session, "GET", url, headers, timeout)
+            if isinstance(response, KeptAnswer) or not response.is_redirect:
                 return response
             response.close()
             target = redirect_target(url, response.headers["location"])

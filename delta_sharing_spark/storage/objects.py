@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import requests
@@ -12,6 +13,7 @@ import requests
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileError, NetworkError
 from delta_sharing_spark.network.bodies import read_body
 from delta_sharing_spark.network.connections import Canceller
+from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
 from delta_sharing_spark.network.sessions import data_session
 from delta_sharing_spark.storage import local_files
@@ -178,7 +180,7 @@ class Storage:
         method: str,
         url_of: Callable[[Location], str],
         location: Location,
-        receive: Callable[[requests.Response], T],
+        receive: Callable[[Any], T],
         what: str,
         *,
         canceller: Canceller | None = None,
@@ -194,15 +196,10 @@ class Storage:
             headers = {"Accept-Encoding": "identity", **cloud.headers(method, url)}
             if transfer is not None:
                 headers["Range"] = transfer.missing.header
+            timeout = (settings.connect_timeout, settings.read_timeout)
 
-            def send() -> requests.Response:
-                timeout = (settings.connect_timeout, settings.read_timeout)
-                return session.request(
-                    method, url, headers=headers, timeout=timeout, stream=True, allow_redirects=False
-                )
-
-            def answered(response: requests.Response) -> T:
-                if response.status_code in (200, 206):
+            def answered(response: Answer) -> T:
+                if isinstance(response, KeptAnswer) or response.status_code in (200, 206):
                     return receive(response)
                 body = b"" if method == "HEAD" else response.raw.read(_LARGEST_ERROR, decode_content=True) or b""
                 if cloud.corrected(response.status_code, response.headers, body):
@@ -211,7 +208,12 @@ class Storage:
                     response.status_code, response.headers, body, what=what, method=method, host=self._host_of(location)
                 )
 
-            return exchange(send, answered, url=url, settings=settings, canceller=canceller, what=what)
+            ask: Callable[[], Answer] = partial(send, session, method, url, headers, timeout)
+            if transfer is None:  # a listing, or an object of the log: its body is decoded
+                ask = partial(
+                    session.request, method, url, headers=headers, timeout=timeout, stream=True, allow_redirects=False
+                )
+            return exchange(ask, answered, url=url, settings=settings, canceller=canceller, what=what)
 
         def attempt() -> T:
             canceller.check()
@@ -247,7 +249,9 @@ class Storage:
                 file=what,
             ) from None
         except (FileNotFoundError, PermissionError) as refusal:
-            raise refusal.with_traceback(None) from None  # tenacity's frames refer to it, and a read may go on after it
+            raise refusal.with_traceback(
+                None
+            ) from None  # a read may go on after it, and its frames would hold the bytes
 
     def _given_up(self, failure: RetryableError, what: str) -> DeltaSharingError:
         host = self.host

@@ -6,7 +6,8 @@ import re
 import ssl
 import threading
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -17,6 +18,7 @@ from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaShari
 from delta_sharing_spark.network.bodies import BodyError, TruncatedBodyError, declared_length
 from delta_sharing_spark.network.connections import Canceller, Deadline
 from delta_sharing_spark.network.hosts import split_url
+from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer
 from delta_sharing_spark.network.reasons import connection_reason, final_reason, forget_frames
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError
 from delta_sharing_spark.network.settings import NetworkSettings
@@ -128,7 +130,7 @@ class Transfer:
         self._room[self.arrived : self.arrived + len(data)] = data
         self.arrived += len(data)
 
-    def receive(self, response: requests.Response, canceller: Canceller) -> None:
+    def receive(self, response: Answer, canceller: Canceller) -> None:
         """Receive an answer of status 200 or 206; its bytes are kept as they arrive, also if it breaks off.
 
         Raises:
@@ -137,21 +139,30 @@ class Transfer:
             ReadCancelled
         """
         skip = self._version.accept(self.missing, response.status_code, response.headers)
-        # What has arrived, however little: a whole piece would be lost with a connection that breaks. New in urllib3 2.1.
-        read = getattr(response.raw, "read1", response.raw.read)
-        while (skip or self.missing.length) and (piece := read(min(_CHUNK, skip or self.missing.length))):
-            canceller.check()
+        fill = response.read_into if isinstance(response, KeptAnswer) else partial(_read_into, response)
+        while skip or self.missing.length:
+            room = memoryview(bytearray(min(skip, _CHUNK))) if skip else self._room[self.arrived :]
+            if not (count := fill(room)):
+                break
             if skip:
-                skip -= len(piece)
-                continue
-            self.keep(piece)
+                skip -= count
+            else:
+                self.arrived += count
+            canceller.check()
         if self.missing.length:
             raise RetryableError(f"the body ended after {self.arrived} of {self._requested.length} bytes")
 
 
+def _read_into(response: requests.Response, room: memoryview) -> int:
+    # What has arrived, however little: a whole piece would be lost with a connection that breaks. New in urllib3 2.1.
+    piece = getattr(response.raw, "read1", response.raw.read)(min(_CHUNK, len(room)))
+    room[: len(piece)] = piece
+    return len(piece)
+
+
 def exchange(
-    send: Callable[[], requests.Response],
-    receive: Callable[[requests.Response], T],
+    send: Callable[[], Answer],
+    receive: Callable[[Any], T],
     *,
     url: str,
     settings: NetworkSettings,

@@ -194,6 +194,17 @@ def peers(session: nox.Session) -> None:
     session.run("python", "tests/peers/run.py", "--reference-python", python, *session.posargs, env=env)
 
 
+@nox.session(name="beside-jvm")
+def beside_jvm(session: nox.Session) -> None:
+    """A hundred jobs by the JVM connector and by this one, rows or errors compared; by hand, with JVM_PEER built.
+
+    ``../shared/peers/jvm/build.sh`` builds it, for Spark 4.2; ``-- --write`` puts the table into docs/migrating.md.
+    """
+    env = spark_environment(session)
+    install(session, "-e", ".[server]", "pyspark[sql]==4.2.0")
+    session.run("python", "tests/peers/beside_jvm/run.py", *session.posargs, env=env)
+
+
 @nox.session
 def bench(session: nox.Session) -> None:
     """The scan benchmark's table; ``nox -s bench -- --rows 1000000`` for a smaller one.

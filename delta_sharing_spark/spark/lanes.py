@@ -179,7 +179,7 @@ def _whole(scan: Scan) -> NativePlan | StepAsideError:
 def _pruned(scan: Scan, condition: str) -> NativePlan:
     """A scan's plan without the files in which no row can fulfil a condition."""
     load = scan.resolved()
-    pushed = parse_where(condition, load.columns, time_zone=load.options.time_zone)
+    pushed = parse_where(condition, load.columns, time_zone=load.options.zone)
     return _plan(scan, replace(load, pushed=pushed))
 
 
@@ -194,7 +194,9 @@ def _plan(scan: Scan, load: ResolvedScan) -> NativePlan:
 def python_frame(scan: Scan, spark: SparkSession) -> DataFrame:
     """A scan as a DataFrame of the Python data source."""
     register_source(spark)
-    options = {**scan.table.client.options_for(scan.table.name), **scan.options}
+    given = {name.lower() for name in scan.options}
+    client_options = scan.table.client.options_for(scan.table.name)
+    options = {**{name: value for name, value in client_options.items() if name.lower() not in given}, **scan.options}
     warn_of_inline_secrets(spark, options)
     path = options.pop("path")
     return load_by_python(spark.read.format("deltaSharing").options(**options), path)

@@ -161,10 +161,11 @@ class DirectoryLease:
         if is_listed is False or (
             not is_about_scope and not is_listed and (storage.still_reads_data() or any(map(storage.reads, others)))
         ):
+            doubt = "" if is_listed is False else f"; if it is refused again, {_LEFT_OUT} under {token.location}"
             return FileGoneError(
                 f"file {name} of {access.table}: the storage refuses it while it lets other files of the table be read, "
                 f"so it is no longer there (a credential that cannot list is refused what does not exist); "
-                f"the table was probably rewritten or vacuumed: reload it",
+                f"the table was probably rewritten or vacuumed: reload it{doubt}",
                 file=name,
             )
         reads_log = access.canary is not None and token.location.covers(access.canary) and storage.reads(access.canary)
@@ -196,6 +197,7 @@ _OR_VACUUMED = (
     "; a credential that may not list is refused likewise what does not exist: if the table was rewritten and vacuumed "
     "since it was loaded, reload it"
 )
+_LEFT_OUT = "the scope of the credential leaves it out: ask the provider for a credential that may read all objects"
 _NOT_CARRIED = (
     "carryProfile=false keeps executors from asking for another; load the table again, or leave carryProfile at true"
 )

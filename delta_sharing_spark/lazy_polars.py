@@ -22,6 +22,7 @@ from delta_sharing_spark.predicates.tree import (
     negation,
 )
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struct
+from delta_sharing_spark.unfit_values import fit_for_others
 
 if TYPE_CHECKING:
     import polars as pl
@@ -70,7 +71,7 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
         left = rows
         has_yielded = False
         with narrowed.to_record_batch_reader() as reader:
-            for batch in reader:
+            for batch in fit_for_others(reader, str(scan.table)):
                 frame: pl.DataFrame = polars.from_arrow(batch)
                 if left is not None:
                     frame = frame.head(left)

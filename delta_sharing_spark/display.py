@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from delta_sharing_spark.markup import html_table, text_table
-from delta_sharing_spark.redaction import printable
+from delta_sharing_spark.errors.redaction import printable
+from delta_sharing_spark.schema.markup import html_table, text_table
 
 if TYPE_CHECKING:
     from delta_sharing_spark.access.plan import PlanReport, ScanPlan

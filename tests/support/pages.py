@@ -65,7 +65,7 @@ def run(page: Path) -> None:
 
 
 def _run_command(line: str) -> None:
-    from delta_sharing_spark.cli import main
+    from delta_sharing_spark.cli.main import main
 
     words = shlex.split(line, comments=True)
     if words[:1] == ["export"]:

@@ -11,13 +11,14 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from delta_sharing_spark import SharingClient, cli
+from delta_sharing_spark import SharingClient
+from delta_sharing_spark.cli import main as cli
 from delta_sharing_spark.errors import ConversionError
+from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from delta_sharing_spark.testing.tables.data_files import FileStyle
-from delta_sharing_spark.unfit_values import refuse_bad_text, refuse_far_moments
 
 _DAYS = pa.array([0, 10_000_000, None, -2_000_000], pa.int32()).cast(pa.date32())
 _MOMENTS = pa.array([0, 10**18, None, -(10**17)], pa.int64()).cast(pa.timestamp("us", "UTC"))

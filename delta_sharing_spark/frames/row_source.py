@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.errors import ConfigError
-from delta_sharing_spark.tracebacks import short_tracebacks
+from delta_sharing_spark.errors.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ class RowSource(ABC):
         """The rows, for Arrow's C interface; each call reads anew. A string that is no UTF-8 is an error there."""
         import pyarrow as pa
 
-        from delta_sharing_spark.unfit_values import fit_for_others
+        from delta_sharing_spark.frames.unfit_values import fit_for_others
 
         reader = self.to_record_batch_reader()
         fit = pa.RecordBatchReader.from_batches(reader.schema, fit_for_others(reader, str(self._table_name())))
@@ -78,7 +78,7 @@ class RowSource(ABC):
             ConversionError: A value that pandas cannot hold so.
         """
         library("pandas", "to_pandas()")
-        from delta_sharing_spark.pandas_frames import to_pandas
+        from delta_sharing_spark.frames.pandas_frames import to_pandas
 
         rows, count = self._sized_reader()
         chosen = {"types_mapper": types_mapper, "dtype_backend": dtype_backend, **options}
@@ -92,7 +92,7 @@ class RowSource(ABC):
             ConversionError: A string is not UTF-8.
         """
         polars = library("polars", "to_polars()")
-        from delta_sharing_spark.unfit_values import refuse_bad_text
+        from delta_sharing_spark.frames.unfit_values import refuse_bad_text
 
         rows = self.to_arrow()
         for batch in rows.to_batches():

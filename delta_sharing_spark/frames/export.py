@@ -77,7 +77,7 @@ def as_text(batches: Iterable[pa.RecordBatch], table: str) -> Iterator[pa.Record
     Raises:
         ConversionError: A value that text cannot hold.
     """
-    from delta_sharing_spark.unfit_values import refuse_bad_text, refuse_far_moments
+    from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
 
     for batch in batches:
         refuse_bad_text(batch, table)

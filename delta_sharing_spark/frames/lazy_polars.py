@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal as DecimalValue
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.frames import library
+from delta_sharing_spark.frames.row_source import library
+from delta_sharing_spark.frames.unfit_values import fit_for_others
 from delta_sharing_spark.predicates.tree import (
     Column,
     Compare,
@@ -22,7 +23,6 @@ from delta_sharing_spark.predicates.tree import (
     negation,
 )
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struct
-from delta_sharing_spark.unfit_values import fit_for_others
 
 if TYPE_CHECKING:
     import polars as pl

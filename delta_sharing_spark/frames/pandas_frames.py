@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.decimal_objects import MOST_DIGITS, DecimalObjects
 from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.frames.decimal_objects import MOST_DIGITS, DecimalObjects
+from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
 from delta_sharing_spark.network.parallel_calls import CallingThreads
-from delta_sharing_spark.unfit_values import refuse_bad_text, refuse_far_moments
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from delta_sharing_spark import __version__
 from delta_sharing_spark.completion import SHELLS, completion_script
 from delta_sharing_spark.errors import ConfigError, DeltaSharingError, NetworkError, UnavailableError
 from delta_sharing_spark.redaction import printable_json
@@ -70,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="A profile is a path or URL, or the JSON itself. Exit codes: 0 done, 1 refused by the server or table, "
         "2 wrong usage, 3 network.",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     profile = "a profile (DELTA_SHARING_PROFILE where it is left out)"
 
@@ -144,15 +145,6 @@ def _parser() -> argparse.ArgumentParser:
     for choice in commands._choices_actions:
         commands.choices[choice.dest].description = choice.help
     return parser
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("delta-sharing-spark")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 def _positive(text: str) -> int:

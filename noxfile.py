@@ -207,10 +207,11 @@ def wheel(session: nox.Session) -> None:
         bare = Path(session.create_tmp()).resolve() / "bare"
         shutil.rmtree(bare, ignore_errors=True)
         session.run("python", "-m", "venv", str(bare))
-        python = str(bare / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+        programs = bare / ("Scripts" if os.name == "nt" else "bin")
+        python = str(programs / "python")
         session.run(python, "-m", "pip", "install", "--quiet", str(package), external=True)
         session.run(python, "-m", "pip", "check", external=True)
-        told = session.run(python, "-m", "delta_sharing_spark.cli", "--version", silent=True, external=True, env=UTF8)
+        told = session.run(str(programs / "delta-sharing-spark"), "--version", silent=True, external=True, env=UTF8)
         if version not in str(told):
             session.error(f"{package.name} says that it is {told}")
         consumer = bare / "consumer.py"

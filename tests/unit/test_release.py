@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ TAKES = {spark: [p for p in PYTHONS if (spark, p) not in {("4.0", "3.14"), ("4.3
 
 
 def test_one_version() -> None:
-    assert version("delta-sharing-spark") == delta_sharing_spark.__version__
+    assert (ROOT / PROJECT["tool"]["hatch"]["version"]["path"]).samefile(delta_sharing_spark.__file__)
     headings = re.findall(r"(?m)^## \[(.+?)\](?: - (\S+))?$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     assert headings[0] == ("Unreleased", "")
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", name) and day for name, day in headings[1:])
@@ -42,7 +41,7 @@ def test_pythons_and_sparks_are_the_same_everywhere() -> None:
     for page in ("README.md", "docs/index.md"):
         said = f"Python {oldest} to {newest}, Spark {SPARKS[0]} to {SPARKS[-1]}"
         assert said in (ROOT / page).read_text(encoding="utf-8"), page
-    assert re.findall(r'python: \[(.*)\]', WORKFLOWS["ci.yml"]) == [", ".join(f'"{p}"' for p in PYTHONS)]
+    assert re.findall(r"python: \[(.*)\]", WORKFLOWS["ci.yml"]) == [", ".join(f'"{p}"' for p in PYTHONS)]
     ends = re.findall(r'{spark: "(\S+)", python: "(\S+)"}', WORKFLOWS["ci.yml"])
     assert ends == [(spark, python) for spark in SPARKS for python in (TAKES[spark][0], TAKES[spark][-1])]
     left_out = re.findall(r'{spark: "(\S+)", python: "(\S+)"}', WORKFLOWS["nightly.yml"])
@@ -64,7 +63,9 @@ def test_workflows_run_nox_and_ci_run_alone(name: str) -> None:
         assert set(words[2:]) <= sessions, command
     for session in re.findall(r"session: \[(.*)\]", WORKFLOWS[name]):
         assert set(session.split(", ")) <= sessions
-    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v[\d.]+", used) for used in re.findall(r"uses: (.+)", WORKFLOWS[name]))
+    assert all(
+        re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v[\d.]+", used) for used in re.findall(r"uses: (.+)", WORKFLOWS[name])
+    )
 
 
 def test_hooks_before_commits_are_those_of_lint() -> None:

@@ -212,16 +212,17 @@ def _schema(arguments: argparse.Namespace) -> int:
 
 
 def _head(arguments: argparse.Namespace) -> int:
-    from delta_sharing_spark.frames.export import cells, json_lines
+    from delta_sharing_spark.frames.export import as_text, cells, json_lines
     from delta_sharing_spark.schema.markup import text_table
 
-    with _scan(arguments, limit=str(arguments.n)).to_record_batch_reader() as reader:
+    scan = _scan(arguments, limit=str(arguments.n))
+    with scan.to_record_batch_reader() as reader:
+        rows = as_text(reader, str(scan.table))
         if arguments.json:
-            for batch in reader:
+            for batch in rows:
                 sys.stdout.writelines(f"{line}\n" for line in json_lines(batch))
         else:
-            rows = list(cells(reader))
-            write_table(text_table(reader.schema.names, rows), sys.stdout)
+            write_table(text_table(reader.schema.names, list(cells(rows))), sys.stdout)
     return DONE
 
 
@@ -242,11 +243,11 @@ def _download(arguments: argparse.Namespace) -> int:
     scan = _scan(arguments, **({} if arguments.limit is None else {"limit": str(arguments.limit)}))
     if to_standard_output:
         with standard_output(sys.stdout) as out:
-            write_batches(scan.to_record_batch_reader(), out, format)
+            write_batches(scan.to_record_batch_reader(), out, format, str(scan.table))
         return DONE
     target = Path(arguments.output or f"{scan.table.name.table}.{format}")
     with whole_file(target, replace=arguments.force) as out:
-        rows = write_batches(scan.to_record_batch_reader(), out, format)
+        rows = write_batches(scan.to_record_batch_reader(), out, format, str(scan.table))
     if arguments.json:
         _print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
     else:

@@ -47,14 +47,15 @@ def with_near_names(
             continue  # the name above it is wrong as well
         except DeltaSharingError:
             return error
-        hint = _hint(kind, name, names, holder)
+        hint = near_name(kind, name, names, holder)
         if hint is None:
             return error
         return NotFoundError(f"{str(error).removesuffix(_ADVICE)}; {hint}", **{**error.__dict__, "is_unlisted": True})
     return error
 
 
-def _hint(kind: str, name: str, names: Iterable[str], holder: str) -> str | None:
+def near_name(kind: str, name: str, names: Iterable[str], holder: str) -> str | None:
+    """That ``holder`` has no ``kind`` of a name, and what it has that is near; None if it has it."""
     known = sorted(names)
     if name.lower() in (k.lower() for k in known):
         return None

@@ -13,6 +13,7 @@ from delta_sharing_spark.access.settings import transport_of
 from delta_sharing_spark.assets.catalog import AssetCatalog
 from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, NotFoundError, OptionError, ProfileError, RequestRefusedError
+from delta_sharing_spark.errors.tracebacks import short_tracebacks
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name
 from delta_sharing_spark.sharing.identity import Identity, identity_of
@@ -22,7 +23,6 @@ from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.table_scan import ENGINES, option_text
-from delta_sharing_spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from delta_sharing_spark.markup import html_table, text_table
-from delta_sharing_spark.redaction import printable
+from delta_sharing_spark.errors.redaction import printable
+from delta_sharing_spark.schema.markup import html_table, text_table
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.access.plan import ScanPlan
+    from delta_sharing_spark.access.plan import PlanReport, ScanPlan
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.scan.plan import Split
     from delta_sharing_spark.schema.types import Struct
@@ -123,7 +123,9 @@ def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
     for name, value in report.sent.items():
         lines.append(f"sent       {name} = {value}")
     if not report.sent:
-        lines.append("sent       no hints")
+        lines.append("sent       no hints" + (": there is no where" if scan.predicate is None else ""))
+    for part in _unsent(report, scan):
+        lines.append(f"not sent   {part}: the protocol's hints have no words for it; files are skipped here")
     if report.fallback is not None:
         lines.append(f"asked      {report.fallback}")
     lines.append(f"listed     {report.listed} files")
@@ -136,6 +138,21 @@ def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
         for part in report.unhelpful:
             lines.append(f"           no file can be skipped by {part}; it filters rows")
     return "\n".join(printable(line, one_line=True) for line in lines)
+
+
+def _unsent(report: PlanReport, scan: ResolvedScan) -> list[str]:
+    """The parts of ``where`` that no hint to the sharing server holds, where it is the server that lists."""
+    if scan.predicate is None or report.mode != "url" or "predicateHints" in report.sent or report.fallback is not None:
+        return []
+    from delta_sharing_spark.predicates.hints import json_hints
+    from delta_sharing_spark.predicates.tree import conjuncts
+
+    shape = scan.shape
+    return [
+        str(part)
+        for part in conjuncts(scan.predicate)
+        if json_hints(part, shape.schema, shape.partition_columns) is None
+    ]
 
 
 class Progress:

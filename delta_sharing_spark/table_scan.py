@@ -15,10 +15,10 @@ from delta_sharing_spark.access.resolve import resolve_opened
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.display import explanation, planning_progress, scan_html
 from delta_sharing_spark.errors import OptionError
-from delta_sharing_spark.frames import RowSource
+from delta_sharing_spark.errors.tracebacks import short_tracebacks
+from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import ReadOptions, parse_options, redacted_options
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import polars as pl
@@ -216,7 +216,7 @@ class Scan(RowSource):
         Raises:
             ConfigError: Polars is missing.
         """
-        from delta_sharing_spark.lazy_polars import lazy_frame
+        from delta_sharing_spark.frames.lazy_polars import lazy_frame
 
         return lazy_frame(self)
 

@@ -11,7 +11,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import NotFoundError
-from delta_sharing_spark.markup import html_table
+from delta_sharing_spark.errors.tracebacks import short_tracebacks
+from delta_sharing_spark.schema.markup import html_table
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.assets import (
     AssetName,
@@ -24,7 +25,6 @@ from delta_sharing_spark.sharing.assets import (
 )
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.settings import StorageSettings
-from delta_sharing_spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     from delta_sharing_spark.assets.download import Downloaded

@@ -10,13 +10,13 @@ from delta_sharing_spark.access.settings import storage_settings
 from delta_sharing_spark.assets.asset import Asset, SharedModel
 from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AccessModeError, AddressError, NotFoundError, RequestRefusedError
+from delta_sharing_spark.errors.tracebacks import short_tracebacks
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.sharing.address import TableName, is_odd, parse_table_name
 from delta_sharing_spark.sharing.assets import AssetName, Kind, Model, Record, Skill, Volume, list_assets, shares_kind
 from delta_sharing_spark.sharing.name_suggestions import with_near_names
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share
-from delta_sharing_spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     from delta_sharing_spark.access.flight.catalog import FlightCatalog

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, ResponseError, ServerError
-from delta_sharing_spark.process_cache import ProcessCache
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment
 from delta_sharing_spark.sharing.catalog import parse_credentials, walk_pages
 from delta_sharing_spark.sharing.name_suggestions import near_name, with_near_names

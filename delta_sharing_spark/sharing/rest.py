@@ -17,8 +17,8 @@ from delta_sharing_spark.errors import (
     ServerError,
     UnauthenticatedError,
 )
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import NetworkSettings
-from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment
 from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable
 from delta_sharing_spark.sharing.catalog import (

@@ -15,8 +15,8 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from delta_sharing_spark.instants import parse_instant, to_millis
 from delta_sharing_spark.network.bodies import parse_count
+from delta_sharing_spark.schema.instants import parse_instant, to_millis
 from delta_sharing_spark.storage.aws_signature import sign
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import DEFAULT_REGION, s3_domain

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from delta_sharing_spark.varint import append_varint, read_varint
+from delta_sharing_spark.scan.varint import append_varint, read_varint
 
 #: Field 1, length-delimited; field 1, varint.
 _MESSAGE_FIELD, _ENUM_FIELD = b"\x0a", b"\x08"

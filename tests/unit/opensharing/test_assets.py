@@ -30,7 +30,7 @@ from delta_sharing_spark.errors import (
     NotFoundError,
     ResponseError,
 )
-from delta_sharing_spark.process_cache import ProcessCache
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing import assets as calls
 from support.buckets import BucketServer
 

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.completion import SHELLS, completion_script
+from delta_sharing_spark.cli.completion import SHELLS, completion_script
+from delta_sharing_spark.cli.terminal import styled, write_table
 from delta_sharing_spark.errors import ConfigError, DeltaSharingError, NetworkError, UnavailableError
-from delta_sharing_spark.redaction import printable_json
-from delta_sharing_spark.terminal import styled, write_table
+from delta_sharing_spark.errors.redaction import printable_json
 
 if TYPE_CHECKING:
     from delta_sharing_spark.client import SharingClient
@@ -204,7 +204,7 @@ def _inside(client: SharingClient, path: str) -> list[Any]:
 
 
 def _schema(arguments: argparse.Namespace) -> int:
-    from delta_sharing_spark.markup import text_table
+    from delta_sharing_spark.schema.markup import text_table
     from delta_sharing_spark.schema.spark import spark_schema_json
 
     schema = _scan(arguments).schema
@@ -220,8 +220,8 @@ def _schema(arguments: argparse.Namespace) -> int:
 
 
 def _head(arguments: argparse.Namespace) -> int:
-    from delta_sharing_spark.export import cells, json_lines
-    from delta_sharing_spark.markup import text_table
+    from delta_sharing_spark.frames.export import cells, json_lines
+    from delta_sharing_spark.schema.markup import text_table
 
     with _scan(arguments, limit=str(arguments.n)).to_record_batch_reader() as reader:
         if arguments.json:
@@ -243,7 +243,7 @@ def _count(arguments: argparse.Namespace) -> int:
 
 
 def _download(arguments: argparse.Namespace) -> int:
-    from delta_sharing_spark.export import format_of, standard_output, whole_file, write_batches
+    from delta_sharing_spark.frames.export import format_of, standard_output, whole_file, write_batches
 
     to_standard_output = arguments.output == "-"
     format = arguments.format or "parquet" if to_standard_output else format_of(arguments.output, arguments.format)
@@ -373,7 +373,3 @@ def _until_ended() -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

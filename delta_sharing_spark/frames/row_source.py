@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.errors import ConfigError
-from delta_sharing_spark.tracebacks import short_tracebacks
+from delta_sharing_spark.errors.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +69,7 @@ class RowSource(ABC):
             ConfigError: pandas is missing, or an argument is unknown.
         """
         library("pandas", "to_pandas()")
-        from delta_sharing_spark.pandas_frames import to_pandas
+        from delta_sharing_spark.frames.pandas_frames import to_pandas
 
         rows, count = self._sized_reader()
         return to_pandas(rows, count, types_mapper=types_mapper, dtype_backend=dtype_backend, **options)

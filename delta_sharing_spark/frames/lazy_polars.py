@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal as DecimalValue
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.frames import library
+from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.predicates.tree import (
     Column,
     Compare,

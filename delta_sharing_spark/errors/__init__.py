@@ -42,7 +42,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from delta_sharing_spark.redaction import shown
+from delta_sharing_spark.errors.redaction import shown
 
 
 class DeltaSharingError(Exception):

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.decimal_objects import MOST_DIGITS, DecimalObjects
 from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.frames.decimal_objects import MOST_DIGITS, DecimalObjects
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 
 if TYPE_CHECKING:

@@ -147,8 +147,8 @@ class SharedTable(RowSource):
         """The newest version as a lazy Polars frame, as ``Scan.lazy``."""
         return self.scan().lazy()
 
-    def _view_name(self) -> str:
-        return self.name.table
+    def _table_name(self) -> TableName:
+        return self.name
 
     def storage_options(self, engine: Engine = "fsspec", location: str | None = None) -> EngineOptions:
         """Temporary credentials of the table's location in the words of another engine.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from delta_sharing_spark.sharing.address import TableName
     from delta_sharing_spark.table import SharedTable
 
 #: Bytes of a split outside Spark: small enough to read one middling file on several cores.
@@ -220,8 +221,8 @@ class Scan(RowSource):
 
         return lazy_frame(self)
 
-    def _view_name(self) -> str:
-        return self.table.name.table
+    def _table_name(self) -> TableName:
+        return self.table.name
 
     def count(self) -> int:
         """The number of rows: from metadata alone where that is exact, else by reading as little as possible."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from delta_sharing_spark import __version__
 from delta_sharing_spark.cli.completion import SHELLS, completion_script
 from delta_sharing_spark.cli.terminal import styled, write_table
 from delta_sharing_spark.errors import ConfigError, DeltaSharingError, NetworkError, UnavailableError
@@ -70,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="A profile is a path or URL, or the JSON itself. Exit codes: 0 done, 1 refused by the server or table, "
         "2 wrong usage, 3 network.",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     profile = "a profile (DELTA_SHARING_PROFILE where it is left out)"
 
@@ -146,15 +147,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("delta-sharing-spark")
-    except PackageNotFoundError:
-        return "(not installed)"
-
-
 def _positive(text: str) -> int:
     number = int(text)
     if number <= 0:
@@ -220,16 +212,17 @@ def _schema(arguments: argparse.Namespace) -> int:
 
 
 def _head(arguments: argparse.Namespace) -> int:
-    from delta_sharing_spark.frames.export import cells, json_lines
+    from delta_sharing_spark.frames.export import as_text, cells, json_lines
     from delta_sharing_spark.schema.markup import text_table
 
-    with _scan(arguments, limit=str(arguments.n)).to_record_batch_reader() as reader:
+    scan = _scan(arguments, limit=str(arguments.n))
+    with scan.to_record_batch_reader() as reader:
+        rows = as_text(reader, str(scan.table))
         if arguments.json:
-            for batch in reader:
+            for batch in rows:
                 sys.stdout.writelines(f"{line}\n" for line in json_lines(batch))
         else:
-            rows = list(cells(reader))
-            write_table(text_table(reader.schema.names, rows), sys.stdout)
+            write_table(text_table(reader.schema.names, list(cells(rows))), sys.stdout)
     return DONE
 
 
@@ -250,11 +243,11 @@ def _download(arguments: argparse.Namespace) -> int:
     scan = _scan(arguments, **({} if arguments.limit is None else {"limit": str(arguments.limit)}))
     if to_standard_output:
         with standard_output(sys.stdout) as out:
-            write_batches(scan.to_record_batch_reader(), out, format)
+            write_batches(scan.to_record_batch_reader(), out, format, str(scan.table))
         return DONE
     target = Path(arguments.output or f"{scan.table.name.table}.{format}")
     with whole_file(target, replace=arguments.force) as out:
-        rows = write_batches(scan.to_record_batch_reader(), out, format)
+        rows = write_batches(scan.to_record_batch_reader(), out, format, str(scan.table))
     if arguments.json:
         _print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
     else:

@@ -21,6 +21,7 @@
     │   ├── UnsupportedFeatureError a feature, type or provider we do not read, by its name
     │   ├── SchemaError             an unknown column, a type that does not fit
     │   ├── LogError                a Delta log that is incomplete or corrupt
+    │   ├── ConversionError         a value that the wanted library cannot hold
     │   ├── VersionError            a version or timestamp the table does not have
     │   └── TableChangedError       the table is no longer the one that was loaded
     ├── AccessModeError             no way to the data that both sides know
@@ -165,6 +166,12 @@ class UnsupportedFeatureError(TableError):
 
 class SchemaError(TableError):
     """An unknown column, or a type that does not fit where it stands."""
+
+
+class ConversionError(TableError):
+    """A value that Python or the wanted library cannot hold: text that is no UTF-8, a far date. Attribute: ``column``."""
+
+    column: str | None = None
 
 
 class LogError(TableError):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError
 from delta_sharing_spark.options.values import nearest
+from delta_sharing_spark.sharing.address import segment
 
 if TYPE_CHECKING:
     from delta_sharing_spark.sharing.rest import SharingRest
@@ -50,8 +51,18 @@ def with_near_names(
         hint = near_name(kind, name, names, holder)
         if hint is None:
             return error
+        if kind == "table" and _is_volume(brief, share, schema, table):
+            hint = f"it is a volume: client.volume('{share}.{schema}.{table}')"
         return NotFoundError(f"{str(error).removesuffix(_ADVICE)}; {hint}", **{**error.__dict__, "is_unlisted": True})
     return error
+
+
+def _is_volume(rest: SharingRest, share: str, schema: str, name: str) -> bool:
+    path = f"/shares/{segment(share)}/schemas/{segment(schema)}/volumes/{segment(name)}"
+    try:
+        return bool(rest.ask_json("GET", path, "the description of a volume"))
+    except DeltaSharingError:
+        return False  # the error is known already, and this only explains it
 
 
 def near_name(kind: str, name: str, names: Iterable[str], holder: str) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
+from delta_sharing_spark.errors import FileError
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.storage.objects import StoredObject
 from delta_sharing_spark.storage.place import Place
@@ -88,7 +89,9 @@ class PlaceFile(AbstractBufferedFile):  # type: ignore[misc]
 
     def __init__(self, fs: PlaceFileSystem, file: StoredObject, block_size: Any, cache_type: str) -> None:
         if file.name.endswith("/"):
-            raise IsADirectoryError(errno.EISDIR, f"{file.name} of {fs.place.name} is a directory")
+            raise FileError(
+                f"{file.name.rstrip('/')} of {fs.place.name} is a directory; name a file in it", file=file.name
+            )
         self._place, self._version = fs.place, fs.place.version(file)
         self._canceller = Canceller(file.name)
         super().__init__(fs, file.name, "rb", block_size, cache_type=cache_type, size=file.size)

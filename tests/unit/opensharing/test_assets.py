@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from delta_sharing_spark import SharingClient
 from delta_sharing_spark.assets import arriving_file
 from delta_sharing_spark.assets.asset import Asset
 from delta_sharing_spark.assets.download import Downloaded
+from delta_sharing_spark.cli.main import main
 from delta_sharing_spark.errors import (
     AccessModeError,
     AddressError,
@@ -492,6 +494,12 @@ def test_names_that_there_are_not(server: BucketServer, files: Path, name: str, 
             _client(server).volumes(share, schema)
 
 
+def test_a_table_that_is_a_volume(server: BucketServer, files: Path) -> None:
+    server.add_volume("s.d.v", files)
+    with pytest.raises(NotFoundError, match=r"it is a volume: client.volume\('s.d.v'\)"):
+        _client(server).table("s.d.v").to_arrow()
+
+
 def test_a_name_of_a_table_and_a_volume(server: BucketServer, files: Path) -> None:
     server.add_volume("s.d.t", files)
     server.add_table("s.d.t", files)
@@ -532,3 +540,58 @@ def test_text_modes_close_what_they_open(server: BucketServer, files: Path) -> N
     with _volume(server, files).open("raw/a.csv", "r", encoding="utf-8", newline="") as text:
         assert isinstance(text, io.TextIOWrapper)
         assert text.readline() == "id,city\n"
+
+
+# From a terminal
+
+
+def test_commands(
+    server: BucketServer,
+    files: Path,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server.add_volume("s.d.v", files)
+    server.add_model("s.d.m", files, 3, aliases=("best",))
+    server.add_skill("s.d.both", files, "One of two")
+    server.add_volume("s.d.both", files)
+    profile = server.write_profile(tmp_path / "p#1.share")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        told = capfdbinary.readouterr()
+        return code, told.out.decode(), told.err.decode()
+
+    def names(*arguments: str) -> list[str]:
+        code, out, err = run("ls", "--json", *arguments)
+        assert code == 0, err
+        return [item.get("path") or item.get("version") or item["name"] for item in json.loads(out)]
+
+    assert sorted(names(f"{profile}#s.d")) == ["both", "both", "m", "v"]
+    assert "\nvolumes\n" in run("ls", f"{profile}#s.d")[1]
+    assert names(f"{profile}#s.d.v/") == names(f"{profile}#s.d.v") == ["README", "raw/", "t.parquet"]
+    assert "raw/deep/er/c.bin" in names("-R", f"{profile}#s.d.v/raw")
+    assert names(f"{profile}#s.d.v/README") == ["README"]
+    assert names(f"{profile}#s.d.m/") == [3]
+    assert names(f"{profile}#s.d.m/3/raw/deep") == names(f"{profile}#s.d.m/best/raw/deep") == ["raw/deep/er/"]
+    assert run("cat", f"{profile}#s.d.v/raw/b 1%2F#?.json") == (0, '{"id": 1}\n', "")
+    monkeypatch.setenv("DELTA_SHARING_PROFILE", profile)
+    monkeypatch.chdir(tmp_path)
+    assert run("cat", "s.d.m/best/README") == (0, "read me\n", "")
+    assert run("download", "s.d.v/README")[1] == "README: 1 files, 8 bytes\n"
+    assert run("download", "s.d.v/raw/deep", "-O", "x")[0] == 0
+    assert list(_on_disk(tmp_path / "x")) == ["er/c.bin"]
+    assert json.loads(run("download", "--json", "--kind", "skill", "s.d.both/")[1])["files"] == 6
+    for arguments, code, why in [
+        (["ls", "s.d.both/"], 2, "s.d.both is a volume and a skill: say which with --kind"),
+        (["cat", "s.d.m/"], 2, "write s.d.m/VERSION/PATH"),
+        (["cat", "s.d.v"], 2, "names no file of a volume, model or skill"),
+        (["cat", "s.d.v/../x"], 2, "is no path within volume s.d.v"),
+        (["cat", "s.d.v/nothing"], 1, "volume s.d.v has no file or directory 'nothing'"),
+        (["cat", "s.d.v/raw"], 1, "raw of volume s.d.v is a directory"),
+        (["download", "s.d.v/", "--limit", "3"], 2, "--limit is for tables"),
+        (["ls", "s.d.w"], 1, "s.d.w"),
+    ]:
+        told = run(*arguments)
+        assert (told[0], why in told[2]) == (code, True), told

@@ -1,4 +1,4 @@
-"""Lists and opens the tables of a sharing server as one recipient, from Python."""
+"""Lists and opens what a sharing server shares with one recipient, from Python."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from delta_sharing_spark.access.settings import transport_of
+from delta_sharing_spark.assets.catalog import AssetCatalog
 from delta_sharing_spark.display import Explanation, Listing
 from delta_sharing_spark.errors import AddressError, NotFoundError, OptionError, ProfileError, RequestRefusedError
 from delta_sharing_spark.errors.tracebacks import short_tracebacks
@@ -41,7 +42,7 @@ _SCANS_KEPT = 100
 
 
 @short_tracebacks
-class SharingClient:
+class SharingClient(AssetCatalog):
     """A client of one sharing server, as one recipient.
 
     Args:

@@ -24,7 +24,9 @@ _SHOWN = 100
 #: Seconds that a read may take before its progress is shown.
 _PROGRESS_DELAY = 1.0
 #: What listings show on demand only.
-_ON_DEMAND = frozenset({"id", "share_id", "location", "auxiliary_locations", "properties", "display_name"})
+_ON_DEMAND = frozenset(
+    {"id", "share_id", "location", "storage_location", "auxiliary_locations", "properties", "display_name"}
+)
 
 
 class Listing(list[_T], Generic[_T]):
@@ -226,6 +228,18 @@ def planning_progress(table: str) -> Iterator[Callable[[int], None] | None]:
         return
     shown = f"{printable(table, one_line=True)}: planning"
     with bar(desc=shown, unit=" files", delay=_PROGRESS_DELAY, leave=False) as counter:
+        yield counter.update
+
+
+@contextmanager
+def download_progress(name: str, total: int, shown: bool) -> Iterator[Callable[[int], object] | None]:
+    """The bytes of a download as they arrive, shown as ``Progress`` is; yields what counts them, as ``planning_progress``."""
+    bar = _bar() if shown and _is_watched() else None
+    if bar is None:
+        yield None
+        return
+    caption = printable(name, one_line=True)
+    with bar(total=total, desc=caption, unit="B", unit_scale=True, delay=_PROGRESS_DELAY, leave=False) as counter:
         yield counter.update
 
 

@@ -29,7 +29,8 @@
     ├── FileError                   one data file or deletion vector
     │   ├── CorruptFileError        its bytes are not what the plan or the format says
     │   ├── NullInRequiredError     a NULL in a column declared NOT NULL
-    │   └── FileGoneError           the server or the storage no longer has it
+    │   ├── FileGoneError           the server or the storage no longer has it
+    │   └── NoSuchFileError         a file or directory that a volume, model or skill has not
     ├── StreamError                 an offset or a change a stream cannot go on from
     ├── TicketError                 a Flight ticket that is forged, another caller's, or late
     └── CancelledError              a flight that was cancelled
@@ -213,6 +214,10 @@ class NullInRequiredError(FileError):
 
 class FileGoneError(FileError):
     """The server or the storage no longer has a planned file: reload the DataFrame."""
+
+
+class NoSuchFileError(FileError, FileNotFoundError):
+    """A volume, a model's version or a skill has no such file or directory; as Python's own error it is caught likewise."""
 
 
 class StreamError(DeltaSharingError):

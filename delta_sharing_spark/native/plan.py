@@ -6,9 +6,8 @@ import copy
 import hashlib
 import re
 import secrets
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -29,12 +28,13 @@ from delta_sharing_spark.native.files import (
     show_together,
 )
 from delta_sharing_spark.native.layout import lay_out_rows
-from delta_sharing_spark.native.visits import Queries, is_in
+from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.footer import TAIL
 from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import constants_of, read_split
+from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
 
@@ -137,6 +137,7 @@ class LoadColumns:
         partition_column, deletion_column: Names, which no column of the table has, of the columns for the partition's
             number and for deleted rows.
         may_have_vectors: Whether Spark is to leave rows of files out: those of deletion vectors, those beyond a limit.
+        scans: Names the scans of the load by the columns that they read.
     """
 
     def __init__(self, load: ResolvedScan) -> None:
@@ -151,6 +152,7 @@ class LoadColumns:
         self.partition_column = _free_name("partition_number", full)
         self.deletion_column = _free_name("deleted_row", full)
         self.may_have_vectors = load.shape.may_have_vectors or load.options.limit is not None
+        self.scans = ScanNames([*leaves_of(spark_schema_json(self.columns)), self.deletion_column.encode()])
 
 
 class NativePlan:
@@ -161,18 +163,15 @@ class NativePlan:
         planned: Its planned files.
         shown: Its columns, made anew by default.
         token: The plan's id in paths; not a secret. A new one by default.
-        scan_token: The last part of the path by which Spark's plans name what is read; ``token`` by default.
         joined: Which files to show as one, as an earlier listing of the same rows did; small ones by default.
 
     Attributes:
         files: The files as Spark is shown them.
         partitions: The values of the partition columns, by a partition's number.
         version: The table's version; None where the server does not tell.
-        queries: The queries that read it, where Spark tells what their scans read.
         has_failed: Whether a file of it could not be read.
     """
 
-    queries: Queries | None = None
     has_failed = False
 
     def __init__(
@@ -181,7 +180,6 @@ class NativePlan:
         planned: ScanPlan,
         shown: LoadColumns | None = None,
         token: str | None = None,
-        scan_token: str | None = None,
         joined: Joined | None = None,
     ) -> None:
         self.shown = shown or LoadColumns(load)
@@ -189,7 +187,6 @@ class NativePlan:
         self.version = planned.report.version if shown else load.version
         self.report = planned.report
         self.token = token or secrets.token_hex(16)
-        self.scan_token = scan_token or self.token
         self.partition_columns = self.shown.partition_columns
         self.shape = FileShape(
             rewriting_spec(planned.spec, self.shown.columns),
@@ -302,7 +299,13 @@ class NativePlan:
         return plan
 
     def show(
-        self, number: int, sources: OpenOnes[ByteSource], pool: ThreadPoolExecutor, *, may_rewrite: bool = True
+        self,
+        number: int,
+        sources: OpenOnes[ByteSource],
+        pool: ThreadPoolExecutor,
+        columns: ScanColumns | None = None,
+        *,
+        may_rewrite: bool = True,
     ) -> ShownFile:
         """Make a file ready to be served.
 
@@ -310,6 +313,7 @@ class NativePlan:
             number: The file's.
             sources: Where what is opened for it is noted.
             pool: Fetches the footers of small files; none of its threads waits for another.
+            columns: What the scan reads that opens it; all where it is not told.
             may_rewrite: Whether files may be rewritten.
 
         Raises:
@@ -324,7 +328,7 @@ class NativePlan:
             limit, tail = self.files[number].members[0].limit, self._tail_bytes
             shown = show_file(*files[0], self.shape, limit, may_rewrite=may_rewrite, tail_bytes=tail)
         else:
-            wanted, tail = self._wanted(), self._tail_bytes
+            wanted, tail = _all if columns is None else columns.__contains__, self._tail_bytes
             shown = show_together(files, self.shape, pool, wanted, may_rewrite=may_rewrite, tail_bytes=tail)
         self._footer_bytes = max(self._footer_bytes, shown.footer_bytes)
         return shown
@@ -343,11 +347,6 @@ class NativePlan:
                 batches.close()
         return None
 
-    def _wanted(self) -> Callable[[bytes], bool]:
-        """Whether a column is read by the running queries, as far as Spark tells; else all are."""
-        scans = () if self.queries is None else self.queries.scans(self.scan_token, time.monotonic())
-        return lambda column: not scans or any(is_in(column, scan) for scan in scans)
-
     @property
     def _tail_bytes(self) -> int:
         """Of the first request for a footer: the largest one seen and a quarter; at first as many as its columns suggest."""
@@ -363,6 +362,10 @@ class NativePlan:
         numbers = self.directories[self._directory_of(self.files[number])]
         for place in range(self._place[number] + 1, len(numbers)):
             yield numbers[place]
+
+
+def _all(column: bytes) -> bool:
+    return True
 
 
 def _limited(files: Sequence[PlannedFile], limit: int) -> list[PlannedFile]:

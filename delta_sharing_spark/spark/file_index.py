@@ -7,6 +7,7 @@ processes of this user alone, has nothing else to call, and never raises, so tha
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import struct
@@ -51,8 +52,9 @@ _METADATA = frozenset(
 )
 _REFUSED = "a process of another user asked for the files of a shared table, and was refused"
 
-#: Conjuncts of a scan as objects of the JVM, and the rows that are enough, to the bytes of an answer.
-Lister = Callable[[Sequence[Any] | None, int | None], bytes]
+#: Conjuncts of a scan as objects of the JVM, and what SharedTableIndex.java writes of the rows and columns that it needs, to
+#: the bytes of an answer.
+Lister = Callable[[Sequence[Any] | None, str | None], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +129,12 @@ def _relation(
     if deletion_column is not None:
         data = data.add(deletion_column, "boolean", True)
     index = factory.of(lister, *named, partitions, deletion_column or "", int(time.time() * 1000))
-    parquet = getattr(sources.parquet, "ParquetFileFormat")()  # noqa: B009 - Py4J takes it for a package otherwise
     relation = sources.HadoopFsRelation(
         index,
         partitions,
         data,
         jvm.scala.Option.empty(),
-        parquet,
+        index.format(),
         jvm.PythonUtils.toScalaMap(options),
         spark._jsparkSession,
     )
@@ -142,8 +143,6 @@ def _relation(
 
 def _java_schema(jvm: Any, schema: Struct) -> Any:
     """A schema of the JVM, all of it nullable: Spark would leave out checks for NULL otherwise, and files may hold some."""
-    import json
-
     from delta_sharing_spark.schema.spark import spark_schema_json
 
     return jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(spark_schema_json(schema))).asNullable()
@@ -153,13 +152,14 @@ def _answering(index: TableIndex, gateway: Gateway, note: Callable[[ScanListing]
     """Answers for one load."""
     name = f"the listing of {index.shown.table}"
 
-    def answer(filters: Sequence[Any] | None, rows: int | None) -> bytes:
+    def answer(filters: Sequence[Any] | None, needs: str | None) -> bytes:
         canceller = Canceller(name)
         _under_way.add(canceller)
         try:
             with canceller.watching():
-                if filters is None:
+                if filters is None or needs is None:
                     return _SIZE + struct.pack(">q", index.size_in_bytes())
+                rows, required = json.loads(needs)
                 texts, condition = _condition(list(filters), index)
                 if index.shown.predicate is not None or (
                     rows == COUNTED and not index.load.options.count_by_statistics
@@ -167,7 +167,7 @@ def _answering(index: TableIndex, gateway: Gateway, note: Callable[[ScanListing]
                     rows = None
                 plan, record = index.listed(texts, (condition, rows), lambda _: canceller.check())
                 note(record)
-                return _encoded(plan)
+                return _encoded(plan, plan.shown.scans.name(required))
         except DeltaSharingError as error:
             if not isinstance(error, NetworkError) or not canceller.is_broken:
                 error.name_table(index.shown.table)
@@ -204,14 +204,14 @@ def _names(java: Any) -> list[str]:
     return [str(names.apply(place).name()).lower() for place in range(names.size())]
 
 
-def _encoded(plan: NativePlan) -> bytes:
-    """A listing, as SharedTableIndex.java reads it."""
+def _encoded(plan: NativePlan, scan: str) -> bytes:
+    """A listing for a scan of a name, as SharedTableIndex.java reads it."""
     types = [field.type for field in plan.partition_columns]
     directories = [(name, numbers) for name, numbers in plan.directories.items() if numbers]
     parts = [_LISTING, struct.pack(">i", len(directories))]
     for name, numbers in directories:
         values = plan.partitions[plan.files[numbers[0]].partition] if types else ()
-        row, path = unsafe_row(values, types), f"{plan.token}/{name}".rstrip("/").encode()
+        row, path = unsafe_row(values, types), f"{plan.token}/{scan}/{name}".rstrip("/").encode()
         parts.append(struct.pack(">i", len(row)) + row + struct.pack(">H", len(path)) + path)
         parts.append(struct.pack(">i", len(numbers)))
         for number in numbers:
@@ -227,12 +227,12 @@ def _lister(spark: SparkSession, answer: Lister) -> object:
     """
     client = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
 
-    def apply(filters: Sequence[Any] | None, rows: int | None) -> bytes:
+    def apply(filters: Sequence[Any] | None, needs: str | None) -> bytes:
         asker = _asker(client)
         if asker is None or not is_own_process(asker):
             _log.warning("%s", _REFUSED)
             return _FAILURE + _REFUSED.encode()
-        return answer(filters, rows)
+        return answer(filters, needs)
 
     class Java:
         implements = ("java.util.function.BiFunction",)
@@ -287,7 +287,7 @@ def _tried(spark: Any) -> Any:
     factory = made.newInstance(gateway.new_array(jvm.java.lang.Object, 0))
     asked: list[int] = []
 
-    def answer(filters: Sequence[Any] | None, rows: int | None) -> bytes:
+    def answer(filters: Sequence[Any] | None, needs: str | None) -> bytes:
         if filters is None:
             return _SIZE + struct.pack(">q", 7)
         asked.append(len(filters))

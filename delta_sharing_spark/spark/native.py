@@ -29,7 +29,6 @@ from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.spark.file_index import index_relation, needs_deletion_column, why_no_index
 from delta_sharing_spark.spark.native_errors import raise_causes
-from delta_sharing_spark.spark.running_queries import running_queries
 from delta_sharing_spark.spark.statement import is_connect
 
 _log = logging.getLogger(__name__)
@@ -186,7 +185,6 @@ def planned_frame(spark: SparkSession, plan: NativePlan, reach: Reach) -> DataFr
     gateway = _gateway(reach)
     if not is_connect(spark):
         raise_causes(_error_in)
-    plan.queries = running_queries()
     address = gateway.add(plan, _end_of(spark))
     try:
         has_deletion_column = plan.has_vectors or not shown.columns.fields
@@ -362,7 +360,7 @@ def _gateway(reach: Reach) -> Gateway:
         gateway = _gateways.get(reach.host)
         if gateway is None or gateway.is_closed:
             admits = is_own_process if reach.is_local else ExecutorPeers()
-            gateway = _gateways[reach.host] = Gateway(reach.host, admits, running_queries)
+            gateway = _gateways[reach.host] = Gateway(reach.host, admits)
         return gateway
 
 

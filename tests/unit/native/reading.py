@@ -87,6 +87,18 @@ def served(scan: Scan) -> Iterator[tuple[Gateway, NativePlan, str]]:
         gateway.close()
 
 
+def read_by(plan: NativePlan, address: str, *paths: str) -> str:
+    """The address for a scan of columns, by their paths."""
+    required: dict[str, Any] = {"fields": []}
+    for path in paths:
+        *above, name = path.split(".")
+        field: dict[str, Any] = {"name": name, "type": "string"}
+        for struct in reversed(above):
+            field = {"name": struct, "type": {"type": "struct", "fields": [field]}}
+        required["fields"].append(field)
+    return f"{address.rpartition('/')[0]}/{plan.shown.scans.name(required)}"
+
+
 def rows_of(plan: NativePlan, address: str) -> pa.Table:
     """The rows as Spark would have them: files read by their footers, deleted rows out, partition values by number."""
     tables = []

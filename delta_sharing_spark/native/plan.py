@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.access.contract import live_rows
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.plan import ScanPlan, plan, spec_of
+from delta_sharing_spark.access.plan import ScanPlan, spec_of
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native.files import (
@@ -38,8 +38,6 @@ from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
 
-#: Beyond these Spark takes longer to list a directory than the Python source takes to plan (docs/native.md).
-MAX_FILES, MAX_PARTITIONS = 20_000, 2_000
 #: Files of at most so many bytes are shown together as one: each costs Spark five requests, 3 to 5 ms.
 SMALL_FILE = 4 << 20
 #: Bytes and column chunks of files that are shown as one: each task that reads a part parses the whole footer, 30 us a chunk.
@@ -431,49 +429,11 @@ def _free_name(name: str, schema: Struct) -> str:
     return name
 
 
-def plan_native(load: ResolvedScan, opener: TableOpener | None = None) -> NativePlan:
-    """Plan a load for Spark's own reader.
-
-    Args:
-        load: The resolved load.
-        opener: What it was resolved over, so that the table is not opened again.
-
-    Raises:
-        StepAsideError: The native lane cannot read the load.
-        DeltaSharingError: As ``plan``.
-    """
-    why = why_not(load)
-    if why is not None:
-        raise StepAsideError(why)
-    load, opener = renewing_here(load, opener)
-    return native_plan(load, plan(load, opener=opener))
-
-
 def renewing_here(load: ResolvedScan, opener: TableOpener | None) -> tuple[ResolvedScan, TableOpener | None]:
     """The load as this process renews it: the sharing token stays here, whatever executors may carry."""
     if load.options.carry_profile is True:
         return load, opener
     return replace(load, options=replace(load.options, carry_profile=True)), None
-
-
-def native_plan(load: ResolvedScan, planned: ScanPlan) -> NativePlan:
-    """The plan for Spark's own reader of a load that was planned.
-
-    Args:
-        load: The resolved load.
-        planned: The load's plan.
-
-    Raises:
-        StepAsideError: There are too many files or partitions.
-    """
-    native = NativePlan(load, planned)
-    if len(native.files) > MAX_FILES:
-        raise StepAsideError(f"Spark would list {len(native.files)} files, more than {MAX_FILES}")
-    if len(native.partitions) > MAX_PARTITIONS and native.partition_columns:
-        raise StepAsideError(
-            f"it has {len(native.partitions)} partitions to read, more than {MAX_PARTITIONS}, and Spark lists each"
-        )
-    return native
 
 
 def why_not(load: ResolvedScan) -> str | None:

@@ -13,6 +13,7 @@ import signal
 import struct
 import threading
 import time
+import uuid
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,6 +34,7 @@ from delta_sharing_spark.native.unsafe_rows import unsafe_row
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.spark.plan_conditions import read_filters
+from delta_sharing_spark.spark.statement import is_connect
 
 _log = logging.getLogger(__name__)
 
@@ -73,8 +75,44 @@ _under_way: set[Canceller] = set()
 
 
 def why_no_index(spark: SparkSession) -> str | None:
-    """Why a classic session cannot ask an index of ours; None where it can. One try for each application finds out."""
+    """Why a session cannot ask an index of ours; None where it can. One try for each application finds out."""
     return _session(spark).why_not
+
+
+def jvm_session(spark: Any) -> tuple[Any, Any]:
+    """The JVM of this process' application, and the session there that a session of Python's stands for.
+
+    Args:
+        spark: A classic session, or one of a Connect server in this process.
+    """
+    if not is_connect(spark):
+        return spark._jvm, spark._jsparkSession
+    jvm = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
+    return jvm, _holder(jvm, spark).session()
+
+
+def _holder(jvm: Any, spark: Any) -> Any:
+    """What the Connect server in this process holds of a session."""
+    service = jvm.org.apache.spark.sql.connect.service.SparkConnectService
+    return service.getOrCreateIsolatedSession(spark.client._user_id or "", spark.session_id, jvm.scala.Option.empty())
+
+
+def _context(spark: Any) -> SparkContext:
+    context = SparkContext._active_spark_context if is_connect(spark) else spark.sparkContext
+    assert context is not None
+    return context
+
+
+def _frame(spark: Any, dataset: Any) -> DataFrame:
+    """A dataset of the JVM's as a DataFrame. A Connect server lets go of it with the last DataFrame that is made of it."""
+    if not is_connect(spark):
+        return DataFrame(dataset, spark)
+    from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
+    from pyspark.sql.connect.plan import CachedRemoteRelation
+
+    name = f"delta-sharing-{uuid.uuid4()}"
+    _holder(jvm_session(spark)[0], spark).cacheDataFrameById(name, dataset)
+    return ConnectFrame(CachedRemoteRelation(name, spark), spark)
 
 
 def index_relation(
@@ -88,7 +126,7 @@ def index_relation(
     """The rows of a load as a relation over its index: its columns, that of deleted rows, its partition columns.
 
     Args:
-        spark: A classic session that can ask an index.
+        spark: A session that can ask an index.
         index: The load's listings.
         gateway: What serves them.
         data: The columns that are read from files.
@@ -98,15 +136,16 @@ def index_relation(
     end_listings_at_interrupts()
     shown = index.shown
     identity = f"{index.identity} {gateway.port}"
-    return _relation(
+    dataset = _relation(
         spark,
         _session(spark).factory,
-        _lister(spark, _answering(index, gateway, note)),
+        _lister(_context(spark), _answering(index, gateway, note)),
         (identity, gateway.address_of(index.token)),
         (data, Struct(shown.partition_columns)),
         shown.deletion_column if needs_deletion_column(shown) else None,
         options,
     )
+    return _frame(spark, dataset)
 
 
 def needs_deletion_column(shown: LoadColumns) -> bool:
@@ -122,8 +161,9 @@ def _relation(
     schemas: tuple[Struct, Struct],
     deletion_column: str | None,
     options: dict[str, str],
-) -> DataFrame:
-    jvm = spark._jvm
+) -> Any:
+    """The relation of an index as a dataset of the JVM's."""
+    jvm, session = jvm_session(spark)
     sources = jvm.org.apache.spark.sql.execution.datasources
     data, partitions = (_java_schema(jvm, schema) for schema in schemas)
     if deletion_column is not None:
@@ -136,9 +176,9 @@ def _relation(
         jvm.scala.Option.empty(),
         index.format(),
         jvm.PythonUtils.toScalaMap(options),
-        spark._jsparkSession,
+        session,
     )
-    return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
+    return session.baseRelationToDataFrame(relation)
 
 
 def _java_schema(jvm: Any, schema: Struct) -> Any:
@@ -220,12 +260,12 @@ def _encoded(plan: NativePlan, scan: str) -> bytes:
     return b"".join(parts)
 
 
-def _lister(spark: SparkSession, answer: Lister) -> object:
+def _lister(context: SparkContext, answer: Lister) -> object:
     """What is handed to the JVM: an object with one method, which answers this user's processes alone.
 
     Any process on the machine can have Py4J call any attribute of it, by name. So it has none but that method.
     """
-    client = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
+    client = context._gateway._gateway_client  # type: ignore[union-attr]
 
     def apply(filters: Sequence[Any] | None, needs: str | None) -> bytes:
         asker = _asker(client)
@@ -258,7 +298,7 @@ def _asker(client: Any) -> Any:
 
 
 def _session(spark: SparkSession) -> _Session:
-    context = spark.sparkContext
+    context = _context(spark)
     with _sessions_lock:
         known = _sessions.get(context)
         if known is None:
@@ -266,10 +306,7 @@ def _session(spark: SparkSession) -> _Session:
                 known = _Session(_tried(spark))
             except Exception as error:  # whatever a session of another make does, there is another way to read
                 known = _Session(why_not=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}")
-                _log.info(
-                    "this session does not ask for its files (%s); they are listed when a table is loaded",
-                    known.why_not,
-                )
+                _log.info("this session does not ask for its files: %s", known.why_not)
             _sessions[context] = known
         return known
 
@@ -278,7 +315,9 @@ def _tried(spark: Any) -> Any:
     """What makes indexes in a session's JVM, once one of no table has listed a file through all of it."""
     from pyspark.java_gateway import ensure_callback_server_started
 
-    gateway, jvm = spark.sparkContext._gateway, spark._jvm
+    context = _context(spark)
+    gateway: Any = context._gateway
+    jvm, _ = jvm_session(spark)
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
@@ -294,13 +333,12 @@ def _tried(spark: Any) -> Any:
         return _LISTING + struct.pack(">ii", 1, 0) + struct.pack(">H", 1) + b"t" + struct.pack(">iiQq", 1, 5, 6, 7)
 
     schemas = Struct(()), Struct(())
-    frame = _relation(
-        spark, factory, _lister(spark, answer), ("tried", "webhdfs://127.0.0.1:1/tried"), schemas, "a", {}
-    )
-    relation = frame._jdf.queryExecution().analyzed().relation()
-    if relation.location().sizeInBytes() != 7 or len(frame.where("a is null").inputFiles()) != 1 or not asked:
+    named = "tried", "webhdfs://127.0.0.1:1/tried"
+    dataset = _relation(spark, factory, _lister(context, answer), named, schemas, "a", {})
+    relation = dataset.queryExecution().analyzed().relation()
+    if relation.location().sizeInBytes() != 7 or len(dataset.where("a is null").inputFiles()) != 1 or not asked:
         raise RuntimeError("the session does not ask for its files")
-    frame._jdf.queryExecution().executedPlan()
+    dataset.queryExecution().executedPlan()
     return factory
 
 

@@ -18,12 +18,12 @@ from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import budget, doubts, gateway, held_chunks, peers, plan, plan_reader, request_size
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.plan import NativePlan, plan_native
+from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reading import RemoteError, RemoteFile, ask, files_under, read_by, rows_of, served
+from reading import RemoteError, RemoteFile, ask, files_under, plan_native, read_by, rows_of, served
 
 
 @pytest.fixture(autouse=True)

@@ -18,14 +18,13 @@ from delta_sharing_spark.native import budget, file_pass, plan, plan_reader
 from delta_sharing_spark.native.doubts import LEAVES, Doubt
 from delta_sharing_spark.native.file_pass import FilePass
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.plan import plan_native
 from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reading import RemoteFile, ask, files_under, read_by, served
+from reading import RemoteFile, ask, files_under, plan_native, read_by, served
 
 FILES = 6
 

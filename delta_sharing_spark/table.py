@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.access.table_schema import shape_of
-from delta_sharing_spark.display import Column, Listing, columns_of, schema_html
+from delta_sharing_spark.display import Column, Listing, TableVersion, columns_of, schema_html
 from delta_sharing_spark.errors import AccessModeError
-from delta_sharing_spark.frames import RowSource
+from delta_sharing_spark.errors.tracebacks import short_tracebacks
+from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.schema.instants import EPOCH
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
 from delta_sharing_spark.table_scan import Scan, active_zone, column_names, option_text, quoted_column
-from delta_sharing_spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Unpack
 
     from delta_sharing_spark.access.directory.tokens import StorageToken
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.interop import Engine, EngineOptions
+    from delta_sharing_spark.options.keywords import LoadOptions
     from delta_sharing_spark.storage.settings import StorageSettings
 
 Moment = datetime | date | str | int
@@ -58,9 +61,53 @@ class SharedTable(RowSource):
         """Version, protocol and metadata of the newest version: one request."""
         return self.client.rest.metadata(self.name)
 
+    def __dir__(self) -> Iterable[str]:
+        return [name for name in super().__dir__() if name not in ("client", "snapshot_head")]
+
+    def versions(self, most: int = 20) -> Sequence[TableVersion]:
+        """The newest versions with their times, as a list that prints as a table; the newest last.
+
+        The table's own log tells them where the table is shared by directory, else the sharing server, with the times of
+        those versions that added or removed files.
+
+        Args:
+            most: How many at most.
+
+        Raises:
+            VersionError: The server does not share the table's history.
+        """
+        options = {name.lower() for name in self.client.options}
+        by_log = not {"accessmode", "gateway"} & options and "dir" in (self.metadata.access_modes or ())
+        opener, _ = (self.scan(accessMode="dir") if by_log else self.scan()).opened()
+        times = opener.run(lambda table: table.commit_times(most))
+        return Listing(
+            TableVersion(v, None if ms is None else EPOCH + timedelta(milliseconds=ms))
+            for v, ms in sorted(times.items())
+        )
+
     def head(self, rows: int = 5) -> pd.DataFrame:
-        """The first rows as a pandas DataFrame; ``scan(limit=...)`` gives them in other forms."""
-        return self.scan(limit=rows).to_pandas()
+        """The first rows as a pandas DataFrame; ``limit(rows)`` gives them in other forms."""
+        return self.limit(rows).to_pandas()
+
+    def count(self) -> int:
+        """The number of rows of the newest version, as ``Scan.count``."""
+        return self.scan().count()
+
+    def select(self, *columns: str | Sequence[str]) -> Scan:
+        """A scan of these columns: names, or one list of names."""
+        return self.scan().select(*columns)
+
+    def where(self, condition: str) -> Scan:
+        """A scan of the rows that fulfil a SQL condition."""
+        return self.scan().where(condition)
+
+    def limit(self, rows: int) -> Scan:
+        """A scan of at most so many rows."""
+        return self.scan().limit(rows)
+
+    def explain(self) -> str:
+        """What a scan of the newest version sends and reads, as ``Scan.explain``."""
+        return self.scan().explain()
 
     @property
     def metadata(self) -> Metadata:
@@ -89,7 +136,7 @@ class SharedTable(RowSource):
         limit: int | None = None,
         version: int | None = None,
         timestamp: Moment | None = None,
-        **options: object,
+        **options: Unpack[LoadOptions],
     ) -> Scan:
         """A snapshot's rows.
 
@@ -115,7 +162,7 @@ class SharedTable(RowSource):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         limit: int | None = None,
-        **options: object,
+        **options: Unpack[LoadOptions],
     ) -> Scan:
         """The change data feed of a range of versions or moments, both ends included."""
         named = {
@@ -148,8 +195,8 @@ class SharedTable(RowSource):
         """The newest version as a lazy Polars frame, as ``Scan.lazy``."""
         return self.scan().lazy()
 
-    def _view_name(self) -> str:
-        return self.name.table
+    def _table_name(self) -> TableName:
+        return self.name
 
     def storage_options(self, engine: Engine = "fsspec", location: str | None = None) -> EngineOptions:
         """Temporary credentials of the table's location in the words of another engine.

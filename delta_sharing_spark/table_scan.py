@@ -14,18 +14,19 @@ from delta_sharing_spark.access.open import TableOpener, negotiated_table
 from delta_sharing_spark.access.plan import ScanPlan, plan
 from delta_sharing_spark.access.resolve import resolve_opened
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.display import explanation, planning_progress, scan_html
+from delta_sharing_spark.display import Explanation, explanation, planning_progress, scan_html
 from delta_sharing_spark.errors import OptionError
-from delta_sharing_spark.frames import RowSource
+from delta_sharing_spark.errors.tracebacks import short_tracebacks
+from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import ReadOptions, parse_options, redacted_options
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from delta_sharing_spark.sharing.address import TableName
     from delta_sharing_spark.table import SharedTable
 
 #: Bytes of a split outside Spark: small enough to read one middling file on several cores.
@@ -58,6 +59,10 @@ class Scan(RowSource):
 
     def __post_init__(self) -> None:
         self._parsed()
+
+    def __dir__(self) -> Iterable[str]:
+        hidden = ("limited", "opened", "options", "plan", "prune", "resolved", "table")
+        return [name for name in super().__dir__() if name not in hidden]
 
     def __repr__(self) -> str:
         return f"Scan({str(self.table)!r}, {redacted_options(self.options)})"
@@ -141,6 +146,10 @@ class Scan(RowSource):
         # Each on lines of its own: either may end in a comment.
         return self._with("where", condition if before is None else f"({before}\n) AND ({condition}\n)")
 
+    def where(self, condition: str) -> Scan:
+        """As ``filter``."""
+        return self.filter(condition)
+
     def limit(self, rows: int) -> Scan:
         """The same scan with at most so many rows.
 
@@ -182,13 +191,13 @@ class Scan(RowSource):
         """
         inside = self if spark is None else self.in_session(spark)
         planned = inside.plan()
-        text = explanation(planned, inside.resolved())
+        text = Explanation(explanation(planned, inside.resolved()))
         if spark is None:
             return text
         from delta_sharing_spark.spark.lanes import explain_engine, explain_scans
 
         scans = explain_scans(self.table.client, [str(self.table)])
-        return "\n".join((text, f"engine     {explain_engine(inside, spark, planned, engine)}", *scans))
+        return Explanation("\n".join((text, f"engine     {explain_engine(inside, spark, planned, engine)}", *scans)))
 
     def to_spark(self, spark: SparkSession, engine: str | None = None) -> DataFrame:
         """A Spark DataFrame; it is Spark that reads.
@@ -237,12 +246,12 @@ class Scan(RowSource):
         Raises:
             ConfigError: Polars is missing.
         """
-        from delta_sharing_spark.lazy_polars import lazy_frame
+        from delta_sharing_spark.frames.lazy_polars import lazy_frame
 
         return lazy_frame(self)
 
-    def _view_name(self) -> str:
-        return self.table.name.table
+    def _table_name(self) -> TableName:
+        return self.table.name
 
     def count(self) -> int:
         """The number of rows: from metadata alone where that is exact, else by reading as little as possible."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import runpy
 import textwrap
 from pathlib import Path
 
 from delta_sharing_spark import errors
-from delta_sharing_spark.features import features_page
 from delta_sharing_spark.options import options_page
+from delta_sharing_spark.schema.features import features_page
 
 HERE = Path(__file__).parent
 #: A mark of the page of figures, and the block that follows it.
@@ -44,6 +45,7 @@ PAGES = {
 def main() -> None:
     for name, page in PAGES.items():
         (HERE / name).write_text(page(), encoding="utf-8")
+    runpy.run_path(str(HERE.parent / "benchmarks" / "draw.py"), run_name="__main__")
 
 
 if __name__ == "__main__":

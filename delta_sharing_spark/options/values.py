@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 from delta_sharing_spark.errors import OptionError
-from delta_sharing_spark.instants import zone_of
+from delta_sharing_spark.schema.instants import zone_of
 
 #: ``(name, text, zone)`` to a value; ``zone`` is what zone-less timestamps are read in.
 Parser = Callable[[str, str, tzinfo], Any]

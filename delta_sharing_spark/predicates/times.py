@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone, tzinfo
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.instants import zone_of
 from delta_sharing_spark.predicates.scalar_types import DATE, TIMESTAMP, TIMESTAMP_NTZ, spark_name
+from delta_sharing_spark.schema.instants import zone_of
 from delta_sharing_spark.schema.types import DataType, Primitive
 
 #: Microseconds of a day.

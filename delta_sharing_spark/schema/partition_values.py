@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.instants import zone_of
 from delta_sharing_spark.schema.arrow import arrow_type
+from delta_sharing_spark.schema.instants import zone_of
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}

@@ -15,12 +15,12 @@ from typing import Any
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.errors.tracebacks import short_traceback
 from delta_sharing_spark.options.parsing import log_stream_options
 from delta_sharing_spark.sharing.address import parse_address
 from delta_sharing_spark.spark.session_settings import session_options
 from delta_sharing_spark.spark.statement import is_connect
 from delta_sharing_spark.storage.profile_files import only_spark_reads
-from delta_sharing_spark.tracebacks import short_traceback
 
 _lock = threading.Lock()
 #: The formats that were registered, in lower case.

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, StorageToken, token_covering
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
-from delta_sharing_spark.instants import show_seconds
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import MAX_RENEWALS
-from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.storage.answers import is_sure, reason_of
 from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.storage.object_source import ObjectSource
@@ -161,10 +161,11 @@ class DirectoryLease:
         if is_listed is False or (
             not is_about_scope and not is_listed and (storage.still_reads_data() or any(map(storage.reads, others)))
         ):
+            doubt = "" if is_listed is False else f"; if it is refused again, {_LEFT_OUT} under {token.location}"
             return FileGoneError(
                 f"file {name} of {access.table}: the storage refuses it while it lets other files of the table be read, "
                 f"so it is no longer there (a credential that cannot list is refused what does not exist); "
-                f"the table was probably rewritten or vacuumed: reload it",
+                f"the table was probably rewritten or vacuumed: reload it{doubt}",
                 file=name,
             )
         reads_log = access.canary is not None and token.location.covers(access.canary) and storage.reads(access.canary)
@@ -196,6 +197,7 @@ _OR_VACUUMED = (
     "; a credential that may not list is refused likewise what does not exist: if the table was rewritten and vacuumed "
     "since it was loaded, reload it"
 )
+_LEFT_OUT = "the scope of the credential leaves it out: ask the provider for a credential that may read all objects"
 _NOT_CARRIED = (
     "carryProfile=false keeps executors from asking for another; load the table again, or leave carryProfile at true"
 )

@@ -6,16 +6,18 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from delta_sharing_spark.errors import ConfigError
-from delta_sharing_spark.tracebacks import short_tracebacks
+from delta_sharing_spark.errors.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
+
+    from delta_sharing_spark.sharing.address import TableName
 
 
 @short_tracebacks
@@ -43,23 +45,32 @@ class RowSource(ABC):
         return self.arrow_schema().__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The rows, for Arrow's C interface; each call reads anew."""
-        return self.to_record_batch_reader().__arrow_c_stream__(requested_schema)
+        """The rows, for Arrow's C interface; each call reads anew. A string that is no UTF-8 is an error there."""
+        import pyarrow as pa
+
+        from delta_sharing_spark.frames.unfit_values import fit_for_others
+
+        reader = self.to_record_batch_reader()
+        fit = pa.RecordBatchReader.from_batches(reader.schema, fit_for_others(reader, str(self._table_name())))
+        return fit.__arrow_c_stream__(requested_schema)
 
     def to_arrow(self) -> pa.Table:
-        """All rows as an Arrow table."""
+        """All rows as an Arrow table, whose strings have the bytes that the files have."""
         return self.to_record_batch_reader().read_all()
 
     def to_pandas(
         self,
         *,
         types_mapper: Callable[[pa.DataType], Any] | None = None,
-        dtype_backend: str | None = None,
+        dtype_backend: Literal["pyarrow", "numpy_nullable"] | None = None,
+        decimals: Literal["objects", "floats", "arrow"] = "objects",
         **options: Any,
     ) -> pd.DataFrame:
         """All rows as a pandas DataFrame, with the types that ``pyarrow.Table.to_pandas`` gives.
 
         Args:
+            decimals: ``"objects"``: Python's ``Decimal``, exact and slow; ``"floats"``: the nearest float64, nested ones
+                too; ``"arrow"``: columns of Arrow's decimals, exact and quick.
             types_mapper: From an Arrow type to a pandas extension type, or None for the usual one.
             dtype_backend: ``"pyarrow"`` or ``"numpy_nullable"``, as in ``pandas.read_parquet``; either keeps integers
                 with nulls exact, which the default makes floats.
@@ -67,20 +78,35 @@ class RowSource(ABC):
 
         Raises:
             ConfigError: pandas is missing, or an argument is unknown.
+            ConversionError: A value that pandas cannot hold so.
         """
+        asked = [name for name in ("limit", "columns", "where", "version", "timestamp") if name in options]
+        if asked:
+            raise ConfigError(
+                f"to_pandas() takes no {asked[0]}, it gives all rows of a table or scan; choose before it: "
+                f"{self._table_name().table}.scan({asked[0]}=...).to_pandas()"
+            )
         library("pandas", "to_pandas()")
-        from delta_sharing_spark.pandas_frames import to_pandas
+        from delta_sharing_spark.frames.pandas_frames import to_pandas
 
         rows, count = self._sized_reader()
-        return to_pandas(rows, count, types_mapper=types_mapper, dtype_backend=dtype_backend, **options)
+        chosen = {"types_mapper": types_mapper, "dtype_backend": dtype_backend, "decimals": decimals, **options}
+        return to_pandas(rows, count, table=str(self._table_name()), **chosen)
 
     def to_polars(self) -> pl.DataFrame:
         """All rows as a Polars DataFrame.
 
         Raises:
             ConfigError: Polars is missing.
+            ConversionError: A string is not UTF-8.
         """
-        frame: pl.DataFrame = library("polars", "to_polars()").from_arrow(self.to_arrow())
+        polars = library("polars", "to_polars()")
+        from delta_sharing_spark.frames.unfit_values import refuse_bad_text
+
+        rows = self.to_arrow()
+        for batch in rows.to_batches():
+            refuse_bad_text(batch, str(self._table_name()))
+        frame: pl.DataFrame = polars.from_arrow(rows)
         return frame
 
     def to_duckdb(self, connection: DuckDBPyConnection | None = None, name: str | None = None) -> DuckDBPyRelation:
@@ -96,7 +122,7 @@ class RowSource(ABC):
             ConfigError: DuckDB is missing.
         """
         connection = connection or library("duckdb", "to_duckdb()").default_connection()
-        name = name or self._view_name()
+        name = name or self._table_name().table
         connection.register(name, self)
         return connection.view(name)
 
@@ -105,8 +131,8 @@ class RowSource(ABC):
         """The rows as they arrive, and how many the table's metadata promises; None if it does not tell."""
 
     @abstractmethod
-    def _view_name(self) -> str:
-        """The default name of a database's view of the rows."""
+    def _table_name(self) -> TableName:
+        """The table that the rows are of."""
 
 
 def library(name: str, method: str) -> ModuleType:

@@ -105,7 +105,8 @@ class ArrivingFile:
         _lock_alone(self._descriptor)
         self._done, etag = self._arrived_before() if len(self.pieces) > 1 else (set(), None)
         self._version = self._place.version(self.file, etag)
-        os.ftruncate(self._descriptor, self.file.size)
+        # A file that is not synchronised must not have its length before its bytes: a power cut would leave zeros.
+        os.ftruncate(self._descriptor, self.file.size if len(self.pieces) > 1 else 0)
 
     def _arrived_before(self) -> tuple[set[int], str | None]:
         """The pieces that an earlier download of the same file has noted, and the file's ETag then."""

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"(?ms)^(<!-- not executed: [^\n]+ -->\n)?```(python|sql|bash)\n(.*?)^```$")
 #: Commands of a terminal that read; the others install, serve or pack.
-_READING = {"ls", "schema", "head", "count", "download"}
+_READING = {"ls", "cat", "schema", "head", "count", "download"}
 
 
 @dataclass(frozen=True)

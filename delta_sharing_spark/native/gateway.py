@@ -25,8 +25,8 @@ from delta_sharing_spark.native.doubts import Doubt, Reaction
 from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.plan_reader import Pieces, PlanReader
+from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns
 from delta_sharing_spark.native.table_index import TableIndex
-from delta_sharing_spark.native.visits import Queries
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT
 
@@ -57,16 +57,14 @@ class Gateway:
     Args:
         host: The address to bind; loopback, unless executors on other machines have to reach it.
         admits: Whether a connection is served; by default those of this user's processes are.
-        queries: Gives the queries that Spark runs, where Spark tells what their scans read.
     """
 
     def __init__(
         self,
         host: str = "127.0.0.1",
         admits: Callable[[socket.socket], bool] = is_own_process,
-        queries: Callable[[], Queries | None] = lambda: None,
     ) -> None:
-        self.host, self.queries = host, queries
+        self.host = host
         self._admits = admits
         self._budget = Budget()
         self._lock = threading.Lock()
@@ -100,7 +98,7 @@ class Gateway:
                 gone.append(oldest)
         for oldest in gone:
             oldest.close()
-        return self.address_of(plan.token)
+        return f"{self.address_of(plan.token)}/{UNTOLD}"
 
     def open(self, index: TableIndex, has_ended: HasEnded) -> TableIndex:
         """Serve the listings of a load until its session has ended; returns the one that is served if an equal one is."""
@@ -127,7 +125,6 @@ class Gateway:
         with self._lock:
             known = self._indexes.get(index.token)
         if known is not None:
-            plan.queries = self.queries()
             self.add(plan, known[1])
 
     def remember(self, error: DeltaSharingError) -> str:
@@ -303,9 +300,11 @@ class Gateway:
             connection.sendall(self._failure(_LET_GO))
             return True
         try:
+            scan, _, path = path.partition("/")
+            columns = reader.plan.shown.scans.columns_of(scan)
             if request.operation == "OPEN":
-                return self._send_file(connection, reader, path, request.offset)
-            connection.sendall(self._described(reader, path, request.operation))
+                return self._send_file(connection, reader, path, request.offset, columns)
+            connection.sendall(self._described(reader, path, request.operation, columns))
         except DeltaSharingError as error:
             error.name_table(reader.plan.table)
             cause = f"{type(error).__name__}: {error}"
@@ -351,14 +350,14 @@ class Gateway:
                 self._errors.append(error)
         return webhdfs.failure(error)
 
-    def _described(self, reader: PlanReader, path: str, operation: str) -> bytes:
+    def _described(self, reader: PlanReader, path: str, operation: str, columns: ScanColumns | None) -> bytes:
         plan = reader.plan
         directory = plan.directories.get(path)
         number = plan.number_of(path)
         if directory is None and number is None:
             return webhdfs.not_found(path)
         if operation == "GETFILESTATUS" or (operation == "LISTSTATUS" and number is not None):
-            length = None if number is None else reader.files.get(number).layout.length
+            length = None if number is None else reader.files.get(number, columns).layout.length
             status = webhdfs.status("", length, self._started)
             if operation == "LISTSTATUS":
                 return webhdfs.json_answer({"FileStatuses": {"FileStatus": [status]}})
@@ -370,16 +369,18 @@ class Gateway:
             return webhdfs.json_answer(webhdfs.locations(0 if number is None else plan.files[number].size))
         return webhdfs.failure(f"the native lane's gateway is read-only, and knows no {operation or 'such request'}")
 
-    def _send_file(self, connection: socket.socket, reader: PlanReader, path: str, offset: int) -> bool:
+    def _send_file(
+        self, connection: socket.socket, reader: PlanReader, path: str, offset: int, columns: ScanColumns | None
+    ) -> bool:
         number = reader.plan.number_of(path)
         if number is None:
             connection.sendall(webhdfs.not_found(path))
             return True
-        length = reader.files.get(number).layout.length
+        length = reader.files.get(number, columns).layout.length
         if offset >= length:
             connection.sendall(webhdfs.answer(200, b""))
             return True
-        pieces = reader.read(number, offset)
+        pieces = reader.read(number, offset, columns)
         first = next(pieces)  # an error has to come before the head
         assert isinstance(first, memoryview)
         # Hadoop's client closes the connection of each OPEN. Where it could keep it, Java reads up to 512 KiB of what a

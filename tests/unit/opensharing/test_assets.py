@@ -334,6 +334,29 @@ def test_a_download_that_was_cut_goes_on(
     assert _on_disk(to) == _on_disk(large)
 
 
+@pytest.mark.parametrize("lost", ["part", "journal's end"])
+def test_a_download_goes_on_only_from_what_is_there(
+    server: BucketServer, large: Path, tmp_path: Path, lost: str
+) -> None:
+    volume, to = _volume(server, large), tmp_path / "to"
+    fault = server.faults.add("log", skip=12, times=None, status=503)
+    with pytest.raises(NetworkError):
+        volume.download(to=to)
+    server.faults.remove(fault)
+    part = to / arriving_file.hidden_name("large")
+    if lost == "part":
+        part.unlink()
+    else:  # "1" of the "19" that the process was writing, while piece 1 has not arrived
+        journal = part.with_name(part.name + "-journal")
+        head, *_ = journal.read_text().splitlines()
+        journal.write_text(f"{head}\n0\n1")
+        with part.open("r+b") as file:
+            file.seek(10_000)
+            file.write(bytes(10_000))
+    volume.download(to=to)
+    assert _on_disk(to) == _on_disk(large)
+
+
 def test_a_file_that_changes_under_a_download(server: BucketServer, large: Path, tmp_path: Path) -> None:
     volume = _volume(server, large)
     stat = os.stat(large / "large")

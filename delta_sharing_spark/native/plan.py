@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import pickle
 import re
 import secrets
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -207,6 +209,18 @@ class NativePlan:
         self._arrange(_joined(files, most) if joined is None else _joined_as(files, joined, most))
         self._by_digest: dict[int, int] | None = None
         self._footer_bytes = 0
+
+    def packed(self) -> bytes:
+        """What another process needs to serve the plan, compressed: not the queries, nor the partitions' values."""
+        plan = copy.copy(self)
+        plan.queries, plan.has_failed, plan.partitions, plan._by_digest = None, False, [], None
+        return zlib.compress(pickle.dumps(plan, pickle.HIGHEST_PROTOCOL), 1)
+
+    @staticmethod
+    def unpacked(packed: bytes) -> NativePlan:
+        """The plan that this package has packed."""
+        plan: NativePlan = pickle.loads(zlib.decompress(packed))  # noqa: S301
+        return plan
 
     def _arrange(self, files: list[VirtualFile]) -> None:
         """Put files into the directories of their partitions."""
@@ -428,12 +442,13 @@ def _free_name(name: str, schema: Struct) -> str:
     return name
 
 
-def plan_native(load: ResolvedScan, opener: TableOpener | None = None) -> NativePlan:
+def plan_native(load: ResolvedScan, opener: TableOpener | None = None, *, is_read_here: bool = True) -> NativePlan:
     """Plan a load for Spark's own reader.
 
     Args:
         load: The resolved load.
         opener: What it was resolved over, so that the table is not opened again.
+        is_read_here: As for ``TableIndex``.
 
     Raises:
         StepAsideError: The native lane cannot read the load.
@@ -442,7 +457,8 @@ def plan_native(load: ResolvedScan, opener: TableOpener | None = None) -> Native
     why = why_not(load)
     if why is not None:
         raise StepAsideError(why)
-    load, opener = renewing_here(load, opener)
+    if is_read_here:
+        load, opener = renewing_here(load, opener)
     return native_plan(load, plan(load, opener=opener))
 
 

@@ -42,6 +42,9 @@ _AHEAD, _GROUPS_AHEAD = 8 << 20, 16
 #: Seconds between two looks for queries that Spark has begun, while none is known to read the plan, and while one is.
 _LOOK, _LOOK_BESIDE = 0.02, 0.5
 
+#: Seconds for which a file that could not be reached is not tried again.
+_FAILED = 10.0
+
 #: What an answer yields; it is sent the reader's reaction to a doubt.
 Pieces = Generator[memoryview | Doubt, Reaction | None, None]
 
@@ -94,6 +97,8 @@ class PlanReader:
         self._chunks = HeldChunks(budget)
         self._visits = Visits()
         self._pass = FilePass()
+        #: Why files could not be reached, and until when that is the answer to who asks again.
+        self._failures: dict[int, tuple[float, str]] = {}
         #: Whether a reader read more than Spark's plans say; they are not asked for again then.
         self._is_misled = False
 
@@ -107,6 +112,15 @@ class PlanReader:
     def _moment_ago(self) -> float:
         """The time that what is known of the running queries may not be older than, for what is fetched to depend on it."""
         return time.monotonic() - (_LOOK_BESIDE if self._visits.knows_scans else _LOOK)
+
+    def note_failure(self, number: int, cause: str) -> None:
+        """Note that a file could not be reached for as long as it may be tried."""
+        self._failures[number] = time.monotonic() + _FAILED, cause
+
+    def failure_of(self, number: int | None) -> str | None:
+        """Why a file could not be reached a moment ago: Spark asks up to twelve times, each of which would try as long."""
+        until, cause = self._failures.get(-1 if number is None else number, (0.0, ""))
+        return cause if time.monotonic() < until else None
 
     def read(self, number: int, offset: int) -> Pieces:
         """The file's bytes from ``offset`` to its end, or until the reaction to a doubt is that the reader has left.

@@ -13,7 +13,17 @@ from delta_sharing_spark.native.plan import NativePlan, StepAsideError, native_p
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
-from delta_sharing_spark.spark.native import Note, Opened, Reach, asks_for_files, native_frame, planned_frame, reach_of
+from delta_sharing_spark.spark.native import (
+    Note,
+    Opened,
+    Reach,
+    asks_for_files,
+    native_frame,
+    planned_frame,
+    reach_of,
+    start_gateways,
+    why_no_gateways,
+)
 from delta_sharing_spark.spark.register import load_by_python, register_source
 from delta_sharing_spark.table_scan import ENGINES
 
@@ -65,20 +75,17 @@ def lane_frame(
         ConfigError: ``native`` was asked for, and no executor can reach this process.
         DeltaSharingError: The table cannot be loaded.
     """
-    why = "engine='python'"
+    why: str | None = "engine='python'"
     if checked_engine(engine) != "python":
         reach = reach_of(spark)
-        if engine == "native" and reach.host is None:
-            raise ConfigError(
-                f"engine='native' cannot read {table} in this session: {reach.reason}; use engine='auto' or 'python'"
-            )
-        unfit = _unfit(reach, engine)
-        if unfit is None:
-            try:
-                return native_frame(spark, opened(), reach, note)
-            except StepAsideError as reason:
-                unfit = str(reason)
-        why = unfit
+        start_gateways(reach)
+        try:
+            load = opened() if reach.is_possible else None
+            why = _unfit(reach, engine, f"read {table}")
+            if load is not None and why is None:
+                return native_frame(spark, load, reach, note)
+        except StepAsideError as reason:
+            why = str(reason)
     _log.log(logging.WARNING if engine == "native" else logging.INFO, "table %s: Python data source (%s)", table, why)
     return None
 
@@ -103,9 +110,7 @@ def native_frames(
     if checked_engine(engine) == "python":
         return None
     reach = reach_of(spark)
-    if engine == "native" and reach.host is None:
-        raise ConfigError(f"engine='native' cannot read in this session: {reach.reason}; use engine='auto' or 'python'")
-    why = _unfit(reach, engine)
+    why = _unfit(reach, engine, "read")
     if why is None:
         try:
             return _frames_of_query(spark, scans, reach, conditions)
@@ -125,7 +130,7 @@ def _frames_of_query(
         return [_frame_of_query(spark, scan, reach) for scan in scans]
     frames: dict[tuple[str, str | None], DataFrame] = {}
     query_frames = []
-    for load, condition, plan in _plans_of_query(scans, conditions):
+    for load, condition, plan in _plans_of_query(scans, conditions, is_read_here=reach.cluster is None):
         if (load, condition) not in frames:
             frames[load, condition] = planned_frame(spark, plan, reach)
         query_frames.append(frames[load, condition])
@@ -141,11 +146,11 @@ def _frame_of_query(spark: SparkSession, scan: Scan, reach: Reach) -> DataFrame:
 
 
 def _plans_of_query(
-    scans: Sequence[Scan], conditions: Callable[[], Sequence[str | None]]
+    scans: Sequence[Scan], conditions: Callable[[], Sequence[str | None]], *, is_read_here: bool = True
 ) -> Iterator[tuple[str, str | None, NativePlan]]:
     """What tells each scan's load from others, the condition by which files are left out, if there is one, and its plan."""
     loads = [repr((str(scan.table), sorted(scan.options.items()))) for scan in scans]
-    whole = _plans(dict(zip(loads, scans, strict=True)))
+    whole = _plans(dict(zip(loads, scans, strict=True)), is_read_here)
     pruned: dict[tuple[str, str], NativePlan] = {}
     for place, (load, scan) in enumerate(zip(loads, scans, strict=True)):
         plan, condition = whole[load], None
@@ -153,40 +158,40 @@ def _plans_of_query(
             condition = conditions()[place]
         if condition is not None:
             if (load, condition) not in pruned:
-                pruned[load, condition] = _pruned(scan, condition)
+                pruned[load, condition] = _pruned(scan, condition, is_read_here)
             plan = pruned[load, condition]
         if isinstance(plan, StepAsideError):
             raise plan
         yield load, condition, plan
 
 
-def _plans(scans: Mapping[str, Scan]) -> dict[str, NativePlan | StepAsideError]:
+def _plans(scans: Mapping[str, Scan], is_read_here: bool) -> dict[str, NativePlan | StepAsideError]:
     """The plans of scans with all their files, made at the same time; an error where a scan has too many."""
-    calls = [partial(_whole, scan) for scan in scans.values()]
+    calls = [partial(_whole, scan, is_read_here) for scan in scans.values()]
     return dict(zip(scans, in_parallel(calls), strict=True))
 
 
-def _whole(scan: Scan) -> NativePlan | StepAsideError:
+def _whole(scan: Scan, is_read_here: bool) -> NativePlan | StepAsideError:
     load = scan.resolved()
     try:
-        return _plan(scan, load)
+        return _plan(scan, load, is_read_here)
     except StepAsideError as reason:
         if why_not(load) is not None:
             raise
         return reason
 
 
-def _pruned(scan: Scan, condition: str) -> NativePlan:
+def _pruned(scan: Scan, condition: str, is_read_here: bool) -> NativePlan:
     """A scan's plan without the files in which no row can fulfil a condition."""
     load = scan.resolved()
     pushed = parse_where(condition, load.columns, time_zone=load.options.time_zone)
-    return _plan(scan, replace(load, pushed=pushed))
+    return _plan(scan, replace(load, pushed=pushed), is_read_here)
 
 
-def _plan(scan: Scan, load: ResolvedScan) -> NativePlan:
+def _plan(scan: Scan, load: ResolvedScan, is_read_here: bool) -> NativePlan:
     """The plan of a load of a scan; an error names the scan's table."""
     try:
-        return plan_native(load, scan.opened()[0])
+        return plan_native(load, scan.opened()[0], is_read_here=is_read_here)
     except StepAsideError as reason:
         raise StepAsideError(f"{scan.table}: {reason}") from None
 
@@ -243,7 +248,7 @@ def _explained(spark: SparkSession, engine: str, attempt: Callable[[], None]) ->
     if checked_engine(engine) == "python":
         return "Python data source: engine='python'"
     reach = reach_of(spark)
-    why = _unfit(reach, engine)
+    why = _unfit(reach, engine, "read")
     if why is None:
         try:
             attempt()
@@ -264,10 +269,13 @@ def checked_engine(engine: str) -> str:
     return engine
 
 
-def _unfit(reach: Reach, engine: str) -> str | None:
-    """Why a session does not use the native lane; None where it does."""
-    if reach.host is None:
-        return reach.reason
-    if engine == "auto" and not reach.is_local:
-        return f"{reach.reason}; engine='native' would send all bytes through the driver"
-    return None
+def _unfit(reach: Reach, engine: str, what: str) -> str | None:
+    """Why a session does not use the native lane; None where it does.
+
+    Raises:
+        ConfigError: ``native`` was asked for, or no lane can read, for Spark's executors lack the package.
+    """
+    why = why_no_gateways(reach) if reach.is_possible else reach.reason
+    if why is not None and engine == "native":
+        raise ConfigError(f"engine='native' cannot {what} in this session: {why}; use engine='auto' or 'python'")
+    return why

@@ -15,6 +15,7 @@ import pytest
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.native import budget
 from delta_sharing_spark.native.doubts import Doubt
+from delta_sharing_spark.spark import native as lane
 from delta_sharing_spark.spark.running_queries import RunningQueries, running_queries
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
@@ -30,7 +31,7 @@ def test_each_planned_column_chunk_is_fetched_once(
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     # A machine under load takes longer to decode than a reader is waited for.
     monkeypatch.setattr("delta_sharing_spark.native.plan_reader.LEAVES", Doubt(60.0, 60.0))
-    monkeypatch.setattr("delta_sharing_spark.native.gateway._UNREAD", 60.0)
+    monkeypatch.setattr("delta_sharing_spark.native.sending._UNREAD", 60.0)
     draw = np.random.default_rng(3)
     columns = {name: pa.array(draw.integers(0, 1 << 40, ROWS)) for name in ("a", "item", "b", "size", "c")}
     columns["day"] = pa.array(np.arange(ROWS) // 100)
@@ -91,7 +92,9 @@ def test_what_running_queries_read_is_known(
                 assert told, "a file was read"
                 return found
 
-    monkeypatch.setattr(budget, "KEPT_BYTES", 0)  # nothing is asked where all is held
+    # Nothing is asked where all is held: a gateway of its own holds nothing.
+    monkeypatch.setattr(budget, "KEPT_BYTES", 0)
+    monkeypatch.setattr(lane, "_gateways", {})
     monkeypatch.setattr(RunningQueries, "scans", listen)
     everything = frozenset({b"id", b"text", b"inner.x", b"inner.y"})
     with SharingServer({"s.d.t": built.path}) as server:

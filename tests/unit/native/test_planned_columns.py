@@ -144,19 +144,20 @@ def test_a_column_of_another_scan_is_not_fetched_but_soon_sent(server: SharingSe
         running.close()
 
 
-def test_what_was_read_is_kept_within_bounds(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_read_is_kept_within_bounds(server: SharingServer) -> None:
     scan = SharingClient(server.profile()).table("s.d.t").scan()
     with served(scan) as (running, native, address):
         native.queries = KnownQueries([frozenset({b"c0"})])
         files = [pq.ParquetFile(RemoteFile(file), pre_buffer=False) for file, _ in files_under(address)]
-        monkeypatch.setattr(budget, "KEPT_BYTES", 2 * size_of(files[0], "c0"))
+        kept = 2 * size_of(files[0], "c0")
+        running._budget._bounds = budget.Bounds(kept=kept)
         for opened in files:
             opened.read(["c0"])
         held = running._budget
         deadline = time.monotonic() + 10
-        while (held._fetched or held._kept_bytes > budget.KEPT_BYTES) and time.monotonic() < deadline:
+        while (held._fetched or held._kept_bytes > kept) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert 0 < held._kept_bytes == sum(held._kept.values()) <= budget.KEPT_BYTES
+        assert 0 < held._kept_bytes == sum(held._kept.values()) <= kept
         assert held._fetched == 0
     assert held._kept_bytes == 0
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
+from delta_sharing_spark.errors.redaction import shown
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Bounds, Budget
 from delta_sharing_spark.native.peers import is_own_process
@@ -27,7 +28,6 @@ from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.native.visits import Queries
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT
-from delta_sharing_spark.redaction import shown
 
 _log = logging.getLogger(__name__)
 

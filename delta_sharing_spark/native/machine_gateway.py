@@ -28,7 +28,7 @@ from delta_sharing_spark.native.plan_reader import PlanReader
 from delta_sharing_spark.native.sealed_channel import SealedChannel, SealError, received
 
 #: Seconds for the driver to answer: it may have to list a table anew for a plan.
-_FOR_PLAN, _FOR_SCANS = 300.0, 1.0
+_FOR_PLAN, _SOON = 300.0, 1.0
 #: Seconds for which what the running queries read is not asked for again, where nothing newer is wanted.
 _SCANS_KNOWN = 0.25
 
@@ -126,7 +126,7 @@ class DriversQueries:
             return known
         with suppress(OSError):
             age = None if since is None else now - since
-            answer, _ = self._driver.ask(_FOR_SCANS, kind="scans", token=token, age=age)
+            answer, _ = self._driver.ask(_SOON, kind="scans", token=token, age=age)
             known = [frozenset(column.encode() for column in columns) for columns in answer["scans"]]
         self._known[token] = now, known
         return known
@@ -187,8 +187,8 @@ class MachineGateway(Gateway):
         if isinstance(error, NetworkError):
             error.args = (f"machine {self.name}: {error}",)
         cause = super()._failed(reader, number, error)
-        with suppress(OSError):  # before the reader: it asks the driver next
-            self._driver.tell(kind="failed", token=reader.plan.token, number=number, cause=cause)
+        with suppress(OSError):  # the driver knows it before the reader, who asks the driver next
+            self._driver.ask(_SOON, kind="failed", token=reader.plan.token, number=number, cause=cause)
         return cause
 
 

@@ -261,6 +261,7 @@ class ClusterGateway(Gateway):
                     entry = self._plans.get(message["token"])
                 if entry is not None:
                     self._note_failure(entry[0], message["number"], message["cause"], is_of_network=True)
+                machine.channel.send({"kind": "answer", "id": message["id"]})
 
     def _send_plan(self, machine: Machine, message: dict[str, Any]) -> None:
         answer = {"kind": "answer", "id": message["id"]}

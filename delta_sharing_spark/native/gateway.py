@@ -23,9 +23,9 @@ from delta_sharing_spark.native.budget import Bounds, Budget
 from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.plan_reader import Pieces, PlanReader
+from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns
 from delta_sharing_spark.native.sending import send_pieces
 from delta_sharing_spark.native.table_index import TableIndex
-from delta_sharing_spark.native.visits import Queries
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT
 
@@ -52,7 +52,6 @@ class Gateway:
     """Serves plans at one address.
 
     Args:
-        queries: Gives the queries that Spark runs, where Spark tells what their scans read.
         host, port: The address to bind; a free port by default.
         admits: Whether a connection is served; by default those of this user's processes are.
         bounds: Of the memory and the disk that it uses.
@@ -70,14 +69,13 @@ class Gateway:
 
     def __init__(
         self,
-        queries: Callable[[], Queries | None] = lambda: None,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
         admits: Callable[[socket.socket], bool] = is_own_process,
         bounds: Bounds | None = None,
     ) -> None:
-        self.host, self.queries = host, queries
+        self.host = host
         self._admits = admits
         self._budget = Budget(bounds or Bounds())
         self._lock = threading.Lock()
@@ -112,7 +110,7 @@ class Gateway:
                 gone.append(oldest)
         for oldest in gone:
             self._close(oldest)
-        return self.address_of(plan.token)
+        return f"{self.address_of(plan.token)}/{UNTOLD}"
 
     def open(self, index: TableIndex, has_ended: HasEnded) -> TableIndex:
         """Serve the listings of a load until its session has ended; returns the one that is served if an equal one is."""
@@ -139,7 +137,6 @@ class Gateway:
         with self._lock:
             known = self._indexes.get(index.token)
         if known is not None:
-            plan.queries = self.queries()
             self.add(plan, known[1])
 
     def remember(self, error: DeltaSharingError) -> str:
@@ -322,7 +319,8 @@ class Gateway:
         if request.operation == "GETDELEGATIONTOKEN":  # a Kerberized client asks before all else, and goes on without
             connection.sendall(webhdfs.json_answer({}))
             return True
-        token, _, path = request.path.partition("/")
+        token, _, below = request.path.partition("/")
+        scan, _, path = below.partition("/")
         try:
             reader = self._reader(token)
         except DeltaSharingError as error:
@@ -331,14 +329,14 @@ class Gateway:
         if reader is None:
             connection.sendall(self._failure(_LET_GO))
             return True
-        number = reader.plan.number_of(path)
+        columns, number = reader.plan.shown.scans.columns_of(scan), reader.plan.number_of(path)
         try:
             if (known := reader.failure_of(number)) is not None:
                 connection.sendall(self._failure(known))
             elif number is None or request.operation != "OPEN":
-                connection.sendall(self._described(reader, path, number, request.operation))
+                connection.sendall(self._described(reader, path, number, request.operation, columns))
             else:
-                return self._open(connection, reader, number, request)
+                return self._open(connection, reader, number, request, columns)
         except DeltaSharingError as error:
             error.name_table(reader.plan.table)
             connection.sendall(self._failure(self._failed(reader, number, error)))
@@ -394,12 +392,14 @@ class Gateway:
     def _failure(self, error: str) -> bytes:
         return webhdfs.failure(self._remember(error))
 
-    def _described(self, reader: PlanReader, path: str, number: int | None, operation: str) -> bytes:
+    def _described(
+        self, reader: PlanReader, path: str, number: int | None, operation: str, columns: ScanColumns | None
+    ) -> bytes:
         plan = reader.plan
         if number is None and (path not in plan.directories or operation == "OPEN"):
             return webhdfs.not_found(path)
         if operation == "GETFILESTATUS" or (operation == "LISTSTATUS" and number is not None):
-            length = None if number is None else self.shown_length or reader.files.get(number).layout.length
+            length = None if number is None else self.shown_length or reader.files.get(number, columns).layout.length
             status = webhdfs.status("", length, self._started)
             if operation == "LISTSTATUS":
                 return webhdfs.json_answer({"FileStatuses": {"FileStatus": [status]}})
@@ -411,12 +411,16 @@ class Gateway:
             return webhdfs.json_answer(webhdfs.locations(0 if number is None else plan.files[number].size))
         return webhdfs.failure(f"the native lane's gateway is read-only, and knows no {operation or 'such request'}")
 
-    def _open(self, connection: socket.socket, reader: PlanReader, number: int, request: Request) -> bool:
+    def _open(
+        self, connection: socket.socket, reader: PlanReader, number: int, request: Request, columns: ScanColumns | None
+    ) -> bool:
         """Answer an OPEN."""
-        return self._send_file(connection, reader, number, request.offset)
+        return self._send_file(connection, reader, number, request.offset, columns)
 
-    def _send_file(self, connection: socket.socket, reader: PlanReader, number: int, offset: int) -> bool:
-        layout = reader.files.get(number).layout
+    def _send_file(
+        self, connection: socket.socket, reader: PlanReader, number: int, offset: int, columns: ScanColumns | None
+    ) -> bool:
+        layout = reader.files.get(number, columns).layout
         end = self.shown_length or layout.length
         left, padding = end - offset, 0
         if self.shown_length is not None and left <= len(layout.tail) + _PADDING:
@@ -426,7 +430,7 @@ class Gateway:
         if offset >= layout.length:
             connection.sendall(webhdfs.answer(200, b""))
             return True
-        pieces = self._pieces(reader, number, offset)
+        pieces = self._pieces(reader, number, offset, columns)
         first = next(pieces)  # an error has to come before the head
         assert isinstance(first, memoryview)
         # Hadoop's client closes the connection of each OPEN. Where it could keep it, Java reads up to 512 KiB of what a
@@ -444,9 +448,9 @@ class Gateway:
             self._failed(reader, number, error)
         return False
 
-    def _pieces(self, reader: PlanReader, number: int, offset: int) -> Pieces:
+    def _pieces(self, reader: PlanReader, number: int, offset: int, columns: ScanColumns | None) -> Pieces:
         """A file's bytes from ``offset`` on."""
-        return reader.read(number, offset)
+        return reader.read(number, offset, columns)
 
 
 def authority_of(host: str, port: int) -> str:

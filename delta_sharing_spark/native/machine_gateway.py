@@ -13,7 +13,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
@@ -29,8 +28,6 @@ from delta_sharing_spark.native.sealed_channel import SealedChannel, SealError, 
 
 #: Seconds for the driver to answer: it may have to list a table anew for a plan.
 _FOR_PLAN, _SOON = 300.0, 1.0
-#: Seconds for which what the running queries read is not asked for again, where nothing newer is wanted.
-_SCANS_KNOWN = 0.25
 
 
 class Driver:
@@ -111,31 +108,6 @@ class Driver:
                 time.sleep(SIGN_OF_LIFE)
 
 
-class DriversQueries:
-    """The queries that read plans now, as the driver tells (``visits.Queries``)."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._known: dict[str, tuple[float, Sequence[frozenset[bytes]]]] = {}
-
-    def scans(self, token: str, since: float | None = None) -> Sequence[frozenset[bytes]]:
-        """See ``Queries.scans``."""
-        now = time.monotonic()
-        asked, known = self._known.get(token, (0.0, ()))
-        if asked > (now - _SCANS_KNOWN if since is None else since):
-            return known
-        with suppress(OSError):
-            age = None if since is None else now - since
-            answer, _ = self._driver.ask(_SOON, kind="scans", token=token, age=age)
-            known = [frozenset(column.encode() for column in columns) for columns in answer["scans"]]
-        self._known[token] = now, known
-        return known
-
-    def forget(self, token: str) -> None:
-        """Forget a plan that is not read any more."""
-        self._known.pop(token, None)
-
-
 class MachineGateway(Gateway):
     """Serves the plans of one application to the executors of one machine.
 
@@ -154,7 +126,6 @@ class MachineGateway(Gateway):
         self.key_field = key_field_of(key)
         self.name = socket.gethostname()
         self._driver = driver
-        self._queries = DriversQueries(driver)
         self._asked: dict[str, threading.Lock] = {}
         super().__init__(bounds=bounds)
 
@@ -179,9 +150,7 @@ class MachineGateway(Gateway):
             if "error" in answer:
                 raise DeltaSharingError(f"the plan could not be made anew: {answer['error']}")
             if content:
-                plan = NativePlan.unpacked(content)
-                plan.queries = self._queries
-                self.add(plan, lambda: False)
+                self.add(NativePlan.unpacked(content), lambda: False)
 
     def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
         if isinstance(error, NetworkError):

@@ -1,7 +1,7 @@
 """The driver's gateway of a cluster: it answers what a plan is, and sends who reads on to the gateway of the reader's machine.
 
 The gateways of the machines (``machine_gateway``) connect to it, and prove that they hold the application's key. They ask
-it for plans and for what the running queries read, tell it what failed, and end with the connection. A reader is a JVM of
+it for plans, tell it what failed, and end with the connection. A reader is a JVM of
 Spark's: it proves the key by a field of its header, which Spark's own configuration of the scan names.
 """
 
@@ -12,9 +12,7 @@ import logging
 import secrets
 import socket
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,8 +23,8 @@ from delta_sharing_spark.native.doubts import Reaction
 from delta_sharing_spark.native.gateway import Gateway, authority_of
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.plan_reader import Pieces, PlanReader
+from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.sealed_channel import SealedChannel
-from delta_sharing_spark.native.visits import Queries
 from delta_sharing_spark.native.webhdfs import Request
 
 _log = logging.getLogger(__name__)
@@ -75,7 +73,6 @@ class ClusterGateway(Gateway):
     """Serves plans to a cluster.
 
     Args:
-        queries: As for ``Gateway``.
         bind: The address to bind.
         host: The host by which executors reach it.
         port: The port to bind; 0 for a free one.
@@ -92,9 +89,7 @@ class ClusterGateway(Gateway):
 
     shown_length = SHOWN_LENGTH
 
-    def __init__(
-        self, queries: Callable[[], Queries | None], *, bind: str, host: str, port: int, driver_bytes: int
-    ) -> None:
+    def __init__(self, *, bind: str, host: str, port: int, driver_bytes: int) -> None:
         self.key = secrets.token_bytes(32)
         self.key_field = key_field_of(self.key)
         self.bytes_sent = 0
@@ -106,7 +101,7 @@ class ClusterGateway(Gateway):
         self._packed: OrderedDict[NativePlan, bytes] = OrderedDict()
         self._packing = threading.Lock()
         self.advertised = host
-        super().__init__(queries, host=bind, port=port, admits=lambda _: True)
+        super().__init__(host=bind, port=port, admits=lambda _: True)
 
     @property
     def authority(self) -> str:
@@ -152,7 +147,9 @@ class ClusterGateway(Gateway):
             return False
         return super()._answer(connection, request)
 
-    def _open(self, connection: socket.socket, reader: PlanReader, number: int, request: Request) -> bool:
+    def _open(
+        self, connection: socket.socket, reader: PlanReader, number: int, request: Request, columns: ScanColumns | None
+    ) -> bool:
         address = str(connection.getpeername()[0])
         machine = self._machine_at(address)
         if machine is not None and machine.authority in request.refused_hosts:
@@ -168,7 +165,7 @@ class ClusterGateway(Gateway):
         if address not in self._helped:
             self._helped.add(address)
             _log.warning("machine %s has no gateway of the native lane yet: its files pass the driver", address)
-        return super()._open(connection, reader, number, request)
+        return super()._open(connection, reader, number, request, columns)
 
     def _bytes_used_up(self, address: str) -> str:
         why = f"machine {address} has no gateway of the native lane"
@@ -181,9 +178,9 @@ class ClusterGateway(Gateway):
             f"again, or raise spark.deltasharing.gateway.driverBytes"
         )
 
-    def _pieces(self, reader: PlanReader, number: int, offset: int) -> Pieces:
+    def _pieces(self, reader: PlanReader, number: int, offset: int, columns: ScanColumns | None) -> Pieces:
         """See ``Gateway._pieces``: those that pass the driver are counted."""
-        pieces = super()._pieces(reader, number, offset)
+        pieces = super()._pieces(reader, number, offset, columns)
         reaction: Reaction | None = None
         try:
             while True:
@@ -249,12 +246,6 @@ class ClusterGateway(Gateway):
             case "plan":
                 # A listing that was let go is made anew, which may take longer than a gateway may be silent.
                 threading.Thread(target=self._send_plan, args=(machine, message), daemon=True).start()
-            case "scans":
-                queries, age = self.queries(), message["age"]
-                since = None if age is None else time.monotonic() - age
-                scans = () if queries is None else queries.scans(message["token"], since)
-                told = [sorted(column.decode() for column in columns) for columns in scans]
-                machine.channel.send({"kind": "answer", "id": message["id"], "scans": told})
             case "failed":
                 self._remember(message["cause"])
                 with self._lock:

@@ -253,7 +253,7 @@ class TableIndex:
                 return known
         number = self._numbered(question)
         joined = self._joined.get(number)
-        native = NativePlan(load, planned, self.shown, f"{self.token}-{number}", self.token, joined)
+        native = NativePlan(load, planned, self.shown, f"{self.token}-{number}", joined)
         if joined is None:
             self._remember(number, native)
         if question == (None, None):
@@ -304,7 +304,7 @@ class TableIndex:
         planned = plan(self._load, opener=self._opener, listed=listed)
         self._questions[None, None] = 0
         self._numbers = max(1, self._numbers)
-        self._fixed = NativePlan(self._load, planned, self.shown, f"{self.token}-0", self.token)
+        self._fixed = NativePlan(self._load, planned, self.shown, f"{self.token}-0")
         self._total = planned.report.files, planned.report.bytes
         self._keeper.keep(self, self._fixed)
         return self._fixed

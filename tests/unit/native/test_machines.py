@@ -20,14 +20,14 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native.machine_gateway import loopback_identity
 from delta_sharing_spark.native.machines import ClusterGateway
-from delta_sharing_spark.native.plan import NativePlan, plan_native
+from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.sealed_channel import SealedChannel, SealError
 from delta_sharing_spark.spark.start_gateway import start
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reading import RemoteError, ask, files_under, rows_of
+from reading import RemoteError, ask, files_under, plan_native, rows_of
 
 ROWS = [{"id": n, "city": ("Lisbon", "Oslo", None)[n % 3]} for n in range(3000)]
 
@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingServer]:
 
 @pytest.fixture
 def driver() -> Iterator[ClusterGateway]:
-    running = ClusterGateway(lambda: None, bind="127.0.0.1", host="127.0.0.1", port=0, driver_bytes=1_000_000)
+    running = ClusterGateway(bind="127.0.0.1", host="127.0.0.1", port=0, driver_bytes=1_000_000)
     yield running
     running.close()
 
@@ -104,7 +104,7 @@ def test_a_machine_serves_what_it_fetched_itself(
     assert driver.machines() == [machine]
 
     with pytest.raises(RemoteError, match="its own Spark application alone"):
-        ask(f"webhdfs://{machine.authority}/{plan.token}/{plan.path_of(0)}", "OPEN")
+        ask(f"webhdfs://{machine.authority}/{plan.token}/-/{plan.path_of(0)}", "OPEN")
     with_key(driver, monkeypatch)
     assert sorted(rows_of(plan, address).to_pylist(), key=lambda row: row["id"]) == ROWS
     assert driver.bytes_sent == 0
@@ -126,8 +126,15 @@ def test_a_machine_serves_what_it_fetched_itself(
     assert sorted(rows_of(plan, address).to_pylist(), key=lambda row: row["id"]) == ROWS
     own = pid_at(machine.port)
     driver.release(plan)
-    with pytest.raises(RemoteError, match="let go"):
-        ask(f"webhdfs://{machine.authority}/{plan.token}/{plan.path_of(0)}", "OPEN")
+
+    def is_let_go() -> bool:
+        try:
+            ask(f"webhdfs://{machine.authority}/{plan.token}/-/{plan.path_of(0)}", "OPEN").close()
+        except RemoteError as error:
+            return "let go" in str(error)
+        return False
+
+    wait_for(is_let_go)
     driver.close()
     wait_for(lambda: not Path(f"/proc/{own}").exists())
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 import urllib.request
@@ -22,6 +25,7 @@ from delta_sharing_spark.native.machine_gateway import loopback_identity
 from delta_sharing_spark.native.machines import ClusterGateway
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.sealed_channel import SealedChannel, SealError
+from delta_sharing_spark.spark import start_gateway
 from delta_sharing_spark.spark.start_gateway import start
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -172,6 +176,16 @@ def test_what_a_machine_lacks(driver: ClusterGateway, change: dict[str, Any], wh
     told = start(settings_of(driver, **change))
     assert pytest.raises(AssertionError, match=why).matches(AssertionError(told["lacks"])), told
     assert driver.machines() == []
+
+
+def test_a_machine_without_the_package() -> None:
+    """What is sent to it is code of Python's own library, which tells what it lacks."""
+    source = inspect.getsource(start_gateway).replace("from __future__ import annotations", "")
+    code = f"import json\n{source}\nprint(json.dumps(start({{'hosts': [], 'running': []}})))"
+    told = subprocess.run([sys.executable, "-I", "-S", "-c", f"from __future__ import annotations\n{code}"],
+        capture_output=True, text=True, check=True).stdout  # fmt: skip
+    assert json.loads(told)["is_missing"] == "yes"
+    assert "has no delta-sharing-spark (No module named 'delta_sharing_spark')" in json.loads(told)["lacks"]
 
 
 def test_sealed_messages() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from delta_sharing_spark.errors import ConfigError, OptionError
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
+from delta_sharing_spark.schema.markup import text_table
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
 from delta_sharing_spark.spark.native import (
     Note,
@@ -145,9 +146,16 @@ def explain_engine(scan: Scan, spark: SparkSession, planned: ScanPlan, engine: s
 
 
 def explain_scans(client: SharingClient, tables: Collection[str]) -> Iterator[str]:
-    """What Spark's latest scans of some tables were answered, a line each."""
-    latest = [scan for scan in client.last_scans() if scan.table in tables]
-    yield from (f"scan       {scan}" for scan in latest[-_SCANS_EXPLAINED:])
+    """What Spark's latest scans of some tables were answered: a small table, and a line each with all there is to tell."""
+    latest = [scan for scan in client.last_scans() if scan.table in tables][-_SCANS_EXPLAINED:]
+    if not latest:
+        return
+    rows = []
+    for scan in latest:
+        read = str(scan.files), str(scan.total_files or ""), f"{scan.bytes:,}", f"{scan.seconds:.3f}"
+        rows.append([scan.table, *read, " AND ".join(scan.filters) or "none"])
+    yield from text_table(["scanned", "files", "of", "bytes", "listed in s", "filters"], rows).split("\n")
+    yield from (f"scan       {scan}" for scan in latest)
 
 
 def explain_engines(spark: SparkSession, scans: Sequence[Scan], engine: str) -> str:

@@ -237,6 +237,14 @@ def flight_alone(session: nox.Session) -> None:
     session.run("python", "tests/flight_alone.py", env=env)
 
 
+@nox.session
+def cluster(session: nox.Session) -> None:
+    """The native lane on a cluster of two machines, each a network namespace, under kills; ``-- --rounds 5``; Linux, as root."""
+    env = spark_environment(session)
+    install(session, "-e", ".[spark,server]", groups=["test-base"])
+    session.run("python", "tests/cluster.py", *session.posargs, env=env)
+
+
 @nox.session(name="flight-go")
 def flight_go(session: nox.Session) -> None:
     """Arrow's Go client lists, reads in parallel, renews and cancels at our Flight gateway; needs Go."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import pickle
 import re
 import secrets
+import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -202,6 +204,18 @@ class NativePlan:
         self._arrange(_joined(files, most) if joined is None else _joined_as(files, joined, most))
         self._by_digest: dict[int, int] | None = None
         self._footer_bytes = 0
+
+    def packed(self) -> bytes:
+        """What another process needs to serve the plan, compressed: not the partitions' values."""
+        plan = copy.copy(self)
+        plan.has_failed, plan.partitions, plan._by_digest = False, [], None
+        return zlib.compress(pickle.dumps(plan, pickle.HIGHEST_PROTOCOL), 1)
+
+    @staticmethod
+    def unpacked(packed: bytes) -> NativePlan:
+        """The plan that this package has packed."""
+        plan: NativePlan = pickle.loads(zlib.decompress(packed))  # noqa: S301
+        return plan
 
     def _arrange(self, files: list[VirtualFile]) -> None:
         """Put files into the directories of their partitions."""

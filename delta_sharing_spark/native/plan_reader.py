@@ -9,6 +9,7 @@ pieces.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Generator, Iterator
 
 from delta_sharing_spark.errors import NullInRequiredError
@@ -33,6 +34,9 @@ _TASTE = 4 << 10
 #: Bytes of row groups that are fetched ahead of the one that is read, and how many: those of small files are many.
 _AHEAD, _GROUPS_AHEAD = 8 << 20, 16
 
+#: Seconds for which a file that could not be reached is not tried again.
+_FAILED = 10.0
+
 #: What an answer yields; it is sent the reader's reaction to a doubt.
 Pieces = Generator[memoryview | Doubt, Reaction | None, None]
 
@@ -55,8 +59,19 @@ class PlanReader:
         self.files = ShownFiles(plan, budget)
         self._chunks = HeldChunks(budget)
         self._pass = FilePass()
+        #: Why files could not be reached, and until when that is the answer to who asks again.
+        self._failures: dict[int, tuple[float, str]] = {}
         #: Whether a reader wanted more than its scan reads; no scan's columns are believed then.
         self._is_misled = False
+
+    def note_failure(self, number: int, cause: str) -> None:
+        """Note that a file could not be reached for as long as it may be tried."""
+        self._failures[number] = time.monotonic() + _FAILED, cause
+
+    def failure_of(self, number: int | None) -> str | None:
+        """Why a file could not be reached a moment ago: Spark asks up to twelve times, each of which would try as long."""
+        until, cause = self._failures.get(-1 if number is None else number, (0.0, ""))
+        return cause if time.monotonic() < until else None
 
     def read(self, number: int, offset: int, columns: ScanColumns | None = None) -> Pieces:
         """The file's bytes from ``offset`` to its end, or until the reaction to a doubt is that the reader has left.

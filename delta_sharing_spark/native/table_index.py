@@ -107,6 +107,7 @@ class TableIndex:
         load: The resolved load.
         opener: What it was resolved over.
         keeper: Serves the listings.
+        is_read_here: Whether files are read in this process; elsewhere what is carried there is as the load's options say.
 
     Attributes:
         token: Names the load in paths; not a secret.
@@ -114,8 +115,10 @@ class TableIndex:
         shown: The columns as Spark is shown them.
     """
 
-    def __init__(self, load: ResolvedScan, opener: TableOpener, keeper: ListingKeeper) -> None:
-        self._load, renewing = renewing_here(load, opener)
+    def __init__(
+        self, load: ResolvedScan, opener: TableOpener, keeper: ListingKeeper, *, is_read_here: bool = True
+    ) -> None:
+        self._load, renewing = renewing_here(load, opener) if is_read_here else (load, opener)
         self._opener = renewing or TableOpener(self._load)
         self._keeper = keeper
         self._lock = threading.RLock()

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING
 
 from delta_sharing_spark.errors import ConfigError, OptionError
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
+from delta_sharing_spark.schema.markup import text_table
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
-from delta_sharing_spark.spark.native import Note, Opened, Reach, native_frame, reach_of, why_not_in
+from delta_sharing_spark.spark.native import (
+    Note,
+    Opened,
+    Reach,
+    native_frame,
+    reach_of,
+    start_gateways,
+    why_no_gateways,
+    why_not_in,
+)
 from delta_sharing_spark.spark.register import load_by_python, register_source
 from delta_sharing_spark.table_scan import ENGINES
 
@@ -58,20 +68,17 @@ def lane_frame(
         ConfigError: ``native`` was asked for, and no executor can reach this process.
         DeltaSharingError: The table cannot be loaded.
     """
-    why = "engine='python'"
+    why: str | None = "engine='python'"
     if checked_engine(engine) != "python":
         reach = reach_of(spark)
-        if engine == "native" and reach.host is None:
-            raise ConfigError(
-                f"engine='native' cannot read {table} in this session: {reach.reason}; use engine='auto' or 'python'"
-            )
-        unfit = _unfit(reach, engine)
-        if unfit is None:
-            try:
-                return native_frame(spark, opened(), reach, note)
-            except StepAsideError as reason:
-                unfit = str(reason)
-        why = unfit
+        start_gateways(reach)
+        try:
+            load = opened() if reach.is_possible else None
+            why = _unfit(reach, engine, f"read {table}")
+            if load is not None and why is None:
+                return native_frame(spark, load, reach, note)
+        except StepAsideError as reason:
+            why = str(reason)
     _log.log(logging.WARNING if engine == "native" else logging.INFO, "table %s: Python data source (%s)", table, why)
     return None
 
@@ -92,9 +99,7 @@ def lane_of_query(spark: SparkSession, engine: str) -> Callable[[Scan], DataFram
     if checked_engine(engine) == "python":
         return None
     reach = reach_of(spark)
-    if engine == "native" and reach.host is None:
-        raise ConfigError(f"engine='native' cannot read in this session: {reach.reason}; use engine='auto' or 'python'")
-    why = _unfit(reach, engine)
+    why = _unfit(reach, engine, "read")
     if why is not None:
         note_python_source(engine, why)
         return None
@@ -143,9 +148,16 @@ def explain_engine(scan: Scan, spark: SparkSession, planned: ScanPlan, engine: s
 
 
 def explain_scans(client: SharingClient, tables: Collection[str]) -> Iterator[str]:
-    """What Spark's latest scans of some tables were answered, a line each."""
-    latest = [scan for scan in client.last_scans() if scan.table in tables]
-    yield from (f"scan       {scan}" for scan in latest[-_SCANS_EXPLAINED:])
+    """What Spark's latest scans of some tables were answered: a small table, and a line each with all there is to tell."""
+    latest = [scan for scan in client.last_scans() if scan.table in tables][-_SCANS_EXPLAINED:]
+    if not latest:
+        return
+    rows = []
+    for scan in latest:
+        read = str(scan.files), str(scan.total_files or ""), f"{scan.bytes:,}", f"{scan.seconds:.3f}"
+        rows.append([scan.table, *read, " AND ".join(scan.filters) or "none"])
+    yield from text_table(["scanned", "files", "of", "bytes", "listed in s", "filters"], rows).split("\n")
+    yield from (f"scan       {scan}" for scan in latest)
 
 
 def explain_engines(spark: SparkSession, scans: Sequence[Scan], engine: str) -> str:
@@ -164,7 +176,7 @@ def _explained(spark: SparkSession, engine: str, why_not_loads: Callable[[], str
     if checked_engine(engine) == "python":
         return "Python data source: engine='python'"
     reach = reach_of(spark)
-    why = _unfit(reach, engine) or why_not_loads()
+    why = _unfit(reach, engine, "read") or why_not_loads()
     return f"native lane, Spark's own Parquet reader: {reach.reason}" if why is None else f"Python data source: {why}"
 
 
@@ -179,10 +191,13 @@ def checked_engine(engine: str) -> str:
     return engine
 
 
-def _unfit(reach: Reach, engine: str) -> str | None:
-    """Why a session does not use the native lane; None where it does."""
-    if reach.host is None:
-        return reach.reason
-    if engine == "auto" and not reach.is_local:
-        return f"{reach.reason}; engine='native' would send all bytes through the driver"
-    return None
+def _unfit(reach: Reach, engine: str, what: str) -> str | None:
+    """Why a session does not use the native lane; None where it does.
+
+    Raises:
+        ConfigError: ``native`` was asked for, or no lane can read, for Spark's executors lack the package.
+    """
+    why = why_no_gateways(reach) if reach.is_possible else reach.reason
+    if why is not None and engine == "native":
+        raise ConfigError(f"engine='native' cannot {what} in this session: {why}; use engine='auto' or 'python'")
+    return why

@@ -16,7 +16,17 @@ import pytest
 
 from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import budget, doubts, gateway, held_chunks, peers, plan, plan_reader, request_size
+from delta_sharing_spark.native import (
+    budget,
+    doubts,
+    gateway,
+    held_chunks,
+    peers,
+    plan,
+    plan_reader,
+    request_size,
+    sending,
+)
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.testing.server import SharingServer
@@ -291,5 +301,5 @@ def test_what_a_reader_left_unread_is_seen_though_it_closes_in_two_steps(monkeyp
                     connection.send(b"x" * unread)
                 connection.settimeout(10)
                 reader.shutdown(socket.SHUT_WR)
-                monkeypatch.setattr(gateway, "_wait_for_reset", reader.close)
-                assert gateway._is_reset(connection) == bool(unread)
+                monkeypatch.setattr(sending, "_wait_for_reset", reader.close)
+                assert sending._is_reset(connection) == bool(unread)

@@ -125,14 +125,15 @@ def test_what_was_read_is_kept_within_bounds(server: SharingServer, monkeypatch:
     with served(scan) as (running, native, address):
         scanned = read_by(native, address, "c0")
         files = [pq.ParquetFile(RemoteFile(file), pre_buffer=False) for file, _ in files_under(scanned)]
-        monkeypatch.setattr(budget, "KEPT_BYTES", 2 * size_of(files[0], "c0"))
+        kept = 2 * size_of(files[0], "c0")
+        running._budget._bounds = budget.Bounds(kept=kept)
         for opened in files:
             opened.read(["c0"])
         held = running._budget
         deadline = time.monotonic() + 10
-        while (held._fetched or held._kept_bytes > budget.KEPT_BYTES) and time.monotonic() < deadline:
+        while (held._fetched or held._kept_bytes > kept) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert 0 < held._kept_bytes == sum(held._kept.values()) <= budget.KEPT_BYTES
+        assert 0 < held._kept_bytes == sum(held._kept.values()) <= kept
         assert held._fetched == 0
     assert held._kept_bytes == 0
 

@@ -96,7 +96,7 @@ def main() -> None:
             try:
                 answer: dict[str, Any] = {"rows": run(spark, job, request["path"])}
             except Exception as error:
-                lines = [line for line in str(error).splitlines() if line.strip()]
+                lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("\tat ")]
                 answer = {"error": " | ".join(lines)[-600:]}
             finally:
                 spark.sql("DROP TABLE IF EXISTS c")

@@ -16,9 +16,10 @@ import pytest
 
 from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import budget, doubts, gateway, held_chunks, peers, plan, plan_reader, request_size
+from delta_sharing_spark.native import budget, doubts, gateway, held_chunks, peers, plan, plan_reader
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan, plan_native
+from delta_sharing_spark.scan import pace
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
@@ -101,8 +102,8 @@ def test_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_SHOWN_BYTES", 3000)
     monkeypatch.setattr(budget, "AHEAD_BYTES", 1 << 20)
     monkeypatch.setattr(held_chunks, "_PIECE", 64 << 10)
-    monkeypatch.setattr(request_size, "LEAST", 64 << 10)
-    monkeypatch.setattr(request_size, "MOST", 64 << 10)
+    monkeypatch.setattr(pace, "LEAST", 64 << 10)
+    monkeypatch.setattr(pace, "MOST", 64 << 10)
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,14 +32,23 @@ HERE = Path(__file__).resolve().parent
 PROJECT = nox.project.load_toml("pyproject.toml")
 EVERYTHING = ".[spark,connect,all,server]"
 
-#: Spark's minor versions that the behaviour suite runs on, with what each needs held back.
+#: Spark's minor versions that the behaviour suite runs on, with what each needs held back. Pythons that they take:
+#: 4.0 up to 3.13, 4.3 from 3.11.
 SPARKS = {
     "4.0": ["pyspark[connect]~=4.0.0", "pandas<3"],
     "4.1": ["pyspark[connect]~=4.1.0", "pandas<3"],
     "4.2": ["pyspark[connect]~=4.2.0"],
     "4.3": ["pyspark[connect]~=4.3.0"],
 }
-PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
+#: What a caller's type checker must see of the installed package: its ``py.typed``, and types that are not Any.
+TYPED_CONSUMER = """from typing_extensions import assert_type
+from delta_sharing_spark import Scan, SharedTable, SharingClient
+
+client = SharingClient("config.share")
+assert_type(client.table("share.schema.table"), SharedTable)
+assert_type(client.table("share.schema.table").scan(where="id > 5"), Scan)
+"""
+PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 OLDEST_JAVA = 17
 #: More failed tests than these are not the machine's doing.
 MOST_SECOND_TRIES = 5
@@ -85,6 +95,20 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def workflows(session: nox.Session) -> None:
+    """The workflows of .github: zizmor for what is unsafe, actionlint (with Go) for what is wrong."""
+    install(session, groups=["workflows"])
+    session.run("zizmor", "--offline", "--persona=pedantic", ".github")
+    if shutil.which("go") is None:
+        session.warn("actionlint was left out: it needs Go")
+        return
+    folder = Path(session.create_tmp()).resolve()
+    actionlint = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
+    session.run("go", "install", actionlint, env={"GOBIN": str(folder)}, external=True)
+    session.run(str(folder / "actionlint"), external=True)
+
+
+@nox.session
 def types(session: nox.Session) -> None:
     """mypy, strict."""
     install(session, "-e", EVERYTHING, groups=["types"])
@@ -103,6 +127,27 @@ def emulators(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """The tests that start no Spark and need no Java, on each Python there is; PySpark's types are oracles of some."""
     install(session, "-e", ".[spark,all,server]", groups=["test"])
+    session.install("--upgrade", "pandas")  # newer than Spark's extra takes
+    pytest(session, "tests/unit", *session.posargs, env=UTF8)
+
+
+@nox.session(python="3.10", venv_backend="uv")
+def lowest(session: nox.Session) -> None:
+    """The tests without Spark on the lowest versions of what the package names, on the oldest Python."""
+    wanted = Path(session.create_tmp()).resolve() / "lowest.txt"
+    command = ["uv", "pip", "compile", "--quiet", "--resolution=lowest-direct", "--python-version=3.10", "--no-header"]
+    extras = [f"--extra={extra}" for extra in ("spark", "connect", "all", "server")]
+    session.install("uv")
+    session.run(*command, *extras, "--output-file", str(wanted), "pyproject.toml", silent=True)
+    session.install("-e", EVERYTHING, "-c", str(wanted), *nox.project.dependency_groups(PROJECT, "test"))
+    pytest(session, "tests/unit", *session.posargs, env=UTF8)
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """The tests without Spark on the newest of everything, releases that are still tried out among them."""
+    session.install("--pre", "-e", EVERYTHING, *nox.project.dependency_groups(PROJECT, "test"))
+    session.install("--pre", "--upgrade", "pandas", "pyarrow")
     pytest(session, "tests/unit", *session.posargs, env=UTF8)
 
 
@@ -136,21 +181,43 @@ for _version in SPARKS:
 
 @nox.session
 def wheel(session: nox.Session) -> None:
-    """The wheel holds both packages and nothing else, and its command works from an empty environment."""
-    install(session, "build")
-    out = Path(session.create_tmp()).resolve()
-    session.run("python", "-m", "build", "--wheel", "--outdir", str(out), str(HERE), silent=True)
-    (built,) = sorted(out.glob("*.whl"), key=lambda p: p.stat().st_mtime)[-1:]
-    listed = session.run("python", "-m", "zipfile", "-l", str(built), silent=True)
-    names = [line.split()[0] for line in str(listed).splitlines()[1:] if line.strip()]
+    """Build sdist and wheel into dist/, and try each in a bare environment; ``-- --tag v0.2.0`` asks for that version.
+
+    The wheel holds both packages and nothing else, its command works, and a type checker sees its types.
+    """
+    out = HERE / "dist"
+    shutil.rmtree(out, ignore_errors=True)
+    install(session, "build", "twine", groups=["types"])
+    session.run("python", "-m", "build", "--outdir", str(out), str(HERE), silent=True)
+    (built,), (source,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    session.run("twine", "check", "--strict", str(built), str(source))
+    names = zipfile.ZipFile(built).namelist()
     strangers = [
         n for n in names if not re.match(r"(delta_sharing_spark|pyspark_delta_sharing|[\w.-]+\.dist-info)/", n)
     ]
     if strangers:
         session.error(f"the wheel holds more than the two packages: {strangers}")
-    install(session, str(built))
-    with session.chdir(out):
-        session.run("delta-sharing-spark", "--version", env=UTF8)
+    version = built.name.split("-")[1]
+    tag = session.posargs[session.posargs.index("--tag") + 1] if "--tag" in session.posargs else f"v{version}"
+    if tag != f"v{version}":
+        session.error(f"the tag is {tag}, and the package says {version}: set delta_sharing_spark.__version__ first")
+    if "--tag" in session.posargs and f"## [{version}] - " not in (HERE / "CHANGELOG.md").read_text(encoding="utf-8"):
+        session.error(f"CHANGELOG.md has no heading '## [{version}] - <date>'")
+    for package in (built, source):
+        bare = Path(session.create_tmp()).resolve() / "bare"
+        shutil.rmtree(bare, ignore_errors=True)
+        session.run("python", "-m", "venv", str(bare))
+        programs = bare / ("Scripts" if os.name == "nt" else "bin")
+        python = str(programs / "python")
+        session.run(python, "-m", "pip", "install", "--quiet", str(package), external=True)
+        session.run(python, "-m", "pip", "check", external=True)
+        told = session.run(str(programs / "delta-sharing-spark"), "--version", silent=True, external=True, env=UTF8)
+        if version not in str(told):
+            session.error(f"{package.name} says that it is {told}")
+        consumer = bare / "consumer.py"
+        consumer.write_text(TYPED_CONSUMER, encoding="utf-8")
+        with session.chdir(bare):
+            session.run("mypy", "--strict", "--config-file=", "--python-executable", python, str(consumer))
 
 
 @nox.session(name="reference-client")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from delta_sharing_spark.table import SharedTable
     from delta_sharing_spark.table_scan import Scan
 
+#: The one place of the version; the build and ``--version`` take it from here.
+__version__ = "0.1.0"
+
 # Names are imported when they are used: importing the package is part of every query's latency.
 _HOMES = {
     "DeltaSharingError": "errors",

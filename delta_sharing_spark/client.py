@@ -1,4 +1,4 @@
-"""Lists and opens the tables of a sharing server as one recipient, from Python."""
+"""Lists and opens what a sharing server shares with one recipient, from Python."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from delta_sharing_spark.access.settings import transport_of
+from delta_sharing_spark.assets.catalog import AssetCatalog
 from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, NotFoundError, OptionError, ProfileError, RequestRefusedError
+from delta_sharing_spark.errors.tracebacks import short_tracebacks
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name
 from delta_sharing_spark.sharing.identity import Identity, identity_of
@@ -21,7 +23,6 @@ from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.table_scan import ENGINES, option_text
-from delta_sharing_spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +38,7 @@ _SCANS_KEPT = 100
 
 
 @short_tracebacks
-class SharingClient:
+class SharingClient(AssetCatalog):
     """A client of one sharing server, as one recipient.
 
     Args:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from delta_sharing_spark.markup import html_table, text_table
-from delta_sharing_spark.redaction import printable
+from delta_sharing_spark.errors.redaction import printable
+from delta_sharing_spark.schema.markup import html_table, text_table
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.access.plan import ScanPlan
+    from delta_sharing_spark.access.plan import PlanReport, ScanPlan
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.scan.plan import Split
     from delta_sharing_spark.schema.types import Struct
@@ -23,7 +23,9 @@ _SHOWN = 100
 #: Seconds that a read may take before its progress is shown.
 _PROGRESS_DELAY = 1.0
 #: What listings show on demand only.
-_ON_DEMAND = frozenset({"id", "share_id", "location", "auxiliary_locations", "properties", "display_name"})
+_ON_DEMAND = frozenset(
+    {"id", "share_id", "location", "storage_location", "auxiliary_locations", "properties", "display_name"}
+)
 
 
 class Listing(list[_T], Generic[_T]):
@@ -121,7 +123,9 @@ def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
     for name, value in report.sent.items():
         lines.append(f"sent       {name} = {value}")
     if not report.sent:
-        lines.append("sent       no hints")
+        lines.append("sent       no hints" + (": there is no where" if scan.predicate is None else ""))
+    for part in _unsent(report, scan):
+        lines.append(f"not sent   {part}: the protocol's hints have no words for it; files are skipped here")
     if report.fallback is not None:
         lines.append(f"asked      {report.fallback}")
     lines.append(f"listed     {report.listed} files")
@@ -134,6 +138,21 @@ def explanation(planned: ScanPlan, scan: ResolvedScan) -> str:
         for part in report.unhelpful:
             lines.append(f"           no file can be skipped by {part}; it filters rows")
     return "\n".join(printable(line, one_line=True) for line in lines)
+
+
+def _unsent(report: PlanReport, scan: ResolvedScan) -> list[str]:
+    """The parts of ``where`` that no hint to the sharing server holds, where it is the server that lists."""
+    if scan.predicate is None or report.mode != "url" or "predicateHints" in report.sent or report.fallback is not None:
+        return []
+    from delta_sharing_spark.predicates.hints import json_hints
+    from delta_sharing_spark.predicates.tree import conjuncts
+
+    shape = scan.shape
+    return [
+        str(part)
+        for part in conjuncts(scan.predicate)
+        if json_hints(part, shape.schema, shape.partition_columns) is None
+    ]
 
 
 class Progress:
@@ -191,6 +210,18 @@ def planning_progress(table: str) -> Iterator[Callable[[int], None] | None]:
         return
     shown = f"{printable(table, one_line=True)}: planning"
     with bar(desc=shown, unit=" files", delay=_PROGRESS_DELAY, leave=False) as counter:
+        yield counter.update
+
+
+@contextmanager
+def download_progress(name: str, total: int, shown: bool) -> Iterator[Callable[[int], object] | None]:
+    """The bytes of a download as they arrive, shown as ``Progress`` is; yields what counts them, as ``planning_progress``."""
+    bar = _bar() if shown and _is_watched() else None
+    if bar is None:
+        yield None
+        return
+    caption = printable(name, one_line=True)
+    with bar(total=total, desc=caption, unit="B", unit_scale=True, delay=_PROGRESS_DELAY, leave=False) as counter:
         yield counter.update
 
 

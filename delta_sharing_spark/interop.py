@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from delta_sharing_spark.access.directory.tokens import StorageToken
 from delta_sharing_spark.errors import AccessModeError, CredentialError
-from delta_sharing_spark.instants import show_seconds
+from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import find_region
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, settings_for

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from delta_sharing_spark.access.table_schema import shape_of
 from delta_sharing_spark.display import Column, Listing, columns_of, schema_html
 from delta_sharing_spark.errors import AccessModeError
-from delta_sharing_spark.frames import RowSource
+from delta_sharing_spark.errors.tracebacks import short_tracebacks
+from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
 from delta_sharing_spark.table_scan import Scan, column_names, option_text, quoted_column
-from delta_sharing_spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,8 +147,8 @@ class SharedTable(RowSource):
         """The newest version as a lazy Polars frame, as ``Scan.lazy``."""
         return self.scan().lazy()
 
-    def _view_name(self) -> str:
-        return self.name.table
+    def _table_name(self) -> TableName:
+        return self.name
 
     def storage_options(self, engine: Engine = "fsspec", location: str | None = None) -> EngineOptions:
         """Temporary credentials of the table's location in the words of another engine.

@@ -15,16 +15,17 @@ from delta_sharing_spark.access.resolve import resolve_opened
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.display import explanation, planning_progress, scan_html
 from delta_sharing_spark.errors import OptionError
-from delta_sharing_spark.frames import RowSource
+from delta_sharing_spark.errors.tracebacks import short_tracebacks
+from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import ReadOptions, parse_options, redacted_options
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from delta_sharing_spark.sharing.address import TableName
     from delta_sharing_spark.table import SharedTable
 
 #: Bytes of a split outside Spark: small enough to read one middling file on several cores.
@@ -216,12 +217,12 @@ class Scan(RowSource):
         Raises:
             ConfigError: Polars is missing.
         """
-        from delta_sharing_spark.lazy_polars import lazy_frame
+        from delta_sharing_spark.frames.lazy_polars import lazy_frame
 
         return lazy_frame(self)
 
-    def _view_name(self) -> str:
-        return self.table.name.table
+    def _table_name(self) -> TableName:
+        return self.table.name
 
     def count(self) -> int:
         """The number of rows: from metadata alone where that is exact, else by reading as little as possible."""

@@ -7,8 +7,8 @@ import textwrap
 from pathlib import Path
 
 from delta_sharing_spark import errors
-from delta_sharing_spark.features import features_page
 from delta_sharing_spark.options import options_page
+from delta_sharing_spark.schema.features import features_page
 
 HERE = Path(__file__).parent
 #: A mark of the page of figures, and the block that follows it.

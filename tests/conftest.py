@@ -97,6 +97,8 @@ def spark_mode(pytestconfig: pytest.Config) -> str:
 def spark(spark_mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
+    if spark_mode == "connect":  # PySpark's own way to a port of this server's own: without it all take 15002
+        os.environ["SPARK_TESTING"] = "1"
     builder: Any = SparkSession.builder
     builder = builder.remote("local[2]") if spark_mode == "connect" else builder.master("local[2]")
     session = (

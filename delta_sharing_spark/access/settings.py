@@ -7,10 +7,10 @@ from datetime import datetime
 from urllib.parse import urlsplit
 
 from delta_sharing_spark.errors import AddressError, OptionError
-from delta_sharing_spark.instants import to_iso
 from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.schema.instants import to_iso
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.sharing.identity import identity_of
 from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields

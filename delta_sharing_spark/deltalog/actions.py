@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_sharing_spark import features
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
+from delta_sharing_spark.schema import features
 from delta_sharing_spark.schema.types import Struct, parse_schema
 
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
@@ -53,7 +53,7 @@ class Protocol:
     writer_features: tuple[str, ...] | None = None
 
     def check(self, table: str) -> None:
-        """Refuse a table that asks for more than this reader does; see :func:`delta_sharing_spark.features.check_protocol`."""
+        """Refuse a table that asks for more than this reader does; see :func:`delta_sharing_spark.schema.features.check_protocol`."""
         features.check_protocol(self.min_reader_version, self.reader_features, table=table)
 
 

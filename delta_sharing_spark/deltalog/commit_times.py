@@ -13,8 +13,8 @@ from delta_sharing_spark.deltalog.actions import IN_COMMIT_TIMESTAMPS, Metadata
 from delta_sharing_spark.deltalog.commit_parser import find_actions
 from delta_sharing_spark.deltalog.paths import LOG_DIR, LogEntry, LogStore, commit_name, in_log, parse_name
 from delta_sharing_spark.errors import LogError, VersionError
-from delta_sharing_spark.instants import show_millis
 from delta_sharing_spark.scan.plan import MAX_MILLIS
+from delta_sharing_spark.schema.instants import show_millis
 
 _ENABLED_VERSION = "delta.inCommitTimestampEnablementVersion"
 _ENABLED_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"

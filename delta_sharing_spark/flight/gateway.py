@@ -125,7 +125,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
         with _reported():
             for table in self._planner.tables(table_names_matching(criteria)):
                 descriptor = flight.FlightDescriptor.for_path(table.share, table.schema, table.table)
-                yield flight.FlightInfo(None, descriptor, [], -1, -1)
+                yield flight.FlightInfo.deserialize(messages.listed_info(descriptor.serialize()))
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         """The schema of the rows of a descriptor."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from delta_sharing_spark.errors import DeltaSharingError
+from delta_sharing_spark.errors.redaction import shown
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.doubts import Doubt, Reaction
@@ -28,7 +29,6 @@ from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.native.visits import Queries
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT
-from delta_sharing_spark.redaction import shown
 
 _log = logging.getLogger(__name__)
 

@@ -40,9 +40,9 @@ from delta_sharing_spark.native.thrift import (
     write_struct,
 )
 from delta_sharing_spark.native.thrift import Struct as ThriftStruct
+from delta_sharing_spark.scan.varint import append_varint
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.storage.ranges import Range
-from delta_sharing_spark.varint import append_varint
 
 #: Rows in one page of a deletion column.
 _PAGE_ROWS = 1 << 16

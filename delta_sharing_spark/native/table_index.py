@@ -18,8 +18,8 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import PlanReport, plan
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.native.plan import Joined, LoadColumns, NativePlan, renewing_here
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.predicates.sql import parse_where
-from delta_sharing_spark.process_cache import ProcessCache
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from delta_sharing_spark.varint import append_varint, read_varint, unzigzag, zigzag
+from delta_sharing_spark.scan.varint import append_varint, read_varint, unzigzag, zigzag
 
 BOOL_TRUE, BOOL_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 

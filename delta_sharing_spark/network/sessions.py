@@ -14,8 +14,8 @@ from requests.utils import get_environ_proxies
 
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.network.connections import BreakableAdapter
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import NetworkSettings
-from delta_sharing_spark.process_cache import ProcessCache
 
 _SESSIONS = 16
 _POOL = 32

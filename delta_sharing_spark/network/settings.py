@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from delta_sharing_spark import __version__
 from delta_sharing_spark.network.connections import pause
 
 #: How often one read asks for another URL or credential after a refusal, in both access modes.
@@ -54,23 +54,13 @@ class NetworkSettings:
     @property
     def user_agent(self) -> str:
         """``Delta-Sharing-Spark-Python/<version> Spark/<v> Python/<v> System/<os> callerOrg-<x>``."""
-        parts = [f"Delta-Sharing-Spark-Python/{_package_version()}"]
+        parts = [f"Delta-Sharing-Spark-Python/{__version__}"]
         if self.engine:
             parts.append(self.engine)
         parts += [f"Python/{platform.python_version()}", f"System/{platform.system()}"]
         if self.caller_org:
             parts.append(f"callerOrg-{_header_text(self.caller_org)}")
         return " ".join(parts)
-
-
-@functools.cache
-def _package_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("delta-sharing-spark")
-    except PackageNotFoundError:
-        return "0"
 
 
 def _header_text(text: str) -> str:

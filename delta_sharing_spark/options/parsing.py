@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import Any
 
 from delta_sharing_spark.errors import OptionError
+from delta_sharing_spark.errors.redaction import redact
 from delta_sharing_spark.options import values
 from delta_sharing_spark.options.declared import IDENTITY, INLINE, OPTIONS, ReadOptions
 from delta_sharing_spark.options.option import Option
-from delta_sharing_spark.redaction import redact
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from delta_sharing_spark.varint import append_varint, read_varint, unzigzag, zigzag
+from delta_sharing_spark.scan.varint import append_varint, read_varint, unzigzag, zigzag
 
 #: Types of the compact protocol.
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 12

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.redaction import redact
+from delta_sharing_spark.errors.redaction import redact
 from delta_sharing_spark.scan.chunk_statistics import ChunkStatistics, find_statistics
 from delta_sharing_spark.scan.pace import TAIL
 from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.redaction import redact
+from delta_sharing_spark.errors.redaction import redact
 from delta_sharing_spark.scan.footer import Footer
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges

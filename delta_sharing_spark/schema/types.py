@@ -121,7 +121,7 @@ class Struct:
         return "struct<" + ",".join(f"{f.name}:{f.type}" for f in self.fields) + ">"
 
     def _repr_html_(self) -> str:
-        from delta_sharing_spark.markup import html_table
+        from delta_sharing_spark.schema.markup import html_table
 
         rows = [
             [f.name, str(f.type), "" if f.nullable else "NOT NULL", str(f.metadata.get("comment", ""))]

@@ -21,9 +21,9 @@ from delta_sharing_spark.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from delta_sharing_spark.errors.redaction import without_secrets
 from delta_sharing_spark.network.bodies import BodyError, iter_body
 from delta_sharing_spark.network.reasons import connection_reason, proxy_reason
-from delta_sharing_spark.redaction import without_secrets
 
 _BY_STATUS: dict[int, type[ServerError]] = {401: UnauthenticatedError, 403: ForbiddenError, 404: NotFoundError}
 #: Statuses of 500 and above that say "never", not "not now".

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from delta_sharing_spark.errors import ConfigError, CredentialError, OptionError
-from delta_sharing_spark.instants import parse_instant
 from delta_sharing_spark.network.hosts import origin, split_url
 from delta_sharing_spark.options import IDENTITY, OPTIONS, ReadOptions, parse_options
+from delta_sharing_spark.schema.instants import parse_instant
 from delta_sharing_spark.sharing.token_command import LARGEST_OUTPUT, parse_command, run_command
 
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")

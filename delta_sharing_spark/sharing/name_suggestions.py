@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError
 from delta_sharing_spark.options.values import nearest
+from delta_sharing_spark.sharing.address import segment
 
 if TYPE_CHECKING:
     from delta_sharing_spark.sharing.rest import SharingRest
@@ -47,14 +48,25 @@ def with_near_names(
             continue  # the name above it is wrong as well
         except DeltaSharingError:
             return error
-        hint = _hint(kind, name, names, holder)
+        hint = near_name(kind, name, names, holder)
         if hint is None:
             return error
+        if kind == "table" and _is_volume(brief, share, schema, table):
+            hint = f"it is a volume: client.volume('{share}.{schema}.{table}')"
         return NotFoundError(f"{str(error).removesuffix(_ADVICE)}; {hint}", **{**error.__dict__, "is_unlisted": True})
     return error
 
 
-def _hint(kind: str, name: str, names: Iterable[str], holder: str) -> str | None:
+def _is_volume(rest: SharingRest, share: str, schema: str, name: str) -> bool:
+    path = f"/shares/{segment(share)}/schemas/{segment(schema)}/volumes/{segment(name)}"
+    try:
+        return bool(rest.ask_json("GET", path, "the description of a volume"))
+    except DeltaSharingError:
+        return False  # the error is known already, and this only explains it
+
+
+def near_name(kind: str, name: str, names: Iterable[str], holder: str) -> str | None:
+    """That ``holder`` has no ``kind`` of a name, and what it has that is near; None if it has it."""
     known = sorted(names)
     if name.lower() in (k.lower() for k in known):
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, ProfileError
-from delta_sharing_spark.instants import parse_instant
+from delta_sharing_spark.schema.instants import parse_instant
 from delta_sharing_spark.sharing.identity import Identity, identity_from_environment
 
 #: The environment variable that holds a profile's path, or the profile's JSON itself.

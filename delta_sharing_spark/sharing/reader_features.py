@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from delta_sharing_spark.errors import RequestRefusedError
-from delta_sharing_spark.features import reader_features_header
-from delta_sharing_spark.process_cache import ProcessCache
+from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.schema.features import reader_features_header
 
 _T = TypeVar("_T")
 #: By endpoint, the features that the server does not know.

@@ -13,7 +13,7 @@ import uuid
 from dataclasses import dataclass, replace
 
 from delta_sharing_spark.errors import RequestRefusedError, ServerError, UnavailableError
-from delta_sharing_spark.process_cache import ProcessCache
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.query import Query
 from delta_sharing_spark.sharing.refusals import is_about_versions

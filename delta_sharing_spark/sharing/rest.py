@@ -17,8 +17,8 @@ from delta_sharing_spark.errors import (
     ServerError,
     UnauthenticatedError,
 )
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import NetworkSettings
-from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment
 from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable
 from delta_sharing_spark.sharing.catalog import (
@@ -49,7 +49,7 @@ __all__ = ["ChangesQuery", "Query", "QueryResponse", "SharingRest"]
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 #: Statuses of an endpoint that a server does not have.
-_UNKNOWN = (404, 405, 501)
+UNKNOWN_CALL = (404, 405, 501)
 #: The reference server refuses these on later pages.
 _FIRST_PAGE_ONLY = ("includeRefreshToken", "refreshToken")
 #: Both, the delta format first: it carries every feature.
@@ -97,7 +97,7 @@ class SharingRest:
         try:
             first = next(pages, None)
         except ServerError as unknown:
-            if unknown.status not in _UNKNOWN:
+            if unknown.status not in UNKNOWN_CALL:
                 raise
             for schema in self.list_schemas(share):
                 yield from self.list_tables(share, schema.name)
@@ -134,7 +134,7 @@ class SharingRest:
         try:
             return self._retried(lambda: ask("GET", f"{table.path}/version"))
         except (NotFoundError, RequestRefusedError) as unknown:
-            if unknown.status not in _UNKNOWN:
+            if unknown.status not in UNKNOWN_CALL:
                 raise
             try:
                 return self._retried(lambda: ask("HEAD", table.path))
@@ -293,7 +293,7 @@ class SharingRest:
             )
         except (RequestRefusedError, NotFoundError, ResponseError) as refusal:
             # A server that knows the path by HEAD alone answers GET with its version and no body.
-            if isinstance(refusal, NotFoundError) or refusal.status not in (None, *_UNKNOWN):
+            if isinstance(refusal, NotFoundError) or refusal.status not in (None, *UNKNOWN_CALL):
                 raise
             self.note_no_get_table()
             return None

@@ -31,11 +31,11 @@ from delta_sharing_spark.network.hosts import (
     redirect_target,
     split_url,
 )
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.reasons import tls_failure
 from delta_sharing_spark.network.retry import RetryableError, retry, retry_after
 from delta_sharing_spark.network.sessions import rest_session
 from delta_sharing_spark.network.settings import NetworkSettings
-from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.sharing.error_response import (
     RequestPurpose,
     error_of_response,

@@ -11,7 +11,7 @@ from datetime import timedelta, timezone
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError
-from delta_sharing_spark.instants import parse_instant
+from delta_sharing_spark.schema.instants import parse_instant
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.query import Query
 

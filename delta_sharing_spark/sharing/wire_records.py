@@ -39,7 +39,7 @@ class Metadata:
     access_modes: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
-        from delta_sharing_spark.markup import html_table
+        from delta_sharing_spark.schema.markup import html_table
 
         shown = ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "schema_string")
         return html_table([], [[name, _in_words(value)] for name, value in shown if value not in (None, (), {})])

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 from delta_sharing_spark.errors import ConfigError, DeltaSharingError
-from delta_sharing_spark.tracebacks import keeps_frames
+from delta_sharing_spark.errors.tracebacks import keeps_frames
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

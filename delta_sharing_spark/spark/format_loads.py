@@ -20,12 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameReader
 
 from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.errors.tracebacks import short_traceback
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 from delta_sharing_spark.spark.inline_secrets import refuse_identity_options
 from delta_sharing_spark.spark.lanes import checked_engine, lane_frame
 from delta_sharing_spark.spark.register import OWN_LOAD, register_source
 from delta_sharing_spark.spark.statement import is_connect
-from delta_sharing_spark.tracebacks import short_traceback
 
 if TYPE_CHECKING:
     from delta_sharing_spark.access.resolved_scan import ResolvedScan

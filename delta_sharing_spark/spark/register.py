@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 
 from delta_sharing_spark.errors import ConfigError
-from delta_sharing_spark.process_cache import ProcessCache
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 from delta_sharing_spark.spark.statement import is_connect
 

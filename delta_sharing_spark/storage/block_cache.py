@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from delta_sharing_spark.errors import OptionError
-from delta_sharing_spark.process_cache import ProcessCache
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 _log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from delta_sharing_spark.instants import parse_instant, to_millis
 from delta_sharing_spark.network.bodies import parse_count
+from delta_sharing_spark.schema.instants import parse_instant, to_millis
 from delta_sharing_spark.storage.aws_signature import sign
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import DEFAULT_REGION, s3_domain
@@ -37,7 +37,7 @@ class UnreadableAnswer(ValueError):
 
 
 class Entry(NamedTuple):
-    """One object of a listing: its whole key, bytes, and modification time in milliseconds."""
+    """One object of a listing: its whole key, bytes, and modification time in milliseconds. A directory's key ends in ``/``."""
 
     key: str
     size: int
@@ -52,12 +52,15 @@ class Cloud(ABC):
         """Where an object's bytes are."""
 
     @abstractmethod
-    def list_url(self, location: Location, prefix: str, start: str, token: str | None) -> str:
-        """One page of the objects right under a prefix, from the key ``start`` on where the cloud can begin there."""
+    def list_url(self, location: Location, prefix: str, start: str, token: str | None, *, deep: bool = False) -> str:
+        """One page of the objects right under a prefix, from the key ``start`` on where the cloud can begin there.
+
+        ``deep`` asks for all objects under it, and for no directories.
+        """
 
     @abstractmethod
     def page(self, body: bytes) -> tuple[list[Entry], str | None]:
-        """The objects of a page, and the next page's token.
+        """The objects and directories of a page, and the next page's token.
 
         Raises:
             UnreadableAnswer
@@ -106,8 +109,8 @@ class S3(Cloud):
     def object_url(self, location: Location) -> str:
         return f"{self._bucket_url(location.container)}/{quote(location.key, safe='/-_.~')}"
 
-    def list_url(self, location: Location, prefix: str, start: str, token: str | None) -> str:
-        query = {"list-type": "2", "prefix": prefix, "delimiter": "/"}
+    def list_url(self, location: Location, prefix: str, start: str, token: str | None, *, deep: bool = False) -> str:
+        query = {"list-type": "2", "prefix": prefix, **_delimiter(deep)}
         if token is not None:
             query["continuation-token"] = token
         elif start > prefix:
@@ -120,6 +123,7 @@ class S3(Cloud):
             Entry(_text(item, "Key"), _size(_text(item, "Size")), _iso_time(_text(item, "LastModified")))
             for item in root.iterfind("{*}Contents")
         ]
+        entries += [Entry(_text(item, "Prefix"), 0, 0) for item in root.iterfind("{*}CommonPrefixes")]
         token = _text(root, "NextContinuationToken") if _text(root, "IsTruncated") == "true" else None
         return entries, token
 
@@ -155,24 +159,23 @@ class Azure(Cloud):
     def object_url(self, location: Location) -> str:
         return f"{self._container_url(location)}/{quote(location.key, safe='/-_.~')}?{self._sas}"
 
-    def list_url(self, location: Location, prefix: str, start: str, token: str | None) -> str:
+    def list_url(self, location: Location, prefix: str, start: str, token: str | None, *, deep: bool = False) -> str:
         # A prefix is listed from its beginning: ``start`` is the caller's to apply.
-        query = {"restype": "container", "comp": "list", "prefix": prefix, "delimiter": "/"}
+        query = {"restype": "container", "comp": "list", "prefix": prefix, **_delimiter(deep)}
         return f"{self._container_url(location)}?{_query(query | ({'marker': token} if token else {}))}&{self._sas}"
 
     def page(self, body: bytes) -> tuple[list[Entry], str | None]:
         root = _xml(body, "EnumerationResults")
         entries = []
         for blob in root.iterfind("{*}Blobs/{*}Blob"):
-            name, properties = blob.find("{*}Name"), blob.find("{*}Properties")
-            if name is None or properties is None:
-                raise UnreadableAnswer("a blob has no name or properties")
+            properties = blob.find("{*}Properties")
+            if properties is None:
+                raise UnreadableAnswer("a blob has no properties")
             if _text(properties, "ResourceType") == "directory":
                 continue
-            key = name.text or ""
-            key = unquote(key) if name.get("Encoded") == "true" else key
             size, modified = _text(properties, "Content-Length"), _text(properties, "Last-Modified")
-            entries.append(Entry(key, _size(size), _http_time(modified)))
+            entries.append(Entry(_blob_name(blob), _size(size), _http_time(modified)))
+        entries += [Entry(_blob_name(prefix), 0, 0) for prefix in root.iterfind("{*}Blobs/{*}BlobPrefix")]
         return entries, _text(root, "NextMarker") or None
 
     def headers(self, method: str, url: str) -> dict[str, str]:
@@ -200,8 +203,8 @@ class Google(Cloud):
         described = _json(body)
         return _size(str(described.get("size", ""))), _iso_time(str(described.get("updated", "")))
 
-    def list_url(self, location: Location, prefix: str, start: str, token: str | None) -> str:
-        query = {"prefix": prefix, "delimiter": "/", "startOffset": start}
+    def list_url(self, location: Location, prefix: str, start: str, token: str | None, *, deep: bool = False) -> str:
+        query = {"prefix": prefix, "startOffset": start, **_delimiter(deep)}
         query |= {"pageToken": token} if token else {}
         return f"{self._endpoint}{self._path(location)}?{_query(query)}"
 
@@ -214,6 +217,10 @@ class Google(Cloud):
             Entry(str(item.get("name", "")), _size(str(item.get("size", ""))), _iso_time(str(item.get("updated", ""))))
             for item in items
         ]
+        prefixes = listed.get("prefixes", [])
+        if not isinstance(prefixes, list):
+            raise UnreadableAnswer("its prefixes are none")
+        entries += [Entry(str(prefix), 0, 0) for prefix in prefixes]
         return entries, str(token) if token else None
 
     def headers(self, method: str, url: str) -> dict[str, str]:
@@ -231,6 +238,17 @@ def cloud_for(secret: Secret, settings: StorageSettings) -> Cloud:
         return Azure(secret, settings)
     assert isinstance(secret, GcpBearer), "local files have no cloud"
     return Google(secret, settings)
+
+
+def _delimiter(deep: bool) -> dict[str, str]:
+    return {} if deep else {"delimiter": "/"}
+
+
+def _blob_name(element: ElementTree.Element) -> str:
+    name = element.find("{*}Name")
+    if name is None:
+        raise UnreadableAnswer("a blob has no name")
+    return unquote(name.text or "") if name.get("Encoded") == "true" else name.text or ""
 
 
 def _query(parameters: Mapping[str, str]) -> str:

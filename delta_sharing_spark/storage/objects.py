@@ -18,7 +18,7 @@ from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, r
 from delta_sharing_spark.network.sessions import data_session
 from delta_sharing_spark.storage import local_files
 from delta_sharing_spark.storage.answers import failure_of
-from delta_sharing_spark.storage.clouds import UnreadableAnswer, cloud_for
+from delta_sharing_spark.storage.clouds import Entry, UnreadableAnswer, cloud_for
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.storage.secrets import NoSecret, Secret, fits, settings_for
@@ -133,30 +133,38 @@ class Storage:
         what = what or str(directory)
         if self._cloud is None:
             return sorted(StoredObject(*one) for one in local_files.entries(directory, what) if one[0] >= start_name)
-        cloud, prefix = self._cloud, f"{directory.key}/" if directory.key else ""
+        prefix = f"{directory.key}/" if directory.key else ""
         listed: list[StoredObject] = []
         token: str | None = None
         while True:
-
-            def page_url(location: Location, token: str | None = token) -> str:
-                return cloud.list_url(location, prefix, prefix + start_name, token)
-
-            entries, following = self._request(
-                "GET", page_url, directory, lambda answer: cloud.page(read_body(answer, _LARGEST_PAGE)), what
-            )
+            entries, token = self.list_page(directory, token, start_name, what=what)
             for key, size, modified in entries:
                 name = key[len(prefix) :]
                 if key.startswith(prefix) and name and "/" not in name and name >= start_name:
                     listed.append(StoredObject(name, size, modified))
-            if following is None:
+            if token is None:
                 return sorted(listed)
-            if following == token:
-                raise FileError(
-                    f"{what}: the storage at {self.host} goes on with the same page of the listing; ask the provider to "
-                    f"check it",
-                    file=what,
-                )
-            token = following
+
+    def list_page(
+        self, directory: Location, token: str | None, start_name: str = "", *, deep: bool = False, what: str
+    ) -> tuple[list[Entry], str | None]:
+        """One page of what lies right in a directory of a cloud, or anywhere below it, by whole keys; and the next page's token."""
+        cloud, prefix = self._cloud, f"{directory.key}/" if directory.key else ""
+        assert cloud is not None, "local directories have no pages"
+        entries, following = self._request(
+            "GET",
+            lambda location: cloud.list_url(location, prefix, prefix + start_name, token, deep=deep),
+            directory,
+            lambda answer: cloud.page(read_body(answer, _LARGEST_PAGE)),
+            what,
+        )
+        if following is not None and following == token:
+            raise FileError(
+                f"{what}: the storage at {self.host} goes on with the same page of the listing; ask the provider to "
+                f"check it",
+                file=what,
+            )
+        return entries, following
 
     def note_data_read(self, location: Location) -> None:
         """Note that bytes of a data file were read with this credential."""

@@ -37,11 +37,13 @@ class FileVersion:
     Args:
         name: How errors name the file.
         size: Planned bytes; None where the plan does not say.
+        etag: Of what has been read of it before.
+        advice: What to do if it has changed.
     """
 
-    def __init__(self, name: str, size: int | None) -> None:
+    def __init__(self, name: str, size: int | None, etag: str | None = None, advice: str = "reload the table") -> None:
         self.name, self.size = name, size
-        self._etag: str | None = None
+        self.etag, self._advice = etag, advice
         self._lock = threading.Lock()
 
     def accept(self, requested: Range, status: int, headers: Mapping[str, str]) -> int:
@@ -74,7 +76,7 @@ class FileVersion:
     def changed(self, why: str) -> CorruptFileError:
         """The error of a file that was replaced since it was planned."""
         return CorruptFileError(
-            f"file {self.name} is not the one that was planned: {why}; reload the table", file=self.name
+            f"file {self.name} is not the one that was planned: {why}; {self._advice}", file=self.name
         )
 
     def _check_range(self, requested: Range, text: str) -> None:
@@ -92,9 +94,9 @@ class FileVersion:
         if etag is None or etag.startswith("W/"):
             return
         with self._lock:
-            if self._etag is None:
-                self._etag = etag
-            elif self._etag != etag:
+            if self.etag is None:
+                self.etag = etag
+            elif self.etag != etag:
                 raise self.changed("its ETag changed between two ranges")
 
 

@@ -149,6 +149,7 @@ _JOB = """
     spark = (
         builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", "file://" + work)
         .config("spark.eventLog.compress", "false").config("spark.ui.port", port).config("spark.log.level", "INFO")
+        .config("spark.ui.enabled", "true")
         .config("spark.local.dir", work + "/local").config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", "-Djava.io.tmpdir=" + work)
         .getOrCreate()
@@ -257,6 +258,8 @@ def test_no_secret_shows(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TMPDIR": str(work)}
+    if session == "connect":  # a port of its own: another Connect server may run beside it
+        environment["SPARK_TESTING"] = "1"
     done = subprocess.run(
         [sys.executable, str(tmp_path / "job.py"), session, str(work), str(port), json.dumps(loads)],
         capture_output=True,

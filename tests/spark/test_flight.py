@@ -102,7 +102,7 @@ def test_a_gateway_killed_under_a_task(
     command = [
         sys.executable,
         "-c",
-        "from delta_sharing_spark.cli import main; main()",
+        "from delta_sharing_spark.cli.main import main; main()",
         "flight",
         profile,
         "--listen",

@@ -1,106 +1,71 @@
-"""The blocks of Python that use Spark, of every page and the README, run in one session against a server on loopback."""
+"""Pages with blocks that need Spark run whole, in order, as they stand: in a new process with one session for all of them."""
 
 from __future__ import annotations
 
 import ast
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import pages
 from support.pages import PAGES, blocks
 
-#: Files and directories that the pages name; they lie in the test's directory here.
-_PLACES = ("profile.share", "config.share", "/secure/", "/data/", "/tmp/")
-_DAY = 86_400_000
-_JANUARY_27 = 1_769_472_000_000
-_NAMES = {"spark", "SparkSession"}
+#: What makes a session of the pages light; it stands in Spark's own file, for the pages say nothing of it.
+_SETTINGS = """
+spark.master local[2]
+spark.ui.enabled false
+spark.driver.host 127.0.0.1
+spark.driver.memory 1g
+spark.sql.shuffle.partitions 2
+spark.sql.session.timeZone UTC
+"""
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with the profiles that the pages name, of a server with the sample and the pages' other tables."""
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    """A process in a new directory with the profile of a server that runs; it runs the pages that it is told."""
     directory = tmp_path_factory.mktemp("pages")
-    columns = {"city": pa.string(), "price": pa.float64(), "total": pa.float64(), "day": pa.date32()}
-    days = iter(range(_JANUARY_27, _JANUARY_27 + 20 * _DAY, _DAY))
-    feed = {"delta.enableChangeDataFeed": "true"}
-    table = DeltaTableBuilder(directory / "table", pa.schema(columns), (), feed, clock=lambda: next(days))
-    for number in range(9):
-        row = {"city": "Lisbon", "price": number + 0.5, "total": 9.0 + number, "day": date(2026, 1, 1)}
-        table.append([row])
+    settings = tmp_path_factory.mktemp("conf")
+    (settings / "spark-defaults.conf").write_text(_SETTINGS, encoding="utf-8")
+    environment = {**os.environ, "SPARK_CONF_DIR": str(settings)}
     with SharingServer() as server:
-        share_sample(server, directory / "sample", trips=20_000)
-        server.add_table("share.schema.table", table.path, access_modes=("url", "dir"))
-        server.add_table("share.shop.orders", table.path, access_modes=("url", "dir"))
-        for name in ("profile.share", "config.share"):
-            server.write_profile(directory / name)
-        yield directory
+        share_sample(server, directory / "tables", trips=20_000)
+        server.write_profile(directory / "profile.share")
+        command = [sys.executable, str(pages.__file__)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(command, cwd=directory, env=environment, text=True, **pipes) as process:
+            yield process
+            assert process.stdin is not None
+            process.stdin.close()
 
 
-class _InPlace(ast.NodeTransformer):
-    """Paths of a page become paths below ``places``; the session is the test's own."""
+@pytest.mark.parametrize("page", [p for p in PAGES if any(b.uses_spark for b in blocks(p))], ids=lambda p: p.name)
+def test_the_page_runs(page: Path, reader: subprocess.Popen[str], spark_mode: str) -> None:
+    if spark_mode == "connect":
+        pytest.skip("the pages are run on classic Spark, once")
+    assert reader.stdin is not None
+    assert reader.stdout is not None
+    reader.stdin.write(f"{page}\n")
+    reader.stdin.flush()
+    failure = json.loads(reader.stdout.readline())
+    assert failure is None, failure
 
-    def __init__(self, places: Path) -> None:
-        self._places = places
 
-    def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        if isinstance(node.value, str) and node.value.startswith(_PLACES):
-            _, _, below = node.value.rpartition("/")
-            return ast.copy_location(ast.Constant(str(self._places / below)), node)
-        return node
+class _GivenSession(ast.NodeTransformer):
+    """The session of a notebook's cells is the test's own."""
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
         (target, *_) = node.targets
         return None if isinstance(target, ast.Name) and target.id == "spark" else self.generic_visit(node)
-
-
-def _uses_spark(source: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id in _NAMES for node in ast.walk(ast.parse(source)))
-
-
-def _pages() -> list[Path]:
-    return [page for page in PAGES if any(executed and _uses_spark(source) for _, source, executed in blocks(page))]
-
-
-@pytest.mark.parametrize("page", _pages(), ids=lambda page: page.name)
-def test_the_spark_of_the_page_runs(
-    page: Path, spark: Any, spark_mode: str, places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if spark_mode == "connect":
-        pytest.skip("the pages are run on classic Spark, once")
-    monkeypatch.chdir(tmp_path)
-    profile = places / "profile.share"
-    namespace: dict[str, object] = {
-        "__name__": page.stem,
-        "spark": spark,
-        "client": (client := SharingClient(profile)),
-        "trips": client.table("demo.city.trips"),
-        "address": f"{profile}#share.schema.table",
-    }
-    before = {view.name for view in spark.catalog.listTables()}
-    try:
-        for line, source, executed in blocks(page):
-            if executed and _uses_spark(source):
-                tree = ast.fix_missing_locations(_InPlace(places).visit(ast.parse("\n" * line + source, str(page))))
-                exec(compile(tree, str(page), "exec"), namespace)
-    finally:
-        for query in spark.streams.active:
-            query.stop()
-        for view in spark.catalog.listTables():
-            if view.name not in before:
-                spark.sql(f"DROP {'VIEW' if view.isTemporary else 'TABLE'} `{view.name}`")
-
-
-def test_pages_show_spark() -> None:
-    assert len(_pages()) >= 8
 
 
 def test_the_notebooks_spark_prints_what_is_kept(
@@ -120,9 +85,7 @@ def test_the_notebooks_spark_prints_what_is_kept(
         namespace: dict[str, object] = {"client": SharingClient(server.write_profile(tmp_path / "demo.share"))}
         namespace["spark"] = spark
         for cell in cells:
-            exec(
-                compile(_InPlace(tmp_path).visit(ast.parse("".join(cell["source"]))), notebook.name, "exec"), namespace
-            )
+            exec(compile(_GivenSession().visit(ast.parse("".join(cell["source"]))), notebook.name, "exec"), namespace)
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
     kept = [line for cell in cells for output in cell["outputs"] for line in output["text"]]
     assert capsys.readouterr().out == "".join(kept).replace("local[1]", spark.sparkContext.master)

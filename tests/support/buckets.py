@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from delta_sharing_spark.testing.server.data_urls import serve_file, storage_err
 from delta_sharing_spark.testing.server.responses import Response, json_response
 
 _LOCATIONS = {"s3": "s3://{}", "gs": "gs://{}", "abfss": "abfss://{}@account.dfs.core.windows.net"}
-_MODIFIED = "2026-11-21T00:00:00.000Z"
 _GOOGLE = re.compile(r"/(?:download/)?storage/v1/b/([^/]+)/o(?:/(.*))?")
 #: By cloud, how it refuses: a credential that has ended, one that was revoked, one whose scope leaves an object out.
 _REFUSALS: dict[str, dict[str, tuple[int, str, str]]] = {
@@ -64,12 +64,16 @@ class BucketServer(SharingServer):
         out_of_scope: A regular expression of local paths that no credential covers.
         lists: The schemes whose credentials may list.
         vends_r2: Whether buckets of S3 are Cloudflare R2's by their credentials.
+        page: Most keys of a page of a listing.
+        more_keys: Keys that listings have besides those of the files.
     """
 
     ended_as = "ended"
     out_of_scope: str | None = None
     lists: tuple[str, ...] = ("s3",)
     vends_r2 = False
+    page = 1000
+    more_keys: tuple[str, ...] = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -95,9 +99,13 @@ class BucketServer(SharingServer):
             scheme: ``s3``, ``gs`` or ``abfss``.
             **fields: As in ``add_table``.
         """
-        bucket = name.replace(".", "-")
-        self._buckets[bucket] = Path(path)
-        return self.add_table(name, path, access_modes=modes, location=_LOCATIONS[scheme].format(bucket), **fields)
+        location = self.bucket(name.replace(".", "-"), path, scheme)
+        return self.add_table(name, path, access_modes=modes, location=location, **fields)
+
+    def bucket(self, name: str, path: str | os.PathLike[str], scheme: str = "s3") -> str:
+        """Make a directory a bucket; returns its location."""
+        self._buckets[name] = Path(path)
+        return _LOCATIONS[scheme].format(name)
 
     @property
     def storage_endpoint(self) -> str:
@@ -127,11 +135,15 @@ class BucketServer(SharingServer):
         if self.out_of_scope is not None and re.search(self.out_of_scope, str(target)):
             return _refused(cloud, "scope")
         if not target.suffix and (target in self._buckets.values()):
-            return _listed(cloud, target, parse_qs(query)) if cloud in self.lists else _refused(cloud, "scope")
+            return self._listed(cloud, target, parse_qs(query)) if cloud in self.lists else _refused(cloud, "scope")
+        if target.is_dir():
+            return storage_error(404, "NoSuchKey", "The specified key does not exist.")
         if path.startswith("/storage/v1/"):  # Google's description of an object
             if not target.is_file():
                 return storage_error(404, "NoSuchKey", "No such object.")
-            return json_response({"name": target.name, "size": str(target.stat().st_size), "updated": _MODIFIED})
+            return json_response(
+                {"name": target.name, "size": str(target.stat().st_size), "updated": _iso(target.stat().st_mtime)}
+            )
         byte_range = headers.get("range") or headers.get("x-ms-range", "")
         return serve_file(str(target), {**headers, "range": byte_range})
 
@@ -140,6 +152,57 @@ class BucketServer(SharingServer):
         bucket, _, key = f"{google[1]}/{google[2] or ''}".partition("/") if google else path.lstrip("/").partition("/")
         root = self._buckets.get(bucket)
         return None if root is None else root / unquote(key)
+
+    def _listed(self, cloud: str, root: Path, query: Mapping[str, list[str]]) -> Response:
+        """One page of what lies under a prefix, right under it where a delimiter is given."""
+        prefix, is_flat = query.get("prefix", [""])[0], "delimiter" in query
+        after = query.get("start-after", query.get("startOffset", [""]))[0]
+        above = prefix.rpartition("/")[0]
+        walked = (
+            os.walk(root / above)
+            if not is_flat
+            else ((d, s, f) for d, s, f in [next(os.walk(root / above), ("", [], []))])
+        )
+        sizes: dict[str, int] = dict.fromkeys(self.more_keys, 1)
+        times: dict[str, float] = dict.fromkeys(self.more_keys, 0.0)
+        for directory, below, names in walked:
+            for name in [*names, *(f"{one}/" for one in below if is_flat)]:
+                path = Path(directory) / name
+                stat, key = path.stat(), path.relative_to(root).as_posix() + ("/" if name.endswith("/") else "")
+                sizes[key], times[key] = stat.st_size, stat.st_mtime
+        keys = sorted(
+            key for key in sizes if key.startswith(prefix) and (key >= after if cloud == "gs" else key > after)
+        )
+        start = int(query.get("continuation-token", query.get("pageToken", query.get("marker", ["0"])))[0])
+        following = str(start + self.page) if start + self.page < len(keys) else ""
+        keys = keys[start : start + self.page]
+        found, below = [key for key in keys if not key.endswith("/")], [key for key in keys if key.endswith("/")]
+        if cloud == "gs":
+            items = [{"name": key, "size": str(sizes[key]), "updated": _iso(times[key])} for key in found]
+            return json_response(
+                {"items": items, "prefixes": below, **({"nextPageToken": following} if following else {})}
+            )
+        if cloud == "abfss":
+            blobs = "".join(
+                f"<Blob><Name>{escape(key)}</Name><Properties><Content-Length>{sizes[key]}</Content-Length>"
+                f"<Last-Modified>{formatdate(times[key], usegmt=True)}</Last-Modified></Properties></Blob>"
+                for key in found
+            ) + "".join(f"<BlobPrefix><Name>{escape(key)}</Name></BlobPrefix>" for key in below)
+            body = (
+                f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker>{following}</NextMarker></EnumerationResults>"
+            )
+        else:
+            items = "".join(
+                f"<Contents><Key>{escape(key)}</Key><Size>{sizes[key]}</Size><LastModified>{_iso(times[key])}</LastModified></Contents>"
+                for key in found
+            ) + "".join(f"<CommonPrefixes><Prefix>{escape(key)}</Prefix></CommonPrefixes>" for key in below)
+            more = (
+                f"<IsTruncated>true</IsTruncated><NextContinuationToken>{following}</NextContinuationToken>"
+                if following
+                else ""
+            )
+            body = f"<ListBucketResult>{more}{items}</ListBucketResult>"
+        return Response(200, body.encode(), {}, "application/xml")
 
     def _vend(self, location: str, table: SharedTable) -> dict[str, Any]:
         first, second, third = (secrets.token_hex(20) for _ in range(3))
@@ -167,28 +230,5 @@ def _refused(cloud: str, why: str) -> Response:
     return answer if cloud == "s3" else Response(status, answer.body, {"x-ms-error-code": code}, answer.content_type)
 
 
-def _listed(cloud: str, root: Path, query: Mapping[str, list[str]]) -> Response:
-    """One page of what lies right under a prefix."""
-    prefix, after = query.get("prefix", [""])[0], query.get("start-after", query.get("startOffset", [""]))[0]
-    directory, _, start = prefix.rpartition("/")
-    found = []
-    for entry in sorted(os.scandir(root / directory), key=lambda e: e.name):
-        key = f"{directory}/{entry.name}" if directory else entry.name
-        if entry.is_file() and entry.name.startswith(start) and (key >= after if cloud == "gs" else key > after):
-            found.append((key, entry.stat().st_size))
-    if cloud == "gs":
-        return json_response({"items": [{"name": k, "size": str(n), "updated": _MODIFIED} for k, n in found]})
-    if cloud == "abfss":
-        blobs = "".join(
-            f"<Blob><Name>{escape(key)}</Name><Properties><Content-Length>{size}</Content-Length>"
-            f"<Last-Modified>{formatdate(0, usegmt=True)}</Last-Modified></Properties></Blob>"
-            for key, size in found
-        )
-        body = f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>"
-    else:
-        items = "".join(
-            f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size><LastModified>{_MODIFIED}</LastModified></Contents>"
-            for key, size in found
-        )
-        body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{items}</ListBucketResult>"
-    return Response(200, body.encode(), {}, "application/xml")
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

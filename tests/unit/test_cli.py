@@ -15,7 +15,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
-from delta_sharing_spark.cli import main
+from delta_sharing_spark.cli.main import main
 from delta_sharing_spark.testing.sample import write_sample
 from delta_sharing_spark.testing.server import SharingServer
 
@@ -98,12 +98,12 @@ def test_colour_on_terminals_only(
     run: Run, profile: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_colour: bool
 ) -> None:
     monkeypatch.setattr(
-        "delta_sharing_spark.terminal.os.environ", {"NO_COLOR": "1"} if no_colour else {"TERM": "xterm"}
+        "delta_sharing_spark.cli.terminal.os.environ", {"NO_COLOR": "1"} if no_colour else {"TERM": "xterm"}
     )
     assert "\x1b" not in run("ls", f"{profile}#demo.city")[1]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("delta_sharing_spark.terminal.shutil.get_terminal_size", lambda: os.terminal_size((30, 20)))
+    monkeypatch.setattr("delta_sharing_spark.cli.terminal.shutil.get_terminal_size", lambda: os.terminal_size((30, 20)))
     out = run("ls", f"{profile}#demo.city")[1]
     assert ("\x1b" in out) == (not no_colour)
     assert any(line.endswith("…") for line in out.splitlines())

@@ -30,16 +30,6 @@ def test_pages_made_from_code_are_current(name: str) -> None:
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == made()[name](), "run: nox -s docs"
 
 
-def test_options_in_the_readme_exist() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    known = {name for option in OPTIONS for name in (option.name, *option.aliases)}
-    in_table = {n for row in re.findall(r"(?m)^\| (`[a-z].*?) \|", readme) for n in re.findall(r"`(\w+)`", row)}
-    in_code = set(re.findall(r"\.option\(\"(\w+)\"", readme)) - {"checkpointLocation"}
-    assert in_table
-    assert in_code
-    assert in_table | in_code <= known
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_options_in_samples_exist(page: Path) -> None:
     known = {name.lower() for option in OPTIONS for name in (option.name, *option.aliases)}

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import DeltaSharingError, OptionError
-from delta_sharing_spark.instants import to_iso, to_millis
 from delta_sharing_spark.options import OPTIONS, ReadOptions, check_batch, parse_options, redacted_options
 from delta_sharing_spark.options.values import EPOCH_SECONDS_DIGITS, to_timestamp
+from delta_sharing_spark.schema.instants import to_iso, to_millis
 
 PATH = {"path": "p.share#a.b.c"}
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, StorageToken, token_covering
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
-from delta_sharing_spark.instants import show_seconds
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import MAX_RENEWALS
-from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.storage.answers import is_sure, reason_of
 from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.storage.object_source import ObjectSource

@@ -23,8 +23,8 @@ from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedSc
 from delta_sharing_spark.access.settings import storage_settings
 from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.deltalog.locate_segment import find_segment
-from delta_sharing_spark.instants import to_millis
 from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.schema.mapping import without_mapping
 
 if TYPE_CHECKING:

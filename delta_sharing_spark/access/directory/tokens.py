@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.errors import CredentialError
-from delta_sharing_spark.instants import show_seconds
-from delta_sharing_spark.process_cache import ProcessCache
+from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.storage.locations import Kind, Location, parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, R2Session, Secret, fits
 

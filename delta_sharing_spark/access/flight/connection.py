@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delta_sharing_spark.errors import NetworkError, ResponseError
-from delta_sharing_spark.process_cache import ProcessCache
+from delta_sharing_spark.network.process_cache import ProcessCache
 
 #: The environment variable with the token that a gateway asks for; at the gateway, with those that may call, one a line.
 TOKEN_VARIABLE = "DELTA_SHARING_FLIGHT_TOKEN"  # noqa: S105  # a name

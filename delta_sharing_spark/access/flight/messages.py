@@ -1,4 +1,4 @@
-"""Encodes the two protobuf messages of Flight that pyarrow does not wrap: renewal and cancellation (Flight RPC, "Protocol Buffer Definitions").
+"""Encodes the protobuf messages of Flight that pyarrow does not wrap, or not always (Flight RPC, "Protocol Buffer Definitions").
 
 Each request holds one message in its field 1; a message inside a message is its bytes, with tag and length before them.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from delta_sharing_spark.varint import append_varint, read_varint
+from delta_sharing_spark.scan.varint import append_varint, read_varint
 
 #: Field 1, length-delimited; field 1, varint.
 _MESSAGE_FIELD, _ENUM_FIELD = b"\x0a", b"\x08"
+#: Of ``FlightInfo``: the descriptor's field; ``total_records`` and ``total_bytes``, both -1 (unknown).
+_DESCRIPTOR_FIELD, _TOTALS_UNKNOWN = b"\x12", b"\x20" + b"\xff" * 9 + b"\x01" + b"\x28" + b"\xff" * 9 + b"\x01"
 
 
 class CancelStatus(IntEnum):
@@ -22,11 +24,16 @@ class CancelStatus(IntEnum):
     NOT_CANCELLABLE = 3
 
 
-def wrap(message: bytes) -> bytes:
+def wrap(message: bytes, tag: bytes = _MESSAGE_FIELD) -> bytes:
     """A ``RenewFlightEndpointRequest`` around a ``FlightEndpoint``, or a ``CancelFlightInfoRequest`` around a ``FlightInfo``."""
-    request = bytearray(_MESSAGE_FIELD)
+    request = bytearray(tag)
     append_varint(request, len(message))
     return bytes(request) + message
+
+
+def listed_info(descriptor: bytes) -> bytes:
+    """A ``FlightInfo`` of a ``FlightDescriptor`` alone; pyarrow before 21 ends the process where one without a schema is made."""
+    return wrap(descriptor, _DESCRIPTOR_FIELD) + _TOTALS_UNKNOWN
 
 
 def unwrap(request: bytes) -> bytes:

@@ -186,7 +186,7 @@ def _widens(narrow: DataType, wide: DataType) -> bool:
     """Whether a version before a column was widened reads with the type it has now."""
     if isinstance(narrow, Struct | Array | Map) or isinstance(wide, Struct | Array | Map):
         return False
-    from delta_sharing_spark.features import widens
+    from delta_sharing_spark.schema.features import widens
 
     return widens(str(narrow), str(wide))
 

@@ -9,8 +9,8 @@ import socket
 from datetime import datetime, timezone
 from urllib.parse import unquote
 
-from delta_sharing_spark.instants import parse_instant
 from delta_sharing_spark.network.bodies import parse_count
+from delta_sharing_spark.schema.instants import parse_instant
 
 #: A URL is renewed this many seconds before it ends, or a quarter of its life if that is less.
 MARGIN, MARGIN_SHARE = 60.0, 0.25

@@ -26,8 +26,8 @@ from delta_sharing_spark.errors import (
     RequestRefusedError,
     TableChangedError,
 )
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import NetworkSettings
-from delta_sharing_spark.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.schema.types import Field
 from delta_sharing_spark.sharing.address import TableName

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol
-from delta_sharing_spark.features import FEATURES_READER_VERSION
+from delta_sharing_spark.schema.features import FEATURES_READER_VERSION
 from delta_sharing_spark.testing.server.responses import bad_request
 from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
 

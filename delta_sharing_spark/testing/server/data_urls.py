@@ -45,7 +45,7 @@ def serve_file(path: str, headers: Mapping[str, str]) -> Response:
     """Answer GET or HEAD of a local file as object stores do, by range if asked."""
     try:
         stat = os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return storage_error(404, "NoSuchKey", "The specified key does not exist.")
     size = stat.st_size
     tag = hashlib.md5(f"{path}{stat.st_mtime_ns}{size}".encode(), usedforsecurity=False).hexdigest()

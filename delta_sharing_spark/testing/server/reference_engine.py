@@ -11,7 +11,7 @@ from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Protocol
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
-from delta_sharing_spark.instants import show_millis
+from delta_sharing_spark.schema.instants import show_millis
 from delta_sharing_spark.testing.server.responses import Refusal, bad_request
 
 _OLD_ENGINE = ("maxFiles", "predicateHints", "startingVersion", "pageToken")

@@ -15,8 +15,8 @@ import pytest
 
 from delta_sharing_spark import SharingClient, display
 from delta_sharing_spark.display import Listing, Progress
-from delta_sharing_spark.markup import html_table, text_table
 from delta_sharing_spark.scan.plan import FileSlice, FileTask
+from delta_sharing_spark.schema.markup import html_table, text_table
 from delta_sharing_spark.sharing.wire_records import Table
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder

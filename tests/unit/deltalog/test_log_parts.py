@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logbuilder import ADD, add, log, metadata, parquet, protocol
 
-from delta_sharing_spark import features
 from delta_sharing_spark.deltalog import arrow_bridge as columns
 from delta_sharing_spark.deltalog import paths
 from delta_sharing_spark.deltalog.commit_parser import split_lines
@@ -21,6 +20,7 @@ from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repea
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.deltalog.stats_json import stats_to_json
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
+from delta_sharing_spark.schema import features
 
 N = "0" * 19
 

@@ -195,6 +195,7 @@ def test_cancelling_ends_reads_and_refuses_tickets(server: SharingServer, tmp_pa
             pa.ArrowNotImplementedError,
             "does not speak Flight SQL",
         ),
+        (b'{"table": "sh.sc.t", "where": "%s"}' % (b"x" * (1 << 18)), pa.ArrowInvalid, "at most 262144 are read"),
         (b'{"table": "sh.sc.none"}', pa.ArrowKeyError, "none"),
         (b'{"table": "sh.sc.t", "version": 77}', pa.ArrowKeyError, "the newest is 3"),
     ],

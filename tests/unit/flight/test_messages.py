@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow.flight as flight
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
@@ -54,6 +55,13 @@ def test_any_bytes_are_a_request_or_an_error(data: bytes) -> None:
 def test_results_are_protobufs_own_bytes(status: messages.CancelStatus) -> None:
     theirs = _OF["CancelFlightInfoResult"](status=int(status)).SerializeToString()
     assert messages.cancel_result(status) == theirs
+
+
+def test_a_listed_info_is_its_descriptor() -> None:
+    descriptor = flight.FlightDescriptor.for_path("share", "schema", "table" * 40)
+    info = flight.FlightInfo.deserialize(messages.listed_info(descriptor.serialize()))
+    assert (info.descriptor, info.endpoints, info.total_records, info.total_bytes) == (descriptor, [], -1, -1)
+    assert info.serialize() == messages.listed_info(descriptor.serialize())
 
 
 def test_fields_of_later_versions_are_skipped() -> None:

@@ -15,8 +15,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from delta_sharing_spark.errors import ResponseError, SchemaError, UnsupportedFeatureError
-from delta_sharing_spark.features import check_type_changes
 from delta_sharing_spark.schema.arrow import arrow_schema
+from delta_sharing_spark.schema.features import check_type_changes
 from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import (

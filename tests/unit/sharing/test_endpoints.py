@@ -31,7 +31,7 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
-from delta_sharing_spark.features import reader_features_header
+from delta_sharing_spark.schema.features import reader_features_header
 from delta_sharing_spark.sharing.rest import ChangesQuery, Query, SharingRest
 from delta_sharing_spark.sharing.wire_records import Protocol, Schema, Share, Table
 

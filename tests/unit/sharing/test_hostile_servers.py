@@ -27,14 +27,21 @@ from delta_sharing_spark.errors import (
     ResponseError,
     ServerError,
 )
-from delta_sharing_spark.instants import show_seconds
+from delta_sharing_spark.errors.redaction import (
+    LONGEST_MESSAGE,
+    printable,
+    printable_json,
+    redact,
+    shown,
+    without_secrets,
+)
 from delta_sharing_spark.network.bodies import parse_count
 from delta_sharing_spark.network.connections import AddressRefusedError, refusing_local_addresses
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_refusal
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.sessions import data_session
 from delta_sharing_spark.network.settings import NetworkSettings
-from delta_sharing_spark.process_cache import ProcessCache
-from delta_sharing_spark.redaction import LONGEST_MESSAGE, printable, printable_json, redact, shown, without_secrets
+from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.rest import Query, SharingRest
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scripted_server import Reply, ScriptedServer
 
 from delta_sharing_spark.errors import ProfileError
-from delta_sharing_spark.instants import parse_instant
+from delta_sharing_spark.schema.instants import parse_instant
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, load_profile, profile_from_environment
 
 BEARER = {"shareCredentialsVersion": 1, "endpoint": "https://server/prefix/", "bearerToken": "t0ken-s3cret"}

@@ -170,7 +170,7 @@ def test_a_blob_whose_name_is_encoded_and_a_directory() -> None:
         <Content-Length>0</Content-Length><ResourceType>directory</ResourceType></Properties></Blob>
       </Blobs><NextMarker>m</NextMarker></EnumerationResults>"""
     entries, token = Azure(AzureSas("sv=1&sig=x"), StorageSettings()).page(body)
-    assert [(entry.key, entry.size) for entry in entries] == [("t/\ufffe", 7)]
+    assert [(entry.key, entry.size) for entry in entries] == [("t/\ufffe", 7), ("t/d/", 0)]
     assert token == "m"
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import requests
 
-from delta_sharing_spark.features import reader_features_header
+from delta_sharing_spark.schema.features import reader_features_header
 from delta_sharing_spark.testing.server import SharingServer
 
 GOLDEN = Path(__file__).parents[3] / ".." / "shared" / "golden"

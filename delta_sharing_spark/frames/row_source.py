@@ -9,13 +9,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.errors import ConfigError
-from delta_sharing_spark.tracebacks import short_tracebacks
+from delta_sharing_spark.errors.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
+
+    from delta_sharing_spark.sharing.address import TableName
 
 
 @short_tracebacks
@@ -43,11 +45,17 @@ class RowSource(ABC):
         return self.arrow_schema().__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The rows, for Arrow's C interface; each call reads anew."""
-        return self.to_record_batch_reader().__arrow_c_stream__(requested_schema)
+        """The rows, for Arrow's C interface; each call reads anew. A string that is no UTF-8 is an error there."""
+        import pyarrow as pa
+
+        from delta_sharing_spark.frames.unfit_values import fit_for_others
+
+        reader = self.to_record_batch_reader()
+        fit = pa.RecordBatchReader.from_batches(reader.schema, fit_for_others(reader, str(self._table_name())))
+        return fit.__arrow_c_stream__(requested_schema)
 
     def to_arrow(self) -> pa.Table:
-        """All rows as an Arrow table."""
+        """All rows as an Arrow table, whose strings have the bytes that the files have."""
         return self.to_record_batch_reader().read_all()
 
     def to_pandas(
@@ -67,20 +75,29 @@ class RowSource(ABC):
 
         Raises:
             ConfigError: pandas is missing, or an argument is unknown.
+            ConversionError: A value that pandas cannot hold so.
         """
         library("pandas", "to_pandas()")
-        from delta_sharing_spark.pandas_frames import to_pandas
+        from delta_sharing_spark.frames.pandas_frames import to_pandas
 
         rows, count = self._sized_reader()
-        return to_pandas(rows, count, types_mapper=types_mapper, dtype_backend=dtype_backend, **options)
+        chosen = {"types_mapper": types_mapper, "dtype_backend": dtype_backend, **options}
+        return to_pandas(rows, count, table=str(self._table_name()), **chosen)
 
     def to_polars(self) -> pl.DataFrame:
         """All rows as a Polars DataFrame.
 
         Raises:
             ConfigError: Polars is missing.
+            ConversionError: A string is not UTF-8.
         """
-        frame: pl.DataFrame = library("polars", "to_polars()").from_arrow(self.to_arrow())
+        polars = library("polars", "to_polars()")
+        from delta_sharing_spark.frames.unfit_values import refuse_bad_text
+
+        rows = self.to_arrow()
+        for batch in rows.to_batches():
+            refuse_bad_text(batch, str(self._table_name()))
+        frame: pl.DataFrame = polars.from_arrow(rows)
         return frame
 
     def to_duckdb(self, connection: DuckDBPyConnection | None = None, name: str | None = None) -> DuckDBPyRelation:
@@ -96,7 +113,7 @@ class RowSource(ABC):
             ConfigError: DuckDB is missing.
         """
         connection = connection or library("duckdb", "to_duckdb()").default_connection()
-        name = name or self._view_name()
+        name = name or self._table_name().table
         connection.register(name, self)
         return connection.view(name)
 
@@ -105,8 +122,8 @@ class RowSource(ABC):
         """The rows as they arrive, and how many the table's metadata promises; None if it does not tell."""
 
     @abstractmethod
-    def _view_name(self) -> str:
-        """The default name of a database's view of the rows."""
+    def _table_name(self) -> TableName:
+        """The table that the rows are of."""
 
 
 def library(name: str, method: str) -> ModuleType:

@@ -279,7 +279,7 @@ def features_page() -> str:
     lines = [
         "# Delta table features",
         "",
-        "<!-- Made from delta_sharing_spark/features.py; edit that. -->",
+        "<!-- Made from delta_sharing_spark/schema/features.py; edit that. -->",
         "",
         "A table says in its protocol what a reader must understand. Reader versions 1 and 2 (column mapping) are read;",
         "version 3 lists features by name. A feature that is listed and not supported, or not known, is refused by its",

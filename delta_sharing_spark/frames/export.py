@@ -50,21 +50,39 @@ def format_of(path: str | None, format: str | None) -> str:
     return format or str(by_suffix)
 
 
-def write_batches(reader: pa.RecordBatchReader, out: BinaryIO, format: str) -> int:
+def write_batches(reader: pa.RecordBatchReader, out: BinaryIO, format: str, table: str = "") -> int:
     """Write batches as they arrive; returns the number of rows.
 
     Args:
         reader: The rows.
         out: The output, which is left open.
         format: ``"parquet"``, ``"csv"`` or ``"json"``.
+        table: The table's name, for errors.
+
+    Raises:
+        ConversionError: A value that text cannot hold; Parquet holds all.
     """
     rows = 0
     with _writer(reader.schema, out, format) as write:
-        for batch in reader:
+        for batch in reader if format == "parquet" else as_text(reader, table):
             if batch.num_rows:
                 write(batch)
                 rows += batch.num_rows
     return rows
+
+
+def as_text(batches: Iterable[pa.RecordBatch], table: str) -> Iterator[pa.RecordBatch]:
+    """The batches, to be written as text.
+
+    Raises:
+        ConversionError: A value that text cannot hold.
+    """
+    from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
+
+    for batch in batches:
+        refuse_bad_text(batch, table)
+        refuse_far_moments(batch, table, "--columns leaves the column out, and a download as Parquet holds it")
+        yield batch
 
 
 @contextmanager

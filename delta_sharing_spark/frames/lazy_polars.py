@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal as DecimalValue
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.frames import library
+from delta_sharing_spark.frames.row_source import library
+from delta_sharing_spark.frames.unfit_values import fit_for_others
 from delta_sharing_spark.predicates.tree import (
     Column,
     Compare,
@@ -70,7 +71,7 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
         left = rows
         has_yielded = False
         with narrowed.to_record_batch_reader() as reader:
-            for batch in reader:
+            for batch in fit_for_others(reader, str(scan.table)):
                 frame: pl.DataFrame = polars.from_arrow(batch)
                 if left is not None:
                     frame = frame.head(left)

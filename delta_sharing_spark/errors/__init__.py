@@ -21,6 +21,7 @@
     │   ├── UnsupportedFeatureError a feature, type or provider we do not read, by its name
     │   ├── SchemaError             an unknown column, a type that does not fit
     │   ├── LogError                a Delta log that is incomplete or corrupt
+    │   ├── ConversionError         a value that the wanted library cannot hold
     │   ├── VersionError            a version or timestamp the table does not have
     │   └── TableChangedError       the table is no longer the one that was loaded
     ├── AccessModeError             no way to the data that both sides know
@@ -28,7 +29,8 @@
     ├── FileError                   one data file or deletion vector
     │   ├── CorruptFileError        its bytes are not what the plan or the format says
     │   ├── NullInRequiredError     a NULL in a column declared NOT NULL
-    │   └── FileGoneError           the server or the storage no longer has it
+    │   ├── FileGoneError           the server or the storage no longer has it
+    │   └── NoSuchFileError         a file or directory that a volume, model or skill has not
     ├── StreamError                 an offset or a change a stream cannot go on from
     ├── TicketError                 a Flight ticket that is forged, another caller's, or late
     └── CancelledError              a flight that was cancelled
@@ -41,7 +43,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from delta_sharing_spark.redaction import shown
+from delta_sharing_spark.errors.redaction import shown
 
 
 class DeltaSharingError(Exception):
@@ -166,6 +168,12 @@ class SchemaError(TableError):
     """An unknown column, or a type that does not fit where it stands."""
 
 
+class ConversionError(TableError):
+    """A value that Python or the wanted library cannot hold: text that is no UTF-8, a far date. Attribute: ``column``."""
+
+    column: str | None = None
+
+
 class LogError(TableError):
     """A Delta log with a hole, a corrupt or missing part. Attribute: ``has_no_log``, where there is none of it."""
 
@@ -206,6 +214,10 @@ class NullInRequiredError(FileError):
 
 class FileGoneError(FileError):
     """The server or the storage no longer has a planned file: reload the DataFrame."""
+
+
+class NoSuchFileError(FileError, FileNotFoundError):
+    """A volume, a model's version or a skill has no such file or directory; as Python's own error it is caught likewise."""
 
 
 class StreamError(DeltaSharingError):

@@ -9,8 +9,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.decimal_objects import MOST_DIGITS, DecimalObjects
 from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.frames.decimal_objects import MOST_DIGITS, DecimalObjects
+from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _SAMPLE = 20_000
 #: Strings that are converted at once: so many of them, or so many bytes.
 _TEXT_ROWS = 1 << 19
 _TEXT_BYTES = 32 << 20
+_FAR = "to_polars() and to_arrow() hold it, and of a column that is not nested to_pandas(date_as_object=False) does"
 #: Batches whose values may wait for the thread that copies them.
 _MOST_WAITING = 4
 
@@ -32,6 +34,7 @@ def to_pandas(
     rows: pa.RecordBatchReader,
     count: int | None = None,
     *,
+    table: str = "",
     types_mapper: Callable[[pa.DataType], Any] | None = None,
     dtype_backend: str | None = None,
     **options: Any,
@@ -44,12 +47,14 @@ def to_pandas(
     Args:
         rows: The batches.
         count: How many rows there are expected to be, for which room is made at once; None if unknown.
+        table: The table's name, for errors.
         types_mapper: From an Arrow type to a pandas extension type, or None for the usual one.
         dtype_backend: ``"pyarrow"`` or ``"numpy_nullable"``, as in ``pandas.read_parquet``.
         **options: Further ones of ``pyarrow.Table.to_pandas``.
 
     Raises:
         ConfigError: An argument is unknown.
+        ConversionError: A value that pandas cannot hold so.
     """
     import pandas
 
@@ -65,12 +70,12 @@ def to_pandas(
         _column(field, dtype, options, usual, count or 0)
         for field, dtype in zip(rows.schema, empty.dtypes, strict=True)
     ]
-    read = _add_all(rows, columns)
+    read = _add_all(rows, columns, table)
     values = {name: column.series() for name, column in zip(empty.columns, columns, strict=True)}
     return pandas.DataFrame(values, index=pandas.RangeIndex(read), columns=empty.columns, copy=False)
 
 
-def _add_all(rows: pa.RecordBatchReader, columns: Sequence[_Column]) -> int:
+def _add_all(rows: pa.RecordBatchReader, columns: Sequence[_Column], table: str) -> int:
     """Add every batch to the columns; returns the number of rows.
 
     The columns that cost most are converted here, the others by a thread beside, in order: of two threads that want
@@ -85,8 +90,9 @@ def _add_all(rows: pa.RecordBatchReader, columns: Sequence[_Column]) -> int:
         for batch in rows:
             read += batch.num_rows
             if beside:
-                waiting.append(thread.submit(partial(_add, batch, beside)))
-            _add(batch, here)
+                waiting.append(thread.submit(partial(_add, batch, beside, table)))
+            refuse_bad_text(batch, table)
+            _add(batch, here, table)
             if len(waiting) > _MOST_WAITING:
                 waiting.popleft().result()
         for added in waiting:
@@ -94,9 +100,13 @@ def _add_all(rows: pa.RecordBatchReader, columns: Sequence[_Column]) -> int:
     return read
 
 
-def _add(batch: pa.RecordBatch, columns: Sequence[tuple[int, _Column]]) -> None:
+def _add(batch: pa.RecordBatch, columns: Sequence[tuple[int, _Column]], table: str) -> None:
     for i, column in columns:
-        column.add(batch.column(i))
+        try:
+            column.add(batch.column(i))
+        except (ValueError, OverflowError):  # Arrow's, which name nothing
+            refuse_far_moments(batch.select([i]), table, _FAR)
+            raise
 
 
 def _mapper_of(backend: str | None, pandas: Any) -> Callable[[pa.DataType], Any] | None:

@@ -12,13 +12,15 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.completion import SHELLS, completion_script
-from delta_sharing_spark.errors import ConfigError, DeltaSharingError, NetworkError, UnavailableError
-from delta_sharing_spark.redaction import printable_json
-from delta_sharing_spark.terminal import styled, write_table
+from delta_sharing_spark import __version__
+from delta_sharing_spark.cli.completion import SHELLS, completion_script
+from delta_sharing_spark.cli.terminal import styled, write_table
+from delta_sharing_spark.errors import ConfigError, DeltaSharingError, NetworkError, NotFoundError, UnavailableError
+from delta_sharing_spark.errors.redaction import printable_json
 
 if TYPE_CHECKING:
     from delta_sharing_spark.client import SharingClient
@@ -70,26 +72,31 @@ def _parser() -> argparse.ArgumentParser:
         epilog="A profile is a path or URL, or the JSON itself. Exit codes: 0 done, 1 refused by the server or table, "
         "2 wrong usage, 3 network.",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     profile = "a profile (DELTA_SHARING_PROFILE where it is left out)"
 
     from delta_sharing_spark.flight.command_line import add_arguments
 
     ls = commands.add_parser(
-        "ls", help="list shares, the schemas of a share, the tables of a schema, a table's columns"
+        "ls", help="list shares, schemas, tables, a table's columns, the files of volumes, models and skills"
     )
     ls.add_argument(
         "where",
         nargs="?",
         default="",
-        metavar="[PROFILE#][SHARE[.SCHEMA[.TABLE]]]",
+        metavar="[PROFILE#][SHARE[.SCHEMA[.NAME[/PATH]]]]",
         help=f"what to look into, after {profile}; or a profile alone",
     )
     ls.add_argument("inside", nargs="?", metavar="", help=argparse.SUPPRESS)  # ls PROFILE SHARE, as people write it
     ls.add_argument("--long", "-l", action="store_true", help="all that the server tells: ids, locations, access modes")
     ls.add_argument("--limit", type=_positive, metavar="N", help="at most so many lines")
+    ls.add_argument("--recursive", "-R", action="store_true", help="files of all directories below")
     ls.set_defaults(run=_ls)
+
+    cat = commands.add_parser("cat", help="write a file of a volume, model or skill to standard output")
+    cat.add_argument("address", metavar="[PROFILE#]SHARE.SCHEMA.NAME/PATH", help=f"a file, after {profile}")
+    cat.set_defaults(run=_cat)
 
     schema = commands.add_parser("schema", help="show a table's columns")
     schema.set_defaults(run=_schema)
@@ -101,9 +108,14 @@ def _parser() -> argparse.ArgumentParser:
     count = commands.add_parser("count", help="count a table's rows, from metadata where that is exact")
     count.set_defaults(run=_count)
 
-    download = commands.add_parser("download", help="write a table's rows to a file")
+    download = commands.add_parser(
+        "download",
+        help="write a table's rows to a file; or files of a volume, model or skill, by SHARE.SCHEMA.NAME/[PATH]",
+    )
     download.add_argument("--format", choices=("parquet", "csv", "json"), help="(by the suffix of FILE)")
-    download.add_argument("--output", "-O", metavar="FILE", help="(TABLE.parquet); - is standard output")
+    download.add_argument(
+        "--output", "-O", metavar="FILE", help="(TABLE.parquet); - is standard output; of files their directory"
+    )
     download.add_argument("--limit", type=_positive, metavar="ROWS", help="at most so many rows")
     download.add_argument("--force", action="store_true", help="replace the file if it exists")
     download.set_defaults(run=_download)
@@ -112,7 +124,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("address", metavar="[PROFILE#]SHARE.SCHEMA.TABLE", help=f"a table, after {profile}")
         command.add_argument("--columns", help="only these: a,b")
         command.add_argument("--where", help="only rows that fulfil this SQL expression")
-    for command in (ls, schema, head, count, download):
+    for command in (ls, cat, download):
+        command.add_argument("--kind", choices=("volume", "model", "skill"), help="which, where several have one name")
+    for command in (ls, cat, schema, head, count, download):
         command.add_argument(
             "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="an option as Spark takes it"
         )
@@ -146,15 +160,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("delta-sharing-spark")
-    except PackageNotFoundError:
-        return "(not installed)"
-
-
 def _positive(text: str) -> int:
     number = int(text)
     if number <= 0:
@@ -163,19 +168,41 @@ def _positive(text: str) -> int:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
+    from delta_sharing_spark.cli.assets import listed, parse_asset_address
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.display import Listing
 
-    profile, path = _profile_and_path(
-        arguments.where if arguments.inside is None else f"{arguments.where}#{arguments.inside}"
-    )
+    where = arguments.where if arguments.inside is None else f"{arguments.where}#{arguments.inside}"
+    address = parse_asset_address(where)
+    profile, path = _profile_and_path(where) if address is None else (address.profile, "")
     client = SharingClient(profile or None, **_options(arguments))
-    items = _inside(client, path)[: arguments.limit]
-    if arguments.json:
-        _print_json([_plain(item) for item in items])
+    if address is not None:
+        groups = {"": listed(client, address, arguments.kind, arguments.recursive)}
     else:
-        listing = Listing(items).verbose if arguments.long else Listing(items).brief
-        write_table(listing.text(), sys.stdout)
+        groups = _inside(client, path)
+    left = arguments.limit
+    for kind, items in groups.items():
+        groups[kind] = items[:left]
+        left = None if left is None else max(0, left - len(items))
+    if arguments.json:
+        kinds = ((kind, item) for kind, items in groups.items() for item in items)
+        _print_json([{**({"kind": kind} if kind else {}), **_plain(item)} for kind, item in kinds])
+        return DONE
+    for kind, items in groups.items():
+        if kind and items:
+            sys.stdout.write(f"\n{kind}s\n")
+        if items or not any(groups.values()):
+            listing = Listing(items).verbose if arguments.long else Listing(items).brief
+            write_table(listing.text(), sys.stdout)
+    return DONE
+
+
+def _cat(arguments: argparse.Namespace) -> int:
+    from delta_sharing_spark.cli.assets import cat, needed_asset_address
+    from delta_sharing_spark.client import SharingClient
+
+    address = needed_asset_address(arguments.address)
+    cat(SharingClient(address.profile or None, **_options(arguments)), address, arguments.kind)
     return DONE
 
 
@@ -190,21 +217,29 @@ def _profile_and_path(text: str) -> tuple[str, str]:
     return "", text
 
 
-def _inside(client: SharingClient, path: str) -> list[Any]:
-    """The content of a share, a schema or a table; all shares for an empty path. A share's name may contain periods."""
+def _inside(client: SharingClient, path: str) -> dict[str, list[Any]]:
+    """The content of a share, a schema or a table, by kind, empty for what a kind needs no name; all shares for an empty path.
+
+    A share's name may contain periods. A name that no table has may be that of a volume, a model or a skill.
+    """
     if not path:
-        return list(client.list_shares())
+        return {"": list(client.list_shares())}
     shares = {share.name.lower() for share in client.list_shares()} if "." in path else {path.lower()}
     above = path.rpartition(".")[0]
     if path.lower() in shares:
-        return list(client.list_schemas(path))
+        return {"": list(client.list_schemas(path))}
+    from delta_sharing_spark.cli.assets import assets_in, listed_instead
+
     if above.lower() in shares or "." not in above:
-        return list(client.list_tables(path))
-    return list(client.table(path).columns)
+        return {"": list(client.list_tables(path)), **assets_in(client, path)}
+    try:
+        return {"": list(client.table(path).columns)}
+    except NotFoundError as missing:
+        return {"": listed_instead(client, path, missing)}
 
 
 def _schema(arguments: argparse.Namespace) -> int:
-    from delta_sharing_spark.markup import text_table
+    from delta_sharing_spark.schema.markup import text_table
     from delta_sharing_spark.schema.spark import spark_schema_json
 
     schema = _scan(arguments).schema
@@ -220,16 +255,17 @@ def _schema(arguments: argparse.Namespace) -> int:
 
 
 def _head(arguments: argparse.Namespace) -> int:
-    from delta_sharing_spark.export import cells, json_lines
-    from delta_sharing_spark.markup import text_table
+    from delta_sharing_spark.frames.export import as_text, cells, json_lines
+    from delta_sharing_spark.schema.markup import text_table
 
-    with _scan(arguments, limit=str(arguments.n)).to_record_batch_reader() as reader:
+    scan = _scan(arguments, limit=str(arguments.n))
+    with scan.to_record_batch_reader() as reader:
+        rows = as_text(reader, str(scan.table))
         if arguments.json:
-            for batch in reader:
+            for batch in rows:
                 sys.stdout.writelines(f"{line}\n" for line in json_lines(batch))
         else:
-            rows = list(cells(reader))
-            write_table(text_table(reader.schema.names, rows), sys.stdout)
+            write_table(text_table(reader.schema.names, list(cells(rows))), sys.stdout)
     return DONE
 
 
@@ -243,18 +279,29 @@ def _count(arguments: argparse.Namespace) -> int:
 
 
 def _download(arguments: argparse.Namespace) -> int:
-    from delta_sharing_spark.export import format_of, standard_output, whole_file, write_batches
+    from delta_sharing_spark.cli.assets import download as download_files
+    from delta_sharing_spark.cli.assets import parse_asset_address
+    from delta_sharing_spark.client import SharingClient
+    from delta_sharing_spark.frames.export import format_of, standard_output, whole_file, write_batches
 
+    files = parse_asset_address(arguments.address)
+    if files is not None:
+        told = download_files(SharingClient(files.profile or None, **_options(arguments)), files, arguments)
+        if arguments.json:
+            _print_json(told)
+        else:
+            sys.stdout.write(f"{told['to']}: {told['files']:,} files, {told['bytes']:,} bytes\n")
+        return DONE
     to_standard_output = arguments.output == "-"
     format = arguments.format or "parquet" if to_standard_output else format_of(arguments.output, arguments.format)
     scan = _scan(arguments, **({} if arguments.limit is None else {"limit": str(arguments.limit)}))
     if to_standard_output:
         with standard_output(sys.stdout) as out:
-            write_batches(scan.to_record_batch_reader(), out, format)
+            write_batches(scan.to_record_batch_reader(), out, format, str(scan.table))
         return DONE
     target = Path(arguments.output or f"{scan.table.name.table}.{format}")
     with whole_file(target, replace=arguments.force) as out:
-        rows = write_batches(scan.to_record_batch_reader(), out, format)
+        rows = write_batches(scan.to_record_batch_reader(), out, format, str(scan.table))
     if arguments.json:
         _print_json({"file": str(target), "rows": rows, "bytes": target.stat().st_size})
     else:
@@ -293,7 +340,8 @@ def _plain(item: Any) -> dict[str, Any]:
     """A listing's item as a dict without its empty fields."""
     from dataclasses import asdict
 
-    return {name: value for name, value in asdict(item).items() if value not in (None, (), {})}
+    told = {name: value for name, value in asdict(item).items() if value not in (None, (), {})}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in told.items()}
 
 
 def _print_json(value: Any) -> None:
@@ -373,7 +421,3 @@ def _until_ended() -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Volumes, models and agent skills of OpenSharing: their files, listed, read and downloaded."""

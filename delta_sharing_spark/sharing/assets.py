@@ -1,0 +1,355 @@
+"""Calls the endpoints of OpenSharing's volumes, models and agent skills, and holds their records; unknown fields are ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Literal
+
+from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, ResponseError, ServerError
+from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.sharing.address import TableName, check_segment, segment
+from delta_sharing_spark.sharing.catalog import parse_credentials, walk_pages
+from delta_sharing_spark.sharing.name_suggestions import near_name, with_near_names
+from delta_sharing_spark.sharing.rest import UNKNOWN_CALL, SharingRest
+from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
+
+Kind = Literal["volume", "model", "skill"]
+KINDS: tuple[Kind, ...] = ("volume", "model", "skill")
+READY = "READY"
+
+#: Kinds that an endpoint is known not to share.
+_unknown_kinds: ProcessCache[tuple[str, Kind], bool] = ProcessCache(256)
+#: The last part of the path by which an endpoint gives credentials of a model's version: the specification has two.
+_MODEL_CREDENTIALS = ("temporary-model-version-credentials", "temporary-model-credentials")
+_model_credentials: ProcessCache[str, str] = ProcessCache(256)
+#: Names looked at to suggest one.
+_LOOKED_AT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A volume: a directory of files of any kind (OpenSharing, "Volumes")."""
+
+    name: str
+    schema: str
+    share: str
+    storage_location: str | None = None
+    share_id: str | None = None
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model; its files are those of its versions (OpenSharing, "ML Models")."""
+
+    name: str
+    schema: str
+    share: str
+    comment: str | None = None
+    storage_location: str | None = None
+    share_id: str | None = None
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersion:
+    """A version of a model. ``status`` is ``READY`` where it has files to read."""
+
+    name: str
+    schema: str
+    share: str
+    version: int
+    status: str
+    comment: str | None = None
+    storage_location: str | None = None
+    source: str | None = None
+    run_id: str | None = None
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """An agent skill: a directory with ``SKILL.md``, which is data here and is never run (OpenSharing, "Agent Skills")."""
+
+    name: str
+    schema: str
+    share: str
+    description: str | None = None
+    storage_location: str | None = None
+    license: str | None = None
+    compatibility: str | None = None
+    allowed_tools: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    share_id: str | None = None
+    id: str | None = None
+
+
+Record = Volume | Model | ModelVersion | Skill
+
+
+@dataclass(frozen=True, slots=True)
+class AssetName:
+    """Which volume, version of a model (the model itself without one) or skill."""
+
+    kind: Kind
+    name: TableName
+    version: int | None = None
+
+    def __str__(self) -> str:
+        return f"{'' if self.version is None else f'version {self.version} of '}{self.kind} {self.name}"
+
+    @property
+    def path(self) -> str:
+        """Its path below the endpoint."""
+        own = f"{_listing(self.kind, self.name.share, self.name.schema)}/{segment(self.name.table)}"
+        return own if self.version is None else f"{own}/versions/{self.version}"
+
+
+def list_assets(rest: SharingRest, kind: Kind, share: str, schema: str | None = None) -> Iterator[Record]:
+    """All assets of a kind in a share, or in one schema of it; schema by schema where the server cannot list a share.
+
+    Raises:
+        NotFoundError: No such share or schema; or the server does not know such assets, which it is asked once.
+    """
+    if (rest.profile.endpoint, kind) in _unknown_kinds:
+        raise _shares_none(rest, kind)
+    what = f"the {kind}s of {share}" + (f".{schema}" if schema else "")
+    path = _listing(kind, share, schema)
+    pages = walk_pages(
+        lambda params: rest.ask_json("GET", path, what, params=params),
+        lambda item: _record(kind, item, share, schema or ""),
+    )
+    try:
+        first = next(pages, None)
+    except ServerError as unknown:
+        if unknown.status not in UNKNOWN_CALL:
+            raise
+        # A server without the call answers as one without the share: what there is tells them apart.
+        schemas = [one.name for one in rest.list_schemas(share)]
+        if schema is None:
+            for each in schemas:
+                yield from list_assets(rest, kind, share, each)
+            return
+        if schema.lower() not in map(str.lower, schemas):
+            raise
+        _unknown_kinds.put((rest.profile.endpoint, kind), True)
+        raise _shares_none(rest, kind) from None
+    if first is not None:
+        yield first
+        yield from pages
+
+
+def shares_kind(rest: SharingRest, kind: Kind) -> bool:
+    """Whether the server is not known to know no assets of a kind."""
+    return (rest.profile.endpoint, kind) not in _unknown_kinds
+
+
+def get_asset(rest: SharingRest, asset: AssetName) -> Record:
+    """What the server tells of an asset.
+
+    Raises:
+        NotFoundError: There is none: with the near names, or what else is called so.
+        ResponseError: The answer is malformed.
+    """
+    if not shares_kind(rest, asset.kind):
+        raise _shares_none(rest, asset.kind)
+    try:
+        return _asked(rest, asset, asset.path)
+    except ServerError as unknown:
+        if unknown.status not in UNKNOWN_CALL:
+            raise
+        if asset.version is not None:
+            raise _without_version(rest, asset, unknown) from None
+        return _listed(rest, asset, unknown)
+
+
+def model_versions(rest: SharingRest, model: AssetName) -> Iterator[ModelVersion]:
+    """The versions of a model that are READY.
+
+    Raises:
+        NotFoundError: No such model.
+    """
+    path, name = f"{model.path}/versions", model.name
+    try:
+        for version in walk_pages(
+            lambda params: rest.ask_json("GET", path, f"the versions of {model}", params=params),
+            lambda item: _version(item, name),
+        ):
+            if version.status == READY:
+                yield version
+    except ServerError as unknown:
+        if unknown.status in UNKNOWN_CALL:
+            get_asset(rest, model)  # tells whether there is such a model
+        raise
+
+
+def model_alias(rest: SharingRest, model: AssetName, alias: str) -> ModelVersion:
+    """The version of a model that an alias stands for.
+
+    Raises:
+        NotFoundError: No such model or alias.
+    """
+    what = f"the alias {alias!r} of {model}"
+    try:
+        tree = rest.ask_json("GET", f"{model.path}/aliases/{segment(check_segment(alias, 'alias'))}", what)
+    except ServerError as unknown:
+        if unknown.status not in UNKNOWN_CALL:
+            raise
+        raise _without_version(rest, model, unknown, f"alias {alias!r}") from None
+    return _version(tree, model.name)
+
+
+def asset_credentials(rest: SharingRest, asset: AssetName) -> TemporaryCredentials:
+    """Temporary storage credentials for an asset's location.
+
+    Raises:
+        ServerError: The server gives none.
+        ResponseError: The answer is malformed.
+    """
+    what = f"the storage credentials of {asset}"
+    if asset.kind != "model":
+        calls: tuple[str, ...] = (f"temporary-{asset.kind}-credentials",)
+    else:
+        known = _model_credentials.get(rest.profile.endpoint)
+        calls = _MODEL_CREDENTIALS if known is None else (known,)
+    first: ServerError | None = None
+    for call in calls:
+        try:
+            tree = rest.ask_json("POST", f"{asset.path}/{call}", what)
+        except ServerError as unknown:
+            if unknown.status not in UNKNOWN_CALL:
+                raise
+            first = first or unknown
+            continue
+        if asset.kind == "model":
+            _model_credentials.put(rest.profile.endpoint, call)
+        return parse_credentials(tree, str(asset))
+    assert first is not None
+    raise first
+
+
+def _listing(kind: Kind, share: str, schema: str | None) -> str:
+    shares = f"/shares/{segment(check_segment(share, 'share'))}"
+    return (
+        f"{shares}/all-{kind}s"
+        if schema is None
+        else f"{shares}/schemas/{segment(check_segment(schema, 'schema'))}/{kind}s"
+    )
+
+
+def _asked(rest: SharingRest, asset: AssetName, path: str) -> Record:
+    tree = rest.ask_json("GET", path, f"the description of {asset}")
+    if asset.version is not None:
+        return _version(tree, asset.name)
+    return _record(asset.kind, tree, asset.name.share, asset.name.schema)
+
+
+def _listed(rest: SharingRest, asset: AssetName, unknown: ServerError) -> Record:
+    """An asset that the server cannot be asked for, as its list has it; else an error that says what there is."""
+    kind, name = asset.kind, asset.name
+    names = []
+    try:
+        for record in list_assets(rest, kind, name.share, name.schema):
+            if record.name.lower() == name.table.lower():
+                return record
+            names.append(record.name)
+    except NotFoundError as missing:
+        if not shares_kind(rest, kind):
+            raise
+        raise with_near_names(missing, rest, name.share, name.schema) from None
+    hint = near_name(kind, name.table, names[:_LOOKED_AT], f"{name.share}.{name.schema}")
+    try:
+        tables = islice(rest.list_tables(name.share, name.schema), _LOOKED_AT)
+        if any(table.name.lower() == name.table.lower() for table in tables):
+            hint = f"it is a table: client.table({str(name)!r})"
+    except DeltaSharingError:
+        pass  # the error is known already, and this only explains it
+    why = f"{asset} is not shared with this profile, or there is none; {hint}"
+    raise NotFoundError(why, status=unknown.status, is_unlisted=True) from None
+
+
+def _without_version(rest: SharingRest, asset: AssetName, unknown: ServerError, what: str = "") -> ServerError:
+    """The error of a version or an alias that there is not; that of the model where there is no such model either."""
+    model = AssetName("model", asset.name)
+    get_asset(rest, model)
+    ready = ", ".join(str(version.version) for version in islice(model_versions(rest, model), 20)) or "none"
+    return NotFoundError(
+        f"{model} has no {what or f'version {asset.version}'}; its versions that are ready: {ready}",
+        status=unknown.status,
+        is_unlisted=True,
+    )
+
+
+def _shares_none(rest: SharingRest, kind: Kind) -> NotFoundError:
+    return NotFoundError(
+        f"the sharing server at {rest.profile.endpoint} shares tables only, as far as {kind}s go: it does not know this part of "
+        f"OpenSharing; ask the provider",
+        status=404,
+    )
+
+
+def _record(kind: Kind, item: Any, share: str, schema: str) -> Record:
+    fields = _Fields(item, "name")
+    names = (fields.text("name") or "", fields.text("schema") or schema, fields.text("share") or share)
+    location, ids = fields.text("storageLocation"), (fields.text("shareId"), fields.text("id"))
+    if kind == "volume":
+        return Volume(*names, location, *ids)
+    if kind == "model":
+        return Model(*names, fields.text("comment"), location, *ids)
+    return Skill(
+        *names,
+        fields.text("description"),
+        location,
+        fields.text("license"),
+        fields.text("compatibility"),
+        fields.text("allowedTools"),
+        fields.texts("metadata"),
+        *ids,
+    )
+
+
+def _version(item: Any, name: TableName) -> ModelVersion:
+    fields = _Fields(item, "status")
+    number = fields.tree.get("version")
+    number = (
+        int(number)
+        if isinstance(number, str) and number.isascii() and number.isdecimal() and len(number) < 20
+        else number
+    )
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise ResponseError(f"a version of model {name} has no number; ask the provider to check the server")
+    return ModelVersion(
+        fields.text("modelName") or name.table,
+        fields.text("schema") or name.schema,
+        fields.text("share") or name.share,
+        number,
+        (fields.text("status") or "").upper(),
+        fields.text("comment"),
+        fields.text("storageLocation"),
+        fields.text("source"),
+        fields.text("runId"),
+        fields.text("id"),
+    )
+
+
+class _Fields:
+    """The fields of an answer.
+
+    Raises:
+        ResponseError: It is no object, or lacks the field ``needed``.
+    """
+
+    def __init__(self, item: Any, needed: str) -> None:
+        if not isinstance(item, dict) or not isinstance(item.get(needed), str):
+            raise ResponseError(f"an item of the server's answer has no {needed}; ask the provider to check the server")
+        self.tree: dict[str, Any] = item
+
+    def text(self, name: str) -> str | None:
+        value = self.tree.get(name)
+        return value if isinstance(value, str) else None
+
+    def texts(self, name: str) -> dict[str, str]:
+        value = self.tree.get(name)
+        return {str(key): str(text) for key, text in value.items()} if isinstance(value, dict) else {}

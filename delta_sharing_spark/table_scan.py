@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a split outside Spark: small enough to read one middling file on several cores.
 _SPLIT_BYTES = "16m"
+#: Splits under way at once outside Spark.
+_WORKERS = min(8, os.cpu_count() or 1)
 
 #: How Spark reads a table, see ``Scan.to_spark``.
 ENGINES = ("auto", "native", "python")
@@ -87,8 +89,13 @@ class Scan(RowSource):
 
     def _parse(self) -> ReadOptions:
         options = self.table.client.load_options(self.table.name, self.options)
-        if not any(name.lower() == "maxsplitbytes" for name in options):
+        given = {name.lower() for name in options}
+        if "maxsplitbytes" not in given:
             options["maxSplitBytes"] = _SPLIT_BYTES
+        if "memorybudget" not in given:
+            from delta_sharing_spark.scan.parallel import default_budget
+
+            options["memoryBudget"] = str(default_budget() // _WORKERS)
         return parse_options(options)
 
     def select(self, *columns: str | Sequence[str]) -> Scan:
@@ -247,8 +254,7 @@ def _read(planned: ScanPlan, workers: int | None) -> Iterator[pa.RecordBatch]:
     from delta_sharing_spark.scan.parallel import read_splits
 
     with Progress(planned) as progress:
-        workers = workers or min(8, os.cpu_count() or 1)
-        for batch in read_splits(planned.splits, workers, progress=progress.finish_split):
+        for batch in read_splits(planned.splits, workers or _WORKERS, progress=progress.finish_split):
             progress.add_rows(batch.num_rows)
             yield batch
 

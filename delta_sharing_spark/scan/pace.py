@@ -54,7 +54,7 @@ class Pace:
         """Note that a request for ``length`` bytes took so many seconds."""
         seconds = max(seconds, 1e-6)
         if length >= _TELLING:
-            self._rate = max(length / seconds, self._rate * _KEPT)
+            self._rate = max(length / max(seconds - self._latency, seconds / 8), self._rate * _KEPT)
             self.request_bytes = min(MOST, max(LEAST, int(self._rate * _LASTING)))
         elif length <= _BRIEF:
             self._latency = min(seconds, self._latency * 1.25 or seconds)

@@ -81,6 +81,8 @@ def serve(directory: Path, seed: int) -> None:
     def commit() -> None:
         while not stopped.wait(COMMIT_SECONDS):
             with written:
+                if stopped.is_set():  # while this thread waited for the lock: the number of commits has been told
+                    return
                 growing.append(rows(growing.version * EACH, EACH))
                 if growing.version % 50 == 0:
                     growing.checkpoint()
@@ -123,7 +125,8 @@ class Soak:
     ends: float
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
-    batches: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    #: By stream and batch: the number of ids, their sum, the least and the greatest.
+    batches: dict[str, dict[int, tuple[int, int, int | None, int | None]]] = field(default_factory=dict)
 
     def check(self, kind: str, told: Any, expected: Any) -> None:
         if told != expected:
@@ -200,8 +203,8 @@ class Soak:
         batches = self.batches.setdefault(name, {})
 
         def count(frame: Any, number: int) -> None:
-            row = frame.selectExpr("count(*)", "coalesce(sum(id), 0)").first()
-            batches[number] = (row[0], row[1])
+            row = frame.selectExpr("count(*)", "coalesce(sum(id), 0)", "min(id)", "max(id)").first()
+            batches[number] = tuple(row)
 
         read = self.spark.readStream.format("deltaSharing").options(**self.stream_options[name])
         path = GROWING if name == "gateway" else f"{self.directory / 'config.share'}#{GROWING}"
@@ -228,11 +231,25 @@ class Soak:
             query.stop()
             if time.monotonic() >= self.ends and expected is None:
                 expected, latest = span(0, commits() * EACH), time.monotonic() + 300
-        self.check(f"stream {name}", self.streamed(name), expected)
+        if self.streamed(name) != expected:
+            self.wrong.append(
+                f"stream {name}: {self.streamed(name)} instead of {expected}: {self.gaps(name, expected[0])}"
+            )
 
     def streamed(self, name: str) -> tuple[int, int]:
         batches = list(self.batches[name].values())
-        return sum(count for count, _ in batches), sum(total for _, total in batches)
+        return sum(batch[0] for batch in batches), sum(batch[1] for batch in batches)
+
+    def gaps(self, name: str, end: int) -> str:
+        """Where the ids of a stream's batches do not follow each other: rows that were lost, or only not reached in time."""
+        found, reached = [], 0
+        for number, (count, _, least, greatest) in sorted(self.batches[name].items()):
+            if least is None or greatest is None:
+                continue
+            if least != reached or greatest - least + 1 != count:
+                found.append(f"batch {number} has {count} of the ids {least} to {greatest}, after {reached - 1}")
+            reached = greatest + 1
+        return "; ".join(found) or f"no batch lacks a row, and ids from {reached} to {end - 1} were not reached in time"
 
 
 def span(first: int, end: int) -> tuple[int, int | None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from delta_sharing_spark.access.settings import transport_of
 from delta_sharing_spark.assets.catalog import AssetCatalog
-from delta_sharing_spark.display import Listing
+from delta_sharing_spark.display import Explanation, Listing
 from delta_sharing_spark.errors import AddressError, NotFoundError, OptionError, ProfileError, RequestRefusedError
 from delta_sharing_spark.errors.tracebacks import short_tracebacks
 from delta_sharing_spark.options import parse_options
@@ -26,13 +26,17 @@ from delta_sharing_spark.table_scan import ENGINES, option_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Unpack
 
     from delta_sharing_spark.access.flight.catalog import FlightCatalog
     from delta_sharing_spark.native.table_index import ScanListing
+    from delta_sharing_spark.options.keywords import ClientOptions, ViewOptions
     from delta_sharing_spark.spark.views import RegisteredView
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+#: What completion leaves out: it serves this package.
+_INTERNAL = frozenset({"rest", "options", "note_listing", "shares_among", "load_options", "options_for"})
 #: Scans of Spark's that ``last_scans`` tells.
 _SCANS_KEPT = 100
 
@@ -61,7 +65,7 @@ class SharingClient(AssetCatalog):
         self,
         profile: str | Path | Mapping[str, Any] | Profile | None = None,
         engine: str = "auto",
-        **options: object,
+        **options: Unpack[ClientOptions],
     ) -> None:
         if engine not in ENGINES:
             raise OptionError(f"engine={engine!r} is not known; use one of {', '.join(ENGINES)}")
@@ -84,7 +88,7 @@ class SharingClient(AssetCatalog):
         self._shares: frozenset[str] = frozenset()
 
     @classmethod
-    def over(cls, gateway: str, token: str | None = None, engine: str = "auto", **options: object) -> SharingClient:
+    def over(cls, gateway: str, token: str | None = None, engine: str = "auto", **options: Any) -> SharingClient:
         """A client of a Flight gateway, which holds the profile; tables are read through it.
 
         Args:
@@ -98,7 +102,18 @@ class SharingClient(AssetCatalog):
         """
         if token is not None:
             options["gatewayToken"] = token
-        return cls(Profile(gateway), engine, gateway=gateway, **options)
+        options["gateway"] = gateway
+        return cls(Profile(gateway), engine, **options)
+
+    def __dir__(self) -> Iterable[str]:
+        return [name for name in super().__dir__() if name not in _INTERNAL]
+
+    def __getitem__(self, name: str) -> SharedTable:
+        """``client["share.schema.table"]`` is ``client.table("share.schema.table")``, and completes names in a notebook."""
+        return self.table(name)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return [str(TableName(table.share, table.schema, table.name)) for table in self.list_all_tables()]
 
     def __repr__(self) -> str:
         return f"SharingClient({self.profile.endpoint!r})"
@@ -255,14 +270,14 @@ class SharingClient(AssetCatalog):
         """
         from delta_sharing_spark.spark.sql import explain
 
-        return explain(self, query, spark, args, engine)
+        return Explanation(explain(self, query, spark, args, engine))
 
     def register(
         self,
         spark: SparkSession,
         tables: str | Sequence[str] | Mapping[str, str] | None = None,
         engine: str | None = None,
-        **options: object,
+        **options: Unpack[ViewOptions],
     ) -> Sequence[RegisteredView]:
         """Make shared tables temporary views of a session, for plain ``spark.sql``.
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from delta_sharing_spark.errors.redaction import printable
@@ -78,6 +79,23 @@ class Column:
     comment: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A version of a table in a listing, and when it was committed, in UTC; None where the server does not tell."""
+
+    version: int
+    committed: datetime | None
+
+
+class Explanation(str):
+    """A text of several lines that a notebook shows as it is printed."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def columns_of(schema: Struct) -> list[Column]:
     """The columns of a schema, to be shown."""
     return [
@@ -103,7 +121,7 @@ def _cells(items: Sequence[Any], hidden: frozenset[str]) -> tuple[list[str], lis
     if not items or not is_dataclass(items[0]):
         return ["value"], [[str(item)] for item in items]
     names = [f.name for f in fields(items[0]) if f.repr and f.name not in hidden]
-    names = [name for name in names if any(getattr(item, name) for item in items)]
+    names = names[:1] + [name for name in names[1:] if any(getattr(item, name) for item in items)]
     return names, [[_cell(getattr(item, name)) for name in names] for item in items]
 
 

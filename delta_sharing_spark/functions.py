@@ -7,7 +7,7 @@ filters no row, as there; ``where`` does both. ``convert_in_batches`` changes no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors.tracebacks import short_traceback
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Unpack
+
+    from delta_sharing_spark.options.keywords import LoadOptions
 
 
 @short_traceback
@@ -49,9 +52,10 @@ def load_as_arrow(
     timestamp: Moment | None = None,
     columns: Sequence[str] | None = None,
     where: str | None = None,
+    **options: Unpack[LoadOptions],
 ) -> pa.Table:
-    """A snapshot's rows as an Arrow table."""
-    return _table(url).scan(columns, where, limit, version, timestamp).to_arrow()
+    """A snapshot's rows as an Arrow table; further options as in ``load_as_pandas``."""
+    return _table(url, options).scan(columns, where, limit, version, timestamp).to_arrow()
 
 
 @short_traceback
@@ -66,6 +70,7 @@ def load_as_pandas(
     *,
     columns: Sequence[str] | None = None,
     where: str | None = None,
+    **options: Unpack[LoadOptions],
 ) -> pd.DataFrame:
     """A snapshot's rows as a pandas DataFrame.
 
@@ -78,9 +83,10 @@ def load_as_pandas(
         convert_in_batches: Changes nothing; rows are always read in batches.
         columns: The columns, in this order.
         where: A SQL boolean expression that every row fulfils.
+        **options: Those of ``SharingClient`` (``accessMode="dir"``, ``caBundle=...``).
     """
-    options = _format(use_delta_format)
-    scan = _table(url).scan(columns, where, limit, version, timestamp, **options)
+    table = _table(url, options)
+    scan = table.scan(columns, where, limit, version, timestamp, **_format(use_delta_format))
     if jsonPredicateHints is not None:
         from delta_sharing_spark.predicates.from_hints import condition_of_hints
 
@@ -96,9 +102,10 @@ def load_as_polars(
     timestamp: Moment | None = None,
     columns: Sequence[str] | None = None,
     where: str | None = None,
+    **options: Unpack[LoadOptions],
 ) -> pl.DataFrame:
-    """A snapshot's rows as a Polars DataFrame."""
-    return _table(url).scan(columns, where, limit, version, timestamp).to_polars()
+    """A snapshot's rows as a Polars DataFrame; further options as in ``load_as_pandas``."""
+    return _table(url, options).scan(columns, where, limit, version, timestamp).to_polars()
 
 
 @short_traceback
@@ -107,7 +114,7 @@ def scan_share(
     version: int | None = None,
     timestamp: Moment | None = None,
     where: str | None = None,
-    **options: Any,
+    **options: Unpack[LoadOptions],
 ) -> pl.LazyFrame:
     """A snapshot as a lazy Polars frame, whose queries read only the columns and files they need.
 
@@ -117,7 +124,7 @@ def scan_share(
         where: A SQL boolean expression that every row fulfils, beside the conditions of the query itself.
         **options: Further options of the load.
     """
-    return _table(url).scan(where=where, version=version, timestamp=timestamp, **options).lazy()
+    return _table(url, options).scan(where=where, version=version, timestamp=timestamp).lazy()
 
 
 @short_traceback
@@ -129,9 +136,10 @@ def load_as_spark(
     where: str | None = None,
     spark: SparkSession | None = None,
     engine: str | None = None,
+    **options: Unpack[LoadOptions],
 ) -> DataFrame:
     """A snapshot as a Spark DataFrame, in the active session unless one is given; ``engine`` as in ``Scan.to_spark``."""
-    return _table(url).scan(columns, where, None, version, timestamp).to_spark(_session(spark), engine)
+    return _table(url, options).scan(columns, where, None, version, timestamp).to_spark(_session(spark), engine)
 
 
 @short_traceback
@@ -163,16 +171,16 @@ def load_table_changes_as_spark(
     return changes.to_spark(_session(spark))
 
 
-def _format(use_delta_format: bool | None) -> dict[str, Any]:
+def _format(use_delta_format: bool | None) -> LoadOptions:
     """The option that corresponds to the reference client's ``use_delta_format``."""
     if use_delta_format is None:
         return {}
     return {"responseFormat": "delta" if use_delta_format else "parquet"}
 
 
-def _table(url: str) -> SharedTable:
+def _table(url: str, options: LoadOptions | None = None) -> SharedTable:
     address = parse_address(url)
-    return SharingClient(address.profile).table(str(address.table))
+    return SharingClient(address.profile, **(options or {})).table(str(address.table))
 
 
 def _session(spark: SparkSession | None) -> SparkSession:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.access.table_schema import shape_of
-from delta_sharing_spark.display import Column, Listing, columns_of, schema_html
+from delta_sharing_spark.display import Column, Listing, TableVersion, columns_of, schema_html
 from delta_sharing_spark.errors import AccessModeError
 from delta_sharing_spark.errors.tracebacks import short_tracebacks
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.schema.instants import EPOCH
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Unpack
 
     from delta_sharing_spark.access.directory.tokens import StorageToken
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.interop import Engine, EngineOptions
+    from delta_sharing_spark.options.keywords import LoadOptions
     from delta_sharing_spark.storage.settings import StorageSettings
 
 Moment = datetime | date | str | int
@@ -57,9 +60,53 @@ class SharedTable(RowSource):
         """Version, protocol and metadata of the newest version: one request."""
         return self.client.rest.metadata(self.name)
 
+    def __dir__(self) -> Iterable[str]:
+        return [name for name in super().__dir__() if name not in ("client", "snapshot_head")]
+
+    def versions(self, most: int = 20) -> Sequence[TableVersion]:
+        """The newest versions with their times, as a list that prints as a table; the newest last.
+
+        The table's own log tells them where the table is shared by directory, else the sharing server, with the times of
+        those versions that added or removed files.
+
+        Args:
+            most: How many at most.
+
+        Raises:
+            VersionError: The server does not share the table's history.
+        """
+        options = {name.lower() for name in self.client.options}
+        by_log = not {"accessmode", "gateway"} & options and "dir" in (self.metadata.access_modes or ())
+        opener, _ = (self.scan(accessMode="dir") if by_log else self.scan()).opened()
+        times = opener.run(lambda table: table.commit_times(most))
+        return Listing(
+            TableVersion(v, None if ms is None else EPOCH + timedelta(milliseconds=ms))
+            for v, ms in sorted(times.items())
+        )
+
     def head(self, rows: int = 5) -> pd.DataFrame:
-        """The first rows as a pandas DataFrame; ``scan(limit=...)`` gives them in other forms."""
-        return self.scan(limit=rows).to_pandas()
+        """The first rows as a pandas DataFrame; ``limit(rows)`` gives them in other forms."""
+        return self.limit(rows).to_pandas()
+
+    def count(self) -> int:
+        """The number of rows of the newest version, as ``Scan.count``."""
+        return self.scan().count()
+
+    def select(self, *columns: str | Sequence[str]) -> Scan:
+        """A scan of these columns: names, or one list of names."""
+        return self.scan().select(*columns)
+
+    def where(self, condition: str) -> Scan:
+        """A scan of the rows that fulfil a SQL condition."""
+        return self.scan().where(condition)
+
+    def limit(self, rows: int) -> Scan:
+        """A scan of at most so many rows."""
+        return self.scan().limit(rows)
+
+    def explain(self) -> str:
+        """What a scan of the newest version sends and reads, as ``Scan.explain``."""
+        return self.scan().explain()
 
     @property
     def metadata(self) -> Metadata:
@@ -88,7 +135,7 @@ class SharedTable(RowSource):
         limit: int | None = None,
         version: int | None = None,
         timestamp: Moment | None = None,
-        **options: object,
+        **options: Unpack[LoadOptions],
     ) -> Scan:
         """A snapshot's rows.
 
@@ -114,7 +161,7 @@ class SharedTable(RowSource):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         limit: int | None = None,
-        **options: object,
+        **options: Unpack[LoadOptions],
     ) -> Scan:
         """The change data feed of a range of versions or moments, both ends included."""
         named = {

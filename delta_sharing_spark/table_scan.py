@@ -13,7 +13,7 @@ from delta_sharing_spark.access.open import TableOpener, negotiated_table
 from delta_sharing_spark.access.plan import ScanPlan, plan
 from delta_sharing_spark.access.resolve import resolve_opened
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.display import explanation, planning_progress, scan_html
+from delta_sharing_spark.display import Explanation, explanation, planning_progress, scan_html
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.errors.tracebacks import short_tracebacks
 from delta_sharing_spark.frames.row_source import RowSource
@@ -59,6 +59,10 @@ class Scan(RowSource):
 
     def __post_init__(self) -> None:
         self._parsed()
+
+    def __dir__(self) -> Iterable[str]:
+        hidden = ("limited", "opened", "options", "plan", "prune", "resolved", "table")
+        return [name for name in super().__dir__() if name not in hidden]
 
     def __repr__(self) -> str:
         return f"Scan({str(self.table)!r}, {redacted_options(self.options)})"
@@ -129,6 +133,10 @@ class Scan(RowSource):
         # Each on lines of its own: either may end in a comment.
         return self._with("where", condition if before is None else f"({before}\n) AND ({condition}\n)")
 
+    def where(self, condition: str) -> Scan:
+        """As ``filter``."""
+        return self.filter(condition)
+
     def limit(self, rows: int) -> Scan:
         """The same scan with at most so many rows.
 
@@ -169,13 +177,13 @@ class Scan(RowSource):
         table were answered.
         """
         planned = self.plan()
-        text = explanation(planned, self.resolved())
+        text = Explanation(explanation(planned, self.resolved()))
         if spark is None:
             return text
         from delta_sharing_spark.spark.lanes import explain_engine, explain_scans
 
         scans = explain_scans(self.table.client, [str(self.table)])
-        return "\n".join((text, f"engine     {explain_engine(self, spark, planned, engine)}", *scans))
+        return Explanation("\n".join((text, f"engine     {explain_engine(self, spark, planned, engine)}", *scans)))
 
     def to_spark(self, spark: SparkSession, engine: str | None = None) -> DataFrame:
         """A Spark DataFrame; it is Spark that reads.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import textwrap
 from pathlib import Path
 
@@ -44,6 +45,7 @@ PAGES = {
 def main() -> None:
     for name, page in PAGES.items():
         (HERE / name).write_text(page(), encoding="utf-8")
+    runpy.run_path(str(HERE.parent / "benchmarks" / "draw.py"), run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -211,6 +211,10 @@ class OpenTable(ABC):
         """The last version committed at or before a moment; None if that is the newest, -1 if there is none."""
         raise AccessModeError(f"access mode {self.mode} does not find versions by time; give a version")
 
+    def commit_times(self, most: int) -> Mapping[int, int | None]:
+        """The newest versions, at most ``most``, each with its timestamp in milliseconds where that is told."""
+        raise AccessModeError(f"access mode {self.mode} tells no times of versions; changes() has _commit_timestamp")
+
     @abstractmethod
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """The files of the snapshot that was resolved, those left out that ``pruner`` skips.

@@ -103,20 +103,24 @@ class ArrivingFile:
     def _begin(self) -> None:
         self._descriptor = os.open(self._part, _FLAGS, 0o666)
         _lock_alone(self._descriptor)
-        self._done, etag = self._arrived_before() if len(self.pieces) > 1 else (set(), None)
+        is_begun = len(self.pieces) > 1 and os.fstat(self._descriptor).st_size == self.file.size
+        self._done, etag = self._arrived_before() if is_begun else (set(), None)
+        if not self._done:
+            self._journal.unlink(missing_ok=True)
         self._version = self._place.version(self.file, etag)
-        os.ftruncate(self._descriptor, self.file.size)
+        # A file that is not synchronised must not have its length before its bytes: a power cut would leave zeros.
+        os.ftruncate(self._descriptor, self.file.size if len(self.pieces) > 1 else 0)
 
     def _arrived_before(self) -> tuple[set[int], str | None]:
         """The pieces that an earlier download of the same file has noted, and the file's ETag then."""
         try:
-            head, *lines = self._journal.read_text(encoding="utf-8").splitlines()
+            text = self._journal.read_text(encoding="utf-8")
+            head, *lines = text[: text.rindex("\n")].split("\n")  # a number that was cut off may be another one
             told = json.loads(head)
             if told["of"] == self._identity and isinstance(told["etag"], str):
                 return {int(line) for line in lines if line.isdecimal()} & set(range(len(self.pieces))), told["etag"]
         except (OSError, ValueError, KeyError, TypeError):
             pass  # no journal, or none that tells for certain: it begins anew
-        self._journal.unlink(missing_ok=True)
         return set(), None
 
     @property

@@ -325,7 +325,7 @@ def _scan(arguments: argparse.Namespace, **more: str) -> Scan:
     return Scan(client.table(str(address.table)), {**options, **more})
 
 
-def _options(arguments: argparse.Namespace) -> dict[str, str]:
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     return dict(_named_value(text) for text in arguments.option)
 
 

@@ -9,6 +9,7 @@ from typing import BinaryIO, Protocol
 from urllib.parse import unquote
 
 from delta_sharing_spark.errors import LogError
+from delta_sharing_spark.storage.locations import local_file
 
 LOG_DIR = "_delta_log"
 SIDECAR_DIR = f"{LOG_DIR}/_sidecars"
@@ -129,8 +130,8 @@ def local_path(uri: str) -> str:
         host, _, path = rest[2:].partition("/")
         if host not in {"", "localhost"}:
             raise LogError(f"{uri!r} names a file on another host; only local file: paths are read")
-        return "/" + path
-    return rest
+        rest = "/" + path
+    return local_file(rest)
 
 
 # The file name grammar of `_delta_log/` (Delta protocol, "Delta Table Specification").

@@ -1,4 +1,4 @@
-"""Finds the version that was committed before or after a moment."""
+"""Finds the version that was committed before or after a moment, and when the newest versions were."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ def version_at_or_after(store: LogStore, timestamp_ms: int, *, table: str = "the
         LogError: The log cannot be read.
     """
     return _times(store, table)[0].at_or_after(timestamp_ms)
+
+
+def commit_times(store: LogStore, most: int, *, table: str = "the table") -> dict[int, int]:
+    """The newest versions and their timestamps in milliseconds, at most ``most``, the newest last.
+
+    Raises:
+        LogError: The log cannot be read.
+    """
+    times, newest = _times(store, table)
+    return {version: times.time(version) for version in range(max(times.first(), newest - most + 1), newest + 1)}
 
 
 def _times(store: LogStore, table: str) -> tuple[CommitTimes, int]:

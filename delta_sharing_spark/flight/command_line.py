@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from delta_sharing_spark.access.flight.connection import TOKEN_VARIABLE
 from delta_sharing_spark.errors import ConfigError
@@ -66,7 +66,7 @@ def settings_of(arguments: argparse.Namespace) -> GatewaySettings:
     )
 
 
-def run(arguments: argparse.Namespace, options: Mapping[str, str], out: TextIO, wait: Callable[[], None]) -> None:
+def run(arguments: argparse.Namespace, options: Mapping[str, Any], out: TextIO, wait: Callable[[], None]) -> None:
     """Serve until ``wait`` returns.
 
     Args:

@@ -37,6 +37,7 @@ def to_pandas(
     table: str = "",
     types_mapper: Callable[[pa.DataType], Any] | None = None,
     dtype_backend: str | None = None,
+    decimals: str = "objects",
     **options: Any,
 ) -> pd.DataFrame:
     """A stream of record batches as a pandas DataFrame, with the types that ``pyarrow.Table.to_pandas`` gives.
@@ -50,6 +51,7 @@ def to_pandas(
         table: The table's name, for errors.
         types_mapper: From an Arrow type to a pandas extension type, or None for the usual one.
         dtype_backend: ``"pyarrow"`` or ``"numpy_nullable"``, as in ``pandas.read_parquet``.
+        decimals: ``"objects"``, ``"floats"`` or ``"arrow"``.
         **options: Further ones of ``pyarrow.Table.to_pandas``.
 
     Raises:
@@ -58,8 +60,15 @@ def to_pandas(
     """
     import pandas
 
+    if decimals == "floats":
+        rows = _with_floats(rows)
+    elif decimals not in ("objects", "arrow"):
+        raise ConfigError(f"decimals={decimals!r} is unknown; it is 'objects', 'floats' or 'arrow'")
     usual = not options and types_mapper is None and dtype_backend is None
-    options = {"types_mapper": types_mapper or _mapper_of(dtype_backend, pandas), **options}
+    mapper = types_mapper or _mapper_of(dtype_backend, pandas)
+    if decimals == "arrow":
+        mapper = _with_arrow_decimals(mapper, pandas)
+    options = {"types_mapper": mapper, **options}
     try:
         empty = rows.schema.empty_table().to_pandas(**options)
     except TypeError as refused:
@@ -73,6 +82,47 @@ def to_pandas(
     read = _add_all(rows, columns, table)
     values = {name: column.series() for name, column in zip(empty.columns, columns, strict=True)}
     return pandas.DataFrame(values, index=pandas.RangeIndex(read), columns=empty.columns, copy=False)
+
+
+def _with_arrow_decimals(mapper: Callable[[pa.DataType], Any] | None, pandas: Any) -> Callable[[pa.DataType], Any]:
+    import pyarrow.types as pt
+
+    def mapped(data_type: pa.DataType) -> Any:
+        known = None if mapper is None else mapper(data_type)
+        return pandas.ArrowDtype(data_type) if known is None and pt.is_decimal(data_type) else known
+
+    return mapped
+
+
+def _with_floats(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """The batches with the nearest float64 in the place of decimals, at any depth.
+
+    By way of text: Arrow's own cast misses the nearest one by a bit in every seventh of prices.
+    """
+    import pyarrow as pa
+
+    texts, floats = (
+        pa.schema([field.with_type(_instead_of_decimals(field.type, other)) for field in rows.schema])
+        for other in (pa.string(), pa.float64())
+    )
+    return pa.RecordBatchReader.from_batches(floats, (batch.cast(texts).cast(floats) for batch in rows))
+
+
+def _instead_of_decimals(data_type: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """A type with ``other`` in the place of decimals, at any depth."""
+    import pyarrow as pa
+    import pyarrow.types as pt
+
+    def changed(field: pa.Field) -> pa.Field:
+        return field.with_type(_instead_of_decimals(field.type, other))
+
+    if pt.is_decimal(data_type):
+        return other
+    if pt.is_struct(data_type):
+        return pa.struct([changed(field) for field in data_type])
+    if pt.is_map(data_type):
+        return pa.map_(changed(data_type.key_field), changed(data_type.item_field))
+    return pa.list_(changed(data_type.value_field)) if pt.is_list(data_type) else data_type
 
 
 def _add_all(rows: pa.RecordBatchReader, columns: Sequence[_Column], table: str) -> int:

@@ -6,7 +6,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.errors.tracebacks import short_tracebacks
@@ -62,12 +62,15 @@ class RowSource(ABC):
         self,
         *,
         types_mapper: Callable[[pa.DataType], Any] | None = None,
-        dtype_backend: str | None = None,
+        dtype_backend: Literal["pyarrow", "numpy_nullable"] | None = None,
+        decimals: Literal["objects", "floats", "arrow"] = "objects",
         **options: Any,
     ) -> pd.DataFrame:
         """All rows as a pandas DataFrame, with the types that ``pyarrow.Table.to_pandas`` gives.
 
         Args:
+            decimals: ``"objects"``: Python's ``Decimal``, exact and slow; ``"floats"``: the nearest float64, nested ones
+                too; ``"arrow"``: columns of Arrow's decimals, exact and quick.
             types_mapper: From an Arrow type to a pandas extension type, or None for the usual one.
             dtype_backend: ``"pyarrow"`` or ``"numpy_nullable"``, as in ``pandas.read_parquet``; either keeps integers
                 with nulls exact, which the default makes floats.
@@ -77,11 +80,17 @@ class RowSource(ABC):
             ConfigError: pandas is missing, or an argument is unknown.
             ConversionError: A value that pandas cannot hold so.
         """
+        asked = [name for name in ("limit", "columns", "where", "version", "timestamp") if name in options]
+        if asked:
+            raise ConfigError(
+                f"to_pandas() takes no {asked[0]}, it gives all rows of a table or scan; choose before it: "
+                f"{self._table_name().table}.scan({asked[0]}=...).to_pandas()"
+            )
         library("pandas", "to_pandas()")
         from delta_sharing_spark.frames.pandas_frames import to_pandas
 
         rows, count = self._sized_reader()
-        chosen = {"types_mapper": types_mapper, "dtype_backend": dtype_backend, **options}
+        chosen = {"types_mapper": types_mapper, "dtype_backend": dtype_backend, "decimals": decimals, **options}
         return to_pandas(rows, count, table=str(self._table_name()), **chosen)
 
     def to_polars(self) -> pl.DataFrame:

@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from delta_sharing_spark.native.files import ShownFile
@@ -19,8 +20,33 @@ AHEAD_BYTES = 128 << 20
 KEPT_BYTES = 32 << 20
 #: Bytes of footers and whole small files held, over all plans: each task may read some that are shown as one file of 8 MiB.
 _SHOWN_BYTES = max(96, 12 * (os.cpu_count() or 1)) << 20
+#: Bytes of a process that holds nothing: its imports, its threads.
+_OF_PROCESS = 112 << 20
 #: Bytes of rewritten files on local disk, over all plans.
 _REWRITTEN_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The bytes that a gateway may hold, over all plans.
+
+    Attributes:
+        shown: Of footers and whole small files.
+        ahead: Of chunks fetched ahead.
+        kept: Of chunks held once they were read.
+        rewritten: Of rewritten files on local disk.
+    """
+
+    shown: int = field(default_factory=lambda: _SHOWN_BYTES)
+    ahead: int = field(default_factory=lambda: AHEAD_BYTES)
+    kept: int = field(default_factory=lambda: KEPT_BYTES)
+    rewritten: int = _REWRITTEN_BYTES
+
+    @staticmethod
+    def within(memory: int) -> Bounds:
+        """Those of a process of its own, of which so many bytes of memory are all."""
+        free = max(memory - _OF_PROCESS, 16 << 20)
+        return Bounds(shown=free // 4, ahead=free // 3, kept=free // 12)
 
 
 class FootersHolder(Protocol):
@@ -40,7 +66,8 @@ class ChunksHolder(Protocol):
 class Budget:
     """Counts what all plans of a gateway hold, and releases the longest unused beyond the bounds; owns the fetching threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
         self.fetchers = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-native-fetch")
         self.openers = ThreadPoolExecutor(CONNECTIONS // 2, thread_name_prefix="delta-sharing-native-open")
         self._lock = threading.Lock()
@@ -52,11 +79,11 @@ class Budget:
     @property
     def is_full(self) -> bool:
         """Whether nothing more should be fetched ahead."""
-        return self._fetched >= AHEAD_BYTES
+        return self._fetched >= self._bounds.ahead
 
     def has_room_for(self, size: int) -> bool:
         """Whether small files of so many bytes may be fetched ahead: what is being read must not be released for them."""
-        return self._memory + size <= _SHOWN_BYTES // 2
+        return self._memory + size <= self._bounds.shown // 2
 
     def use(self, holder: FootersHolder, number: int) -> None:
         """Note that a file was asked for, so that it is released last."""
@@ -71,7 +98,7 @@ class Budget:
             self._shown[holder, number] = (shown.memory_bytes, disk)
             self._memory += shown.memory_bytes
             self._disk += disk
-            while len(self._shown) > 1 and (self._memory > _SHOWN_BYTES or self._disk > _REWRITTEN_BYTES):
+            while len(self._shown) > 1 and (self._memory > self._bounds.shown or self._disk > self._bounds.rewritten):
                 key, (memory, used) = self._shown.popitem(last=False)
                 self._memory -= memory
                 self._disk -= used
@@ -87,7 +114,7 @@ class Budget:
             self._kept_bytes -= kept
             self._chunks[holder, key] = self._chunks.pop((holder, key), 0) + kept + size
             self._fetched += kept + size
-            while self._fetched > AHEAD_BYTES and len(self._chunks) > 1:
+            while self._fetched > self._bounds.ahead and len(self._chunks) > 1:
                 oldest = next(iter(self._chunks))
                 gone.append(oldest)
                 self._fetched -= self._chunks.pop(oldest)
@@ -101,7 +128,7 @@ class Budget:
             self._fetched -= size
             self._kept[holder, key] = self._kept.pop((holder, key), 0) + size
             self._kept_bytes += size
-            while self._kept_bytes > KEPT_BYTES:
+            while self._kept_bytes > self._bounds.kept:
                 oldest, size = self._kept.popitem(last=False)
                 self._kept_bytes -= size
                 gone.append(oldest)

@@ -27,8 +27,7 @@ class Reaction(NamedTuple):
 
 WAITS = Reaction(has_left=False, has_read_all=True)
 
-#: Where nothing tells what the reader wants; where what it read before says that it has enough; after a taste of more;
-#: where more is held, so that to send it costs little, but would teach that it was read.
-UNKNOWN, ENOUGH, TASTED, HELD = Doubt(0.02, 0.05), Doubt(0.05, 0.3), Doubt(0.0, 0.3), Doubt(0.002, 0.02)
-#: Where Spark's plan says that it has enough, or where Spark reads nothing: it leaves once it has decoded what it has, mostly soon.
-SOON, LEAVES = Doubt(0.25, 0.25), Doubt(2.0, 2.0)
+#: Where nobody told what the reader wants; at a row group's end, where it may want another one; after a taste of more.
+UNKNOWN, ENOUGH, TASTED = Doubt(0.02, 0.05), Doubt(0.05, 0.3), Doubt(0.0, 0.3)
+#: Where it is known to have enough: it leaves once it has decoded what it has, mostly soon.
+LEAVES = Doubt(2.0, 2.0)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import decimal
 from typing import Any
 
-import pyarrow as pa
-
 from delta_sharing_spark.predicates.tree import (
     And,
     Column,
@@ -69,15 +67,6 @@ def type_sql(kind: DataType) -> str:
         return f"decimal({kind.precision}, {kind.scale})"
     assert isinstance(kind, Primitive)
     return _TYPE_NAMES.get(kind.name, kind.name)
-
-
-def scalar_sql(scalar: pa.Scalar, kind: DataType) -> str:
-    """A partition value as a constant expression."""
-    if not scalar.is_valid:
-        return literal_sql(None, kind)
-    if pa.types.is_timestamp(scalar.type) or pa.types.is_date(scalar.type):
-        return literal_sql(scalar.value, kind)
-    return literal_sql(scalar.as_py(), kind)
 
 
 def condition_sql(node: Expression) -> str | None:

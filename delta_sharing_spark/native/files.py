@@ -186,7 +186,7 @@ def show_together(
         files: The files, and what reads each.
         shape: How they are read.
         pool: Its threads fetch the footers.
-        wanted: Whether the running queries read a column, by its path: a file of which they read most is fetched whole.
+        wanted: Whether the scan reads a column, by its path: a file of which they read most is fetched whole.
         may_rewrite: Whether files may be rewritten.
         tail_bytes: Of the first request for a footer.
 

@@ -1,14 +1,13 @@
 """A read-only WebHDFS server on loopback, in threads of this process: planned snapshots for Spark's own Parquet reader.
 
 It serves nothing but the files of its plans, each under a path of 128 random bits, to processes of this user alone. It
-ends with the last session that loaded something.
+ends with the last session that loaded something. ``machines`` and ``machine_gateway`` make it serve a cluster.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import select
 import socket
 import threading
 import time
@@ -17,16 +16,16 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from delta_sharing_spark.errors import DeltaSharingError
+from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.errors.redaction import shown
 from delta_sharing_spark.native import webhdfs
-from delta_sharing_spark.native.budget import Budget
-from delta_sharing_spark.native.doubts import Doubt, Reaction
-from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
+from delta_sharing_spark.native.budget import Bounds, Budget
+from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.plan_reader import Pieces, PlanReader
+from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns
+from delta_sharing_spark.native.sending import send_pieces
 from delta_sharing_spark.native.table_index import TableIndex
-from delta_sharing_spark.native.visits import Queries
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT
 
@@ -40,10 +39,8 @@ _ERRORS_KEPT = 64
 #: Seconds: a connection may idle, or take a send; between two looks at whether the sessions still live.
 _STALLED, _WATCH = 600.0, 1.0
 _MAX_HEAD = 64 << 10
-#: Seconds that bytes may lie unread before more are sent all the same; between two looks, at most.
-_UNREAD, _LONGEST_PAUSE = 2.0, 0.05
-#: Seconds within which a reader that says that it sends no more says also that it had not read all: Java closes in two steps.
-_RESET = 0.005
+#: Bytes before a footer that a reader may ask for with it.
+_PADDING = 1 << 20
 
 _LET_GO = "delta-sharing-spark: the plan of this DataFrame was let go, with its session or for newer ones; load the table again"
 
@@ -55,20 +52,32 @@ class Gateway:
     """Serves plans at one address.
 
     Args:
-        host: The address to bind; loopback, unless executors on other machines have to reach it.
+        host, port: The address to bind; a free port by default.
         admits: Whether a connection is served; by default those of this user's processes are.
-        queries: Gives the queries that Spark runs, where Spark tells what their scans read.
+        bounds: Of the memory and the disk that it uses.
+
+    Attributes:
+        shown_length: The length that Spark is told of each file; None for its own, for which its footer is fetched.
+        key_field: A field that the header of each request must have, in lower case; None where none must.
+
+    Raises:
+        OSError: The address cannot be bound.
     """
+
+    shown_length: int | None = None
+    key_field: str | None = None
 
     def __init__(
         self,
+        *,
         host: str = "127.0.0.1",
+        port: int = 0,
         admits: Callable[[socket.socket], bool] = is_own_process,
-        queries: Callable[[], Queries | None] = lambda: None,
+        bounds: Bounds | None = None,
     ) -> None:
-        self.host, self.queries = host, queries
+        self.host = host
         self._admits = admits
-        self._budget = Budget()
+        self._budget = Budget(bounds or Bounds())
         self._lock = threading.Lock()
         self._plans: OrderedDict[str, tuple[PlanReader, HasEnded]] = OrderedDict()
         #: Loads whose listings are made when they are asked for, as long as Spark has them.
@@ -79,7 +88,8 @@ class Gateway:
         self._workers = self._waiting = 0
         self._closing = threading.Event()
         self._started = int(time.time() * 1000)
-        self._listener = socket.create_server((host, 0), backlog=256)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=256)
         self.port: int = self._listener.getsockname()[1]
         self._begin_worker()
         threading.Thread(target=self._watch, name="delta-sharing-native", daemon=True).start()
@@ -99,8 +109,8 @@ class Gateway:
                 files -= oldest.plan.report.files
                 gone.append(oldest)
         for oldest in gone:
-            oldest.close()
-        return self.address_of(plan.token)
+            self._close(oldest)
+        return f"{self.address_of(plan.token)}/{UNTOLD}"
 
     def open(self, index: TableIndex, has_ended: HasEnded) -> TableIndex:
         """Serve the listings of a load until its session has ended; returns the one that is served if an equal one is."""
@@ -127,21 +137,26 @@ class Gateway:
         with self._lock:
             known = self._indexes.get(index.token)
         if known is not None:
-            plan.queries = self.queries()
             self.add(plan, known[1])
 
     def remember(self, error: DeltaSharingError) -> str:
         """Keep an error that ends a query, to be told from what Spark makes of it; returns its text."""
-        text = f"{type(error).__name__}: {error}"
+        return self._remember(f"{type(error).__name__}: {error}")
+
+    def _remember(self, error: str) -> str:
         with self._lock:
-            if text not in self._errors:
-                self._errors.append(text)
-        return text
+            if error not in self._errors:
+                self._errors.append(error)
+        return error
 
     def address_of(self, token: str) -> str:
         """The address of a plan or a load for Spark."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"webhdfs://{host}:{self.port}/{token}"
+        return f"webhdfs://{self.authority}/{token}"
+
+    @property
+    def authority(self) -> str:
+        """The host and port that Spark asks."""
+        return authority_of(self.host, self.port)
 
     def serves(self, plan: NativePlan) -> bool:
         """Whether a plan is still served."""
@@ -152,7 +167,7 @@ class Gateway:
         with self._lock:
             entry = self._plans.pop(plan.token, None)
         if entry is not None:
-            entry[0].close()
+            self._close(entry[0])
 
     def error_in(self, messages: Sequence[str]) -> str | None:
         """The error of a file that failed a query, in a line; None if the query failed by something else.
@@ -185,6 +200,10 @@ class Gateway:
     def is_closed(self) -> bool:
         """Whether it serves no more."""
         return self._closing.is_set()
+
+    def _close(self, reader: PlanReader) -> None:
+        """Release what is held of a plan that is served no more."""
+        reader.close()
 
     def close(self) -> None:
         """Release all plans, end the threads, close the sockets."""
@@ -228,7 +247,7 @@ class Gateway:
                 gone += [self._plans.pop(listing)[0] for listing in of_it]
             were_last = bool(gone or left) and not self._plans and not self._indexes
         for reader in gone:
-            reader.close()
+            self._close(reader)
         return were_last
 
     def _begin_worker(self) -> None:
@@ -290,10 +309,18 @@ class Gateway:
 
     def _answer(self, connection: socket.socket, request: Request) -> bool:
         """Answer a request; returns whether the connection can be used for another."""
+        if self.key_field is not None and self.key_field not in request.field_names:
+            _log.warning("a process without the key asked the native lane's gateway, and was refused")
+            connection.sendall(webhdfs.failure("the native lane's gateway serves its own Spark application alone"))
+            return False
         if request.method != "GET" or request.path is None:
             connection.sendall(webhdfs.failure("the native lane's gateway is read-only"))
             return request.method == "GET"
-        token, _, path = request.path.partition("/")
+        if request.operation == "GETDELEGATIONTOKEN":  # a Kerberized client asks before all else, and goes on without
+            connection.sendall(webhdfs.json_answer({}))
+            return True
+        token, _, below = request.path.partition("/")
+        scan, _, path = below.partition("/")
         try:
             reader = self._reader(token)
         except DeltaSharingError as error:
@@ -302,18 +329,17 @@ class Gateway:
         if reader is None:
             connection.sendall(self._failure(_LET_GO))
             return True
+        columns, number = reader.plan.shown.scans.columns_of(scan), reader.plan.number_of(path)
         try:
-            if request.operation == "OPEN":
-                return self._send_file(connection, reader, path, request.offset)
-            connection.sendall(self._described(reader, path, request.operation))
+            if (known := reader.failure_of(number)) is not None:
+                connection.sendall(self._failure(known))
+            elif number is None or request.operation != "OPEN":
+                connection.sendall(self._described(reader, path, number, request.operation, columns))
+            else:
+                return self._open(connection, reader, number, request, columns)
         except DeltaSharingError as error:
             error.name_table(reader.plan.table)
-            cause = f"{type(error).__name__}: {error}"
-            with self._lock:
-                is_first, reader.plan.has_failed = not reader.plan.has_failed, True
-            if is_first:  # it stands alone here; Spark's own error has it among many lines of Java, or not at all
-                _log.warning("the native lane could not read a file: %s", cause)
-            connection.sendall(self._failure(cause))
+            connection.sendall(self._failure(self._failed(reader, number, error)))
         except OSError:
             raise
         except Exception as error:
@@ -330,6 +356,19 @@ class Gateway:
             )
         return True
 
+    def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
+        """Note that a file could not be read; returns the cause, for Spark."""
+        return self._note_failure(reader, number, f"{type(error).__name__}: {error}", isinstance(error, NetworkError))
+
+    def _note_failure(self, reader: PlanReader, number: int | None, cause: str, is_of_network: bool) -> str:
+        with self._lock:
+            is_first, reader.plan.has_failed = not reader.plan.has_failed, True
+        if is_of_network and number is not None:
+            reader.note_failure(number, cause)
+        if is_first:  # it stands alone here; Spark's own error has it among many lines of Java, or not at all
+            _log.warning("the native lane could not read a file: %s", cause)
+        return cause
+
     def _reader(self, token: str) -> PlanReader | None:
         """The reader of a plan; a listing that was let go is made anew. None where nothing is known of it."""
         with self._lock:
@@ -339,26 +378,28 @@ class Gateway:
                 return entry[0]
             reference = self._indexes.get(token.partition("-")[0], (lambda: None, None))[0]
         index = reference()
-        if index is None or index.again(token) is None:
-            return None
+        if index is None:
+            self._plan_elsewhere(token)
+        else:
+            index.again(token)
         with self._lock:
             entry = self._plans.get(token)
         return None if entry is None else entry[0]
 
-    def _failure(self, error: str) -> bytes:
-        with self._lock:
-            if error not in self._errors:
-                self._errors.append(error)
-        return webhdfs.failure(error)
+    def _plan_elsewhere(self, token: str) -> None:
+        """Add a plan that another process has, if there is such a one."""
 
-    def _described(self, reader: PlanReader, path: str, operation: str) -> bytes:
+    def _failure(self, error: str) -> bytes:
+        return webhdfs.failure(self._remember(error))
+
+    def _described(
+        self, reader: PlanReader, path: str, number: int | None, operation: str, columns: ScanColumns | None
+    ) -> bytes:
         plan = reader.plan
-        directory = plan.directories.get(path)
-        number = plan.number_of(path)
-        if directory is None and number is None:
+        if number is None and (path not in plan.directories or operation == "OPEN"):
             return webhdfs.not_found(path)
         if operation == "GETFILESTATUS" or (operation == "LISTSTATUS" and number is not None):
-            length = None if number is None else reader.files.get(number).layout.length
+            length = None if number is None else self.shown_length or reader.files.get(number, columns).layout.length
             status = webhdfs.status("", length, self._started)
             if operation == "LISTSTATUS":
                 return webhdfs.json_answer({"FileStatuses": {"FileStatus": [status]}})
@@ -370,75 +411,51 @@ class Gateway:
             return webhdfs.json_answer(webhdfs.locations(0 if number is None else plan.files[number].size))
         return webhdfs.failure(f"the native lane's gateway is read-only, and knows no {operation or 'such request'}")
 
-    def _send_file(self, connection: socket.socket, reader: PlanReader, path: str, offset: int) -> bool:
-        number = reader.plan.number_of(path)
-        if number is None:
-            connection.sendall(webhdfs.not_found(path))
-            return True
-        length = reader.files.get(number).layout.length
-        if offset >= length:
+    def _open(
+        self, connection: socket.socket, reader: PlanReader, number: int, request: Request, columns: ScanColumns | None
+    ) -> bool:
+        """Answer an OPEN."""
+        return self._send_file(connection, reader, number, request.offset, columns)
+
+    def _send_file(
+        self, connection: socket.socket, reader: PlanReader, number: int, offset: int, columns: ScanColumns | None
+    ) -> bool:
+        layout = reader.files.get(number, columns).layout
+        end = self.shown_length or layout.length
+        left, padding = end - offset, 0
+        if self.shown_length is not None and left <= len(layout.tail) + _PADDING:
+            # The footer is where the shown length ends; a reader may ask for more than it.
+            padding = max(0, left - len(layout.tail))
+            offset = layout.length - left + padding
+        if offset >= layout.length:
             connection.sendall(webhdfs.answer(200, b""))
             return True
-        pieces = reader.read(number, offset)
+        pieces = self._pieces(reader, number, offset, columns)
         first = next(pieces)  # an error has to come before the head
         assert isinstance(first, memoryview)
         # Hadoop's client closes the connection of each OPEN. Where it could keep it, Java reads up to 512 KiB of what a
         # stream has left when it is closed: nobody wants those.
-        start = webhdfs.head(200, length - offset, is_last=True)
+        start = webhdfs.head(200, left, is_last=True) + bytes(padding)
         connection.sendall(b"".join((start, first)) if len(first) < 65536 else start)
         if len(first) >= 65536:
             connection.sendall(first)
         try:
-            _send_rest(connection, pieces)
+            send_pieces(connection, pieces)
         except DeltaSharingError as error:
-            reader.plan.has_failed = True
             # A client that wants more reads on from where the bytes ended, and is told the cause then.
+            error.name_table(reader.plan.table)
             _log.info("an answer of %s broke off: %s", reader.plan.table, error)
+            self._failed(reader, number, error)
         return False
 
-
-def _send_rest(connection: socket.socket, pieces: Pieces) -> None:
-    """Send an answer's bytes until the reader leaves."""
-    reaction: Reaction | None = None
-    try:
-        while True:
-            piece = pieces.send(reaction)
-            if isinstance(piece, Doubt):
-                reaction = _reaction(connection, piece)
-            else:
-                connection.sendall(piece)
-                reaction = None
-    except StopIteration:
-        return
-    finally:
-        pieces.close()
+    def _pieces(self, reader: PlanReader, number: int, offset: int, columns: ScanColumns | None) -> Pieces:
+        """A file's bytes from ``offset`` on."""
+        return reader.read(number, offset, columns)
 
 
-def _reaction(connection: socket.socket, doubt: Doubt) -> Reaction:
-    """Wait for a reader to close its connection, or to read what it was sent and wait for more."""
-    pause, patience = 0.001, time.monotonic() + _UNREAD
-    # What the system tells of the other side may be wrong, and a reader may wait for more than it was given.
-    while (unread := unread_by_peer(connection)) and time.monotonic() < patience:
-        if select.select([connection], [], [], pause)[0]:
-            return Reaction(True, not _is_reset(connection))
-        pause = min(2 * pause, _LONGEST_PAUSE)
-    has_left = bool(select.select([connection], [], [], doubt.blindly if unread is None else doubt.seconds)[0])
-    return Reaction(has_left, not unread and not (has_left and _is_reset(connection)))
-
-
-def _is_reset(connection: socket.socket) -> bool:
-    """Whether a reader that has closed its connection had not read all that it was sent: the system resets it then."""
-    try:
-        if connection.recv(1, socket.MSG_PEEK):
-            return False
-    except ConnectionError:
-        return True
-    _wait_for_reset()
-    return connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
-
-
-def _wait_for_reset() -> None:
-    time.sleep(_RESET)
+def authority_of(host: str, port: int) -> str:
+    """A host and port in an address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _read_request(connection: socket.socket, waiting: bytes) -> tuple[Request | None, bytes]:
@@ -450,7 +467,9 @@ def _read_request(connection: socket.socket, waiting: bytes) -> tuple[Request | 
         if not received:
             return None, b""
         waiting += received
-    line = waiting[: waiting.find(b"\r\n")].decode("latin-1").split(" ")
+    head, *fields = waiting[:end].decode("latin-1").split("\r\n")
+    line = head.split(" ")
     if len(line) != 3:
         return None, b""
-    return Request(line[0], line[1]), waiting[end + 4 :]
+    names = frozenset(field.partition(":")[0].lower() for field in fields)
+    return Request(line[0], line[1], names), waiting[end + 4 :]

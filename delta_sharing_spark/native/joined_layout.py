@@ -1,6 +1,6 @@
 """Lays out several small files as the one Parquet file that Spark is shown: their column chunks one after another, one footer.
 
-The columns that the running queries read come first, so that a reader goes through them in one answer. Encodings belong to
+The columns that the scan reads come first, so that a reader goes through them in one answer. Encodings belong to
 column chunks and may differ; page indexes and Bloom filters, which small files hardly need, are left out.
 """
 
@@ -130,7 +130,7 @@ def lay_out_together(
         members: The files, in their order.
         deletion_column: The name of the column of deleted rows.
         length_listed: The length that Spark was told when it listed the file: it gives each task a part of that.
-        wanted: Whether a column is read by the running queries, by its path.
+        wanted: Whether a column is read by the scan, by its path.
 
     Raises:
         DifferentLayoutsError: Two files store a column differently.

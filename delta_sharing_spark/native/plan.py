@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import pickle
 import re
 import secrets
-import time
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.access.contract import live_rows
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.plan import ScanPlan, plan, spec_of
+from delta_sharing_spark.access.plan import ScanPlan, spec_of
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native.files import (
@@ -29,17 +30,16 @@ from delta_sharing_spark.native.files import (
     show_together,
 )
 from delta_sharing_spark.native.layout import lay_out_rows
-from delta_sharing_spark.native.visits import Queries, is_in
+from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.pace import TAIL
 from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import constants_of, read_split
+from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
 
-#: Beyond these Spark takes longer to list a directory than the Python source takes to plan (docs/native.md).
-MAX_FILES, MAX_PARTITIONS = 20_000, 2_000
 #: Files of at most so many bytes are shown together as one: each costs Spark five requests, 3 to 5 ms.
 SMALL_FILE = 4 << 20
 #: Bytes and column chunks of files that are shown as one: each task that reads a part parses the whole footer, 30 us a chunk.
@@ -137,6 +137,7 @@ class LoadColumns:
         partition_column, deletion_column: Names, which no column of the table has, of the columns for the partition's
             number and for deleted rows.
         may_have_vectors: Whether Spark is to leave rows of files out: those of deletion vectors, those beyond a limit.
+        scans: Names the scans of the load by the columns that they read.
     """
 
     def __init__(self, load: ResolvedScan) -> None:
@@ -151,6 +152,7 @@ class LoadColumns:
         self.partition_column = _free_name("partition_number", full)
         self.deletion_column = _free_name("deleted_row", full)
         self.may_have_vectors = load.shape.may_have_vectors or load.options.limit is not None
+        self.scans = ScanNames([*leaves_of(spark_schema_json(self.columns)), self.deletion_column.encode()])
 
 
 class NativePlan:
@@ -161,18 +163,15 @@ class NativePlan:
         planned: Its planned files.
         shown: Its columns, made anew by default.
         token: The plan's id in paths; not a secret. A new one by default.
-        scan_token: The last part of the path by which Spark's plans name what is read; ``token`` by default.
         joined: Which files to show as one, as an earlier listing of the same rows did; small ones by default.
 
     Attributes:
         files: The files as Spark is shown them.
         partitions: The values of the partition columns, by a partition's number.
         version: The table's version; None where the server does not tell.
-        queries: The queries that read it, where Spark tells what their scans read.
         has_failed: Whether a file of it could not be read.
     """
 
-    queries: Queries | None = None
     has_failed = False
 
     def __init__(
@@ -181,7 +180,6 @@ class NativePlan:
         planned: ScanPlan,
         shown: LoadColumns | None = None,
         token: str | None = None,
-        scan_token: str | None = None,
         joined: Joined | None = None,
     ) -> None:
         self.shown = shown or LoadColumns(load)
@@ -189,7 +187,6 @@ class NativePlan:
         self.version = planned.report.version if shown else load.version
         self.report = planned.report
         self.token = token or secrets.token_hex(16)
-        self.scan_token = scan_token or self.token
         self.partition_columns = self.shown.partition_columns
         self.shape = FileShape(
             rewriting_spec(planned.spec, self.shown.columns),
@@ -207,6 +204,18 @@ class NativePlan:
         self._arrange(_joined(files, most) if joined is None else _joined_as(files, joined, most))
         self._by_digest: dict[int, int] | None = None
         self._footer_bytes = 0
+
+    def packed(self) -> bytes:
+        """What another process needs to serve the plan, compressed: not the partitions' values."""
+        plan = copy.copy(self)
+        plan.has_failed, plan.partitions, plan._by_digest = False, [], None
+        return zlib.compress(pickle.dumps(plan, pickle.HIGHEST_PROTOCOL), 1)
+
+    @staticmethod
+    def unpacked(packed: bytes) -> NativePlan:
+        """The plan that this package has packed."""
+        plan: NativePlan = pickle.loads(zlib.decompress(packed))  # noqa: S301
+        return plan
 
     def _arrange(self, files: list[VirtualFile]) -> None:
         """Put files into the directories of their partitions."""
@@ -302,7 +311,13 @@ class NativePlan:
         return plan
 
     def show(
-        self, number: int, sources: OpenOnes[ByteSource], pool: ThreadPoolExecutor, *, may_rewrite: bool = True
+        self,
+        number: int,
+        sources: OpenOnes[ByteSource],
+        pool: ThreadPoolExecutor,
+        columns: ScanColumns | None = None,
+        *,
+        may_rewrite: bool = True,
     ) -> ShownFile:
         """Make a file ready to be served.
 
@@ -310,6 +325,7 @@ class NativePlan:
             number: The file's.
             sources: Where what is opened for it is noted.
             pool: Fetches the footers of small files; none of its threads waits for another.
+            columns: What the scan reads that opens it; all where it is not told.
             may_rewrite: Whether files may be rewritten.
 
         Raises:
@@ -324,7 +340,7 @@ class NativePlan:
             limit, tail = self.files[number].members[0].limit, self._tail_bytes
             shown = show_file(*files[0], self.shape, limit, may_rewrite=may_rewrite, tail_bytes=tail)
         else:
-            wanted, tail = self._wanted(), self._tail_bytes
+            wanted, tail = _all if columns is None else columns.__contains__, self._tail_bytes
             shown = show_together(files, self.shape, pool, wanted, may_rewrite=may_rewrite, tail_bytes=tail)
         self._footer_bytes = max(self._footer_bytes, shown.footer_bytes)
         return shown
@@ -343,11 +359,6 @@ class NativePlan:
                 batches.close()
         return None
 
-    def _wanted(self) -> Callable[[bytes], bool]:
-        """Whether a column is read by the running queries, as far as Spark tells; else all are."""
-        scans = () if self.queries is None else self.queries.scans(self.scan_token, time.monotonic())
-        return lambda column: not scans or any(is_in(column, scan) for scan in scans)
-
     @property
     def _tail_bytes(self) -> int:
         """Of the first request for a footer: the largest one seen and a quarter; at first as many as its columns suggest."""
@@ -363,6 +374,10 @@ class NativePlan:
         numbers = self.directories[self._directory_of(self.files[number])]
         for place in range(self._place[number] + 1, len(numbers)):
             yield numbers[place]
+
+
+def _all(column: bytes) -> bool:
+    return True
 
 
 def _limited(files: Sequence[PlannedFile], limit: int) -> list[PlannedFile]:
@@ -428,49 +443,11 @@ def _free_name(name: str, schema: Struct) -> str:
     return name
 
 
-def plan_native(load: ResolvedScan, opener: TableOpener | None = None) -> NativePlan:
-    """Plan a load for Spark's own reader.
-
-    Args:
-        load: The resolved load.
-        opener: What it was resolved over, so that the table is not opened again.
-
-    Raises:
-        StepAsideError: The native lane cannot read the load.
-        DeltaSharingError: As ``plan``.
-    """
-    why = why_not(load)
-    if why is not None:
-        raise StepAsideError(why)
-    load, opener = renewing_here(load, opener)
-    return native_plan(load, plan(load, opener=opener))
-
-
 def renewing_here(load: ResolvedScan, opener: TableOpener | None) -> tuple[ResolvedScan, TableOpener | None]:
     """The load as this process renews it: the sharing token stays here, whatever executors may carry."""
     if load.options.carry_profile is True:
         return load, opener
     return replace(load, options=replace(load.options, carry_profile=True)), None
-
-
-def native_plan(load: ResolvedScan, planned: ScanPlan) -> NativePlan:
-    """The plan for Spark's own reader of a load that was planned.
-
-    Args:
-        load: The resolved load.
-        planned: The load's plan.
-
-    Raises:
-        StepAsideError: There are too many files or partitions.
-    """
-    native = NativePlan(load, planned)
-    if len(native.files) > MAX_FILES:
-        raise StepAsideError(f"Spark would list {len(native.files)} files, more than {MAX_FILES}")
-    if len(native.partitions) > MAX_PARTITIONS and native.partition_columns:
-        raise StepAsideError(
-            f"it has {len(native.partitions)} partitions to read, more than {MAX_PARTITIONS}, and Spark lists each"
-        )
-    return native
 
 
 def why_not(load: ResolvedScan) -> str | None:

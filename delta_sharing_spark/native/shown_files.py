@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.storage.ranges import ByteSource
@@ -33,28 +34,28 @@ class ShownFiles:
         self._ahead: set[int] = set()
         self._window = _FEWEST
 
-    def get(self, number: int) -> ShownFile:
-        """A file as it is served; waits for its footer.
+    def get(self, number: int, columns: ScanColumns | None = None) -> ShownFile:
+        """A file as it is served, for a scan of ``columns`` (None where nobody told them); waits for its footer.
 
         Raises:
             DeltaSharingError: As ``show_file``.
         """
         with self._lock:
             is_first = number not in self._shown or number in self._ahead
-            future = self._show(number)
+            future = self._show(number, columns)
             if number in self._ahead:
                 self._ahead.discard(number)
                 if not future.done():  # Spark waits for it: it should have been begun earlier
                     self._window = min(_MOST, self._window * 2)
             self._budget.use(self, number)
             if is_first:
-                self._show_ahead(number)
+                self._show_ahead(number, columns)
         try:
             return future.result()
         except NotNativeError:  # it was fetched ahead, and nothing is rewritten ahead
             with self._lock:
                 self._forget(number, future)
-                future = self._show(number)
+                future = self._show(number, columns)
             return future.result()
         except BaseException:
             with self._lock:
@@ -80,17 +81,17 @@ class ShownFiles:
         self._sources.close()
         self._budget.forget(self)
 
-    def _show(self, number: int, *, is_ahead: bool = False) -> Future[ShownFile]:
+    def _show(self, number: int, columns: ScanColumns | None, *, is_ahead: bool = False) -> Future[ShownFile]:
         future = self._shown.get(number)
         if future is None:
-            future = self._shown[number] = self._budget.openers.submit(self._opened, number, not is_ahead)
+            future = self._shown[number] = self._budget.openers.submit(self._opened, number, columns, not is_ahead)
         return future
 
     def _forget(self, number: int, future: Future[ShownFile]) -> None:
         if self._shown.get(number) is future:
             del self._shown[number]
 
-    def _show_ahead(self, number: int) -> None:
+    def _show_ahead(self, number: int, columns: ScanColumns | None) -> None:
         if len(self._ahead) > 2 * self._window:
             self._ahead.clear()  # Spark reads other files than it was thought to
             self._window = _FEWEST
@@ -103,9 +104,9 @@ class ShownFiles:
                 break
             if other not in self._shown:
                 self._ahead.add(other)
-                self._show(other, is_ahead=True)
+                self._show(other, columns, is_ahead=True)
 
-    def _opened(self, number: int, may_rewrite: bool) -> ShownFile:
-        shown = self._plan.show(number, self._sources, self._budget.fetchers, may_rewrite=may_rewrite)
+    def _opened(self, number: int, columns: ScanColumns | None, may_rewrite: bool) -> ShownFile:
+        shown = self._plan.show(number, self._sources, self._budget.fetchers, columns, may_rewrite=may_rewrite)
         self._budget.hold(self, number, shown)
         return shown

@@ -107,6 +107,7 @@ class TableIndex:
         load: The resolved load.
         opener: What it was resolved over.
         keeper: Serves the listings.
+        is_read_here: Whether files are read in this process; elsewhere what is carried there is as the load's options say.
 
     Attributes:
         token: Names the load in paths; not a secret.
@@ -114,8 +115,10 @@ class TableIndex:
         shown: The columns as Spark is shown them.
     """
 
-    def __init__(self, load: ResolvedScan, opener: TableOpener, keeper: ListingKeeper) -> None:
-        self._load, renewing = renewing_here(load, opener)
+    def __init__(
+        self, load: ResolvedScan, opener: TableOpener, keeper: ListingKeeper, *, is_read_here: bool = True
+    ) -> None:
+        self._load, renewing = renewing_here(load, opener) if is_read_here else (load, opener)
         self._opener = renewing or TableOpener(self._load)
         self._keeper = keeper
         self._lock = threading.RLock()
@@ -250,7 +253,7 @@ class TableIndex:
                 return known
         number = self._numbered(question)
         joined = self._joined.get(number)
-        native = NativePlan(load, planned, self.shown, f"{self.token}-{number}", self.token, joined)
+        native = NativePlan(load, planned, self.shown, f"{self.token}-{number}", joined)
         if joined is None:
             self._remember(number, native)
         if question == (None, None):
@@ -301,7 +304,7 @@ class TableIndex:
         planned = plan(self._load, opener=self._opener, listed=listed)
         self._questions[None, None] = 0
         self._numbers = max(1, self._numbers)
-        self._fixed = NativePlan(self._load, planned, self.shown, f"{self.token}-0", self.token)
+        self._fixed = NativePlan(self._load, planned, self.shown, f"{self.token}-0")
         self._total = planned.report.files, planned.report.bytes
         self._keeper.keep(self, self._fixed)
         return self._fixed

@@ -10,26 +10,37 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 PREFIX = "/webhdfs/v1/"
-_REASONS = {200: "OK", 403: "Forbidden", 404: "Not Found", 400: "Bad Request", 500: "Internal Server Error"}
+_REASONS = {
+    200: "OK",
+    307: "Temporary Redirect",
+    403: "Forbidden",
+    404: "Not Found",
+    400: "Bad Request",
+    500: "Internal Server Error",
+}
 
 
 class Request:
     """A request line.
 
     Attributes:
+        method, target: The first two words.
         operation: In capitals; empty where it names none.
         path: Below the prefix, decoded, without slashes at its ends; None for another prefix.
         offset: Where an OPEN begins.
+        refused_hosts: Hosts that a redirect named, with their ports, and that did not answer.
+        field_names: The names of its header's fields, in lower case.
     """
 
-    def __init__(self, method: str, target: str) -> None:
+    def __init__(self, method: str, target: str, field_names: frozenset[str] = frozenset()) -> None:
         parts = urlsplit(target)
         query = {name.lower(): values[-1] for name, values in parse_qs(parts.query).items()}
-        self.method = method
+        self.method, self.target, self.field_names = method, target, field_names
         self.operation = query.get("op", "").upper()
         self.path = unquote(parts.path[len(PREFIX) :]).strip("/") if parts.path.startswith(PREFIX) else None
         offset = query.get("offset", "0")
         self.offset = int(offset) if offset.isdigit() else 0
+        self.refused_hosts = frozenset(query.get("excludedatanodes", "").split(","))
 
 
 def answer(status: int, body: bytes) -> bytes:
@@ -41,6 +52,11 @@ def head(status: int, length: int, *, is_last: bool = False) -> bytes:
     """The head of an answer of ``length`` bytes; ``is_last`` where no other answer comes on its connection."""
     close = "Connection: close\r\n" if is_last else ""
     return f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Length: {length}\r\n{close}\r\n".encode()
+
+
+def redirect(host: str, target: str) -> bytes:
+    """The answer that what is asked is at another host."""
+    return f"HTTP/1.1 307 {_REASONS[307]}\r\nLocation: http://{host}{target}\r\nContent-Length: 0\r\n\r\n".encode()
 
 
 def json_answer(tree: dict[str, Any]) -> bytes:

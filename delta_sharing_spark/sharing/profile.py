@@ -15,6 +15,7 @@ from typing import Any
 from delta_sharing_spark.errors import DeltaSharingError, ProfileError
 from delta_sharing_spark.schema.instants import parse_instant
 from delta_sharing_spark.sharing.identity import Identity, identity_from_environment
+from delta_sharing_spark.storage.locations import local_file
 
 #: The environment variable that holds a profile's path, or the profile's JSON itself.
 ENVIRONMENT = "DELTA_SHARING_PROFILE"
@@ -359,7 +360,7 @@ def _local(path: str) -> Path | None:
     if path.startswith("file:"):
         from urllib.parse import unquote, urlsplit
 
-        return Path(unquote(urlsplit(path).path))
+        return Path(local_file(unquote(urlsplit(path).path)))
     if "://" in path:
         return None
     return Path(path).expanduser()

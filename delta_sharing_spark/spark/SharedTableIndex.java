@@ -11,6 +11,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Future;
 import java.util.function.BiFunction;
 
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkContext;
@@ -41,8 +42,10 @@ import org.apache.spark.sql.execution.datasources.FileIndex;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.execution.datasources.PartitionDirectory;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.util.ThreadUtils;
+import scala.Function1;
 import scala.Option;
 import scala.collection.Iterator;
 import scala.collection.immutable.Seq;
@@ -67,6 +70,9 @@ public final class SharedTableIndex implements FileIndex {
 
     private static final ExecutorService callers = ThreadUtils.newDaemonFixedThreadPool(CALLERS, "delta-sharing-listing");
 
+    /** The schema that the scan reads for which this thread asks next: Spark makes a scan's reader before it lists its files. */
+    private final ThreadLocal planned = new ThreadLocal();
+
     private BiFunction lister;
     private String identity;
     private Path root;
@@ -77,8 +83,9 @@ public final class SharedTableIndex implements FileIndex {
     /**
      * An index of one load.
      *
-     * @param lister Python's: the conjuncts of a scan (a list of Expression) and the rows that it needs (Long; null
-     *     for all, -1 where it reads no column of theirs) to the bytes of a listing; two nulls to those of the table's size.
+     * @param lister Python's: the conjuncts of a scan (a list of Expression) and its needs as JSON (the rows, null for
+     *     all, -1 where it reads no column of theirs; the schema that it reads, null where that is not known) to the bytes
+     *     of a listing; two nulls to those of the table's size.
      * @param identity Equal for loads of the same rows alone.
      * @param root The address below which the gateway serves the files of the listings.
      * @param partitionSchema The partition columns.
@@ -97,6 +104,31 @@ public final class SharedTableIndex implements FileIndex {
         return index;
     }
 
+    /** Spark's own Parquet reader, for the relation over this index. */
+    public ParquetFileFormat format() {
+        return new Format(planned);
+    }
+
+    /**
+     * Tells the index what each scan reads. What is sent to executors is made by Spark's own class, for they have none of
+     * this one.
+     */
+    public static final class Format extends ParquetFileFormat {
+        private final transient ThreadLocal planned;
+
+        Format(ThreadLocal planned) {
+            this.planned = planned;
+        }
+
+        public Function1 buildReaderWithPartitionValues(
+                org.apache.spark.sql.SparkSession session, StructType data, StructType partitions, StructType required,
+                Seq filters, scala.collection.immutable.Map options, Configuration hadoop) {
+            planned.set(required);
+            return new ParquetFileFormat()
+                    .buildReaderWithPartitionValues(session, data, partitions, required, filters, options, hadoop);
+        }
+    }
+
     public Seq rootPaths() {
         List paths = new ArrayList();
         paths.add(root);
@@ -109,7 +141,10 @@ public final class SharedTableIndex implements FileIndex {
         BasePredicate keeps = partitionPredicate(partitionFilters);
         try {
             List others = new ArrayList(CollectionConverters.asJava(dataFilters));
-            DataInputStream answer = ask(filters, isUnfiltered(others) ? rowsNeeded(filters) : null, LISTING);
+            StructType required = (StructType) planned.get();
+            planned.remove();
+            Long rows = isUnfiltered(others) ? rowsNeeded(filters) : null;
+            DataInputStream answer = ask(filters, "[" + rows + "," + (required == null ? null : required.json()) + "]", LISTING);
             int partitions = answer.readInt();
             int fields = partitionSchema.size();
             List directories = new ArrayList(partitions);
@@ -179,8 +214,8 @@ public final class SharedTableIndex implements FileIndex {
         return "SharedTableIndex(" + root + ")";
     }
 
-    private DataInputStream ask(List filters, Long rows, int kind) throws IOException {
-        byte[] bytes = answerOf(callers.submit(new Question(lister, filters, rows, SparkSession.getActiveSession())));
+    private DataInputStream ask(List filters, String needs, int kind) throws IOException {
+        byte[] bytes = answerOf(callers.submit(new Question(lister, filters, needs, SparkSession.getActiveSession())));
         DataInputStream answer = new DataInputStream(new ByteArrayInputStream(bytes));
         int given = answer.readByte();
         if (given == FAILURE) {
@@ -216,13 +251,13 @@ public final class SharedTableIndex implements FileIndex {
     private static final class Question implements Callable {
         private final BiFunction lister;
         private final List filters;
-        private final Long rows;
+        private final String needs;
         private final Option session;
 
-        Question(BiFunction lister, List filters, Long rows, Option session) {
+        Question(BiFunction lister, List filters, String needs, Option session) {
             this.lister = lister;
             this.filters = filters;
-            this.rows = rows;
+            this.needs = needs;
             this.session = session;
         }
 
@@ -231,7 +266,7 @@ public final class SharedTableIndex implements FileIndex {
                 SparkSession.setActiveSession((SparkSession) session.get());
             }
             try {
-                return lister.apply(filters, rows);
+                return lister.apply(filters, needs);
             } finally {
                 SparkSession.clearActiveSession();
             }

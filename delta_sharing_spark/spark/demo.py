@@ -19,11 +19,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.schema.markup import text_table
+from delta_sharing_spark.spark.format_loads import register
 from delta_sharing_spark.testing.interpreter import worker_python
 from delta_sharing_spark.testing.sample import SampleTable, share_sample
 from delta_sharing_spark.testing.server import SharingServer
 
 OLDEST_JAVA = 17
+#: Of one column and the files of a month, which only Spark's own reader is told.
+_QUERY = "SELECT city, sum(fare) AS fares FROM {table} WHERE started >= '2025-12-01' GROUP BY city ORDER BY city"
 
 
 def run(out: TextIO, *, trips: int) -> None:
@@ -59,6 +63,7 @@ _NEXT = """
 What to do next:
   delta-sharing-spark serve                        keeps such a server up, and prints what to paste
   delta-sharing-spark ls <profile>                 looks into a share, yours or the sample
+  delta_sharing_spark.register(spark, engine="auto"), then
   spark.read.format("deltaSharing").load("<profile>#<share>.<schema>.<table>")
   docs/python.md: pandas, Polars and DuckDB without Spark; docs/streaming.md: streams"""
 
@@ -75,21 +80,39 @@ def _tour(
     _say(out, "2. Nested, with nulls at each level")
     read("customers").select("customer", "address.geo.latitude", "phones", "preferences", "rides").show(5, False)
 
-    _say(out, "3. An aggregate by partition, over every column")
-    _aggregate(out, server, read("trips"), tables["trips"])
+    _say(out, f"3. One query by both lanes: {_QUERY.format(table='trips')}")
+    lanes = []
+    for engine, lane in (("python", "Python data source"), ("auto", "Spark's own reader")):
+        register(spark, engine=engine)
+        began = time.monotonic()
+        server.reset_metrics()
+        read("trips").createOrReplaceTempView("trips")
+        answer = spark.sql(_QUERY.format(table="trips"))
+        answer.show() if engine == "auto" else answer.collect()
+        fetched = len({request.path for request in server.requests if request.kind == "data"})
+        took = f"{server.bytes_sent() / 1e6:.1f} MB", f"{time.monotonic() - began:.1f} s"
+        lanes.append([f'register(spark, engine="{engine}")', lane, f"{fetched} of {_files(tables['trips'])[0]}", *took])
+    register(spark, engine="python")
+    shown = text_table(["line", "who reads", "files", "fetched", "took"], lanes)
+    _say(out, "   " + shown.replace("\n", "\n   ") + "\n")
 
-    _say(out, "4. The same with .option('columns', 'city,fare,kilometres'): only their bytes are fetched")
-    _aggregate(out, server, read("trips", columns="city,fare,kilometres"), tables["trips"])
+    _say(out, f'4. All tables as views: client.register(spark), then spark.sql("{_QUERY.format(table="city_trips")}")')
+    client = SharingClient(profile)
+    client.register(spark)
+    spark.sql(_QUERY.format(table="city_trips")).show()
+    _say(out, f"   What that read, by client.last_scans():\n   {client.last_scans()[-1]}\n")
 
     where = "started >= '2025-12-01' AND city = 'Lisbon'"
-    _say(out, f'5. The same with .option("where", "{where}"): files that hold no such row are skipped')
+    _say(out, "5. On a cluster the Python data source reads, and is told what is needed by options:")
+    _say(out, f"""   .option("columns", "city,fare,kilometres").option("where", "{where}")""")
     _aggregate(out, server, read("trips", columns="city,fare,kilometres", where=where), tables["trips"])
-    _say(out, "   What SharingClient(...).table(...).scan(where=...).explain() says of it:\n")
-    scan = SharingClient(profile).table(str(tables["trips"])).scan(where=where)
-    _say(out, "   " + scan.explain().replace("\n", "\n   ") + "\n")
+    _say(out, "   What client.table(...).scan(where=...).explain() says of it:\n")
+    _say(out, "   " + client.table(str(tables["trips"])).scan(where=where).explain().replace("\n", "\n   ") + "\n")
 
     _say(out, "6. The same with .option('accessMode', 'dir'): from the table's directory, with temporary credentials")
-    _aggregate(out, server, read("trips", columns="city,fare,kilometres", accessMode="dir"), tables["trips"])
+    _aggregate(
+        out, server, read("trips", columns="city,fare,kilometres", where=where, accessMode="dir"), tables["trips"]
+    )
 
     _say(out, "7. Time travel: .option('versionAsOf', 1), or .option('timestampAsOf', '2026-02-15')")
     read("bicycles", versionAsOf=1).groupBy("state").count().show()
@@ -107,22 +130,27 @@ def _aggregate(out: TextIO, server: SharingServer, trips: DataFrame, table: Samp
     trips.createOrReplaceTempView("trips")
     query = "SELECT city, count(*) AS trips, sum(fare) AS fares, round(avg(kilometres), 3) AS kilometres FROM trips"
     trips.sparkSession.sql(f"{query} GROUP BY city ORDER BY city").show()
-    files = [path for path in Path(table.path).rglob("*.parquet") if "_delta_log" not in path.parts]
-    total = sum(path.stat().st_size for path in files) / 1e6
+    files, total = _files(table)
     fetched = {request.path for request in server.requests if request.kind == "data"}
     took = f"   {time.monotonic() - began:.1f} s"
     if fetched:
         _say(
             out,
-            f"{took}: {len(fetched)} of {len(files)} files, {server.bytes_sent() / 1e6:.1f} MB of {total:.1f} MB fetched "
+            f"{took}: {len(fetched)} of {files} files, {server.bytes_sent() / 1e6:.1f} MB of {total:.1f} MB fetched "
             f"in {server.count('data')} requests.\n",
         )
     else:
         _say(
             out,
             f"{took}: no file came through the server, {server.count('credentials')} request(s) for credentials; the "
-            f"table's {len(files)} files lie in its directory.\n",
+            f"table's {files} files lie in its directory.\n",
         )
+
+
+def _files(table: SampleTable) -> tuple[int, float]:
+    """How many data files a sample has, and their megabytes."""
+    files = [path for path in Path(table.path).rglob("*.parquet") if "_delta_log" not in path.parts]
+    return len(files), sum(path.stat().st_size for path in files) / 1e6
 
 
 @contextmanager

@@ -7,11 +7,13 @@ processes of this user alone, has nothing else to call, and never raises, so tha
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import struct
 import threading
 import time
+import uuid
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,6 +34,7 @@ from delta_sharing_spark.native.unsafe_rows import unsafe_row
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.spark.plan_conditions import read_filters
+from delta_sharing_spark.spark.statement import is_connect
 
 _log = logging.getLogger(__name__)
 
@@ -51,8 +54,9 @@ _METADATA = frozenset(
 )
 _REFUSED = "a process of another user asked for the files of a shared table, and was refused"
 
-#: Conjuncts of a scan as objects of the JVM, and the rows that are enough, to the bytes of an answer.
-Lister = Callable[[Sequence[Any] | None, int | None], bytes]
+#: Conjuncts of a scan as objects of the JVM, and what SharedTableIndex.java writes of the rows and columns that it needs, to
+#: the bytes of an answer.
+Lister = Callable[[Sequence[Any] | None, str | None], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,44 @@ _under_way: set[Canceller] = set()
 
 
 def why_no_index(spark: SparkSession) -> str | None:
-    """Why a classic session cannot ask an index of ours; None where it can. One try for each application finds out."""
+    """Why a session cannot ask an index of ours; None where it can. One try for each application finds out."""
     return _session(spark).why_not
+
+
+def jvm_session(spark: Any) -> tuple[Any, Any]:
+    """The JVM of this process' application, and the session there that a session of Python's stands for.
+
+    Args:
+        spark: A classic session, or one of a Connect server in this process.
+    """
+    if not is_connect(spark):
+        return spark._jvm, spark._jsparkSession
+    jvm = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
+    return jvm, _holder(jvm, spark).session()
+
+
+def _holder(jvm: Any, spark: Any) -> Any:
+    """What the Connect server in this process holds of a session."""
+    service = jvm.org.apache.spark.sql.connect.service.SparkConnectService
+    return service.getOrCreateIsolatedSession(spark.client._user_id or "", spark.session_id, jvm.scala.Option.empty())
+
+
+def _context(spark: Any) -> SparkContext:
+    context = SparkContext._active_spark_context if is_connect(spark) else spark.sparkContext
+    assert context is not None
+    return context
+
+
+def _frame(spark: Any, dataset: Any) -> DataFrame:
+    """A dataset of the JVM's as a DataFrame. A Connect server lets go of it with the last DataFrame that is made of it."""
+    if not is_connect(spark):
+        return DataFrame(dataset, spark)
+    from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
+    from pyspark.sql.connect.plan import CachedRemoteRelation
+
+    name = f"delta-sharing-{uuid.uuid4()}"
+    _holder(jvm_session(spark)[0], spark).cacheDataFrameById(name, dataset)
+    return ConnectFrame(CachedRemoteRelation(name, spark), spark)
 
 
 def index_relation(
@@ -86,7 +126,7 @@ def index_relation(
     """The rows of a load as a relation over its index: its columns, that of deleted rows, its partition columns.
 
     Args:
-        spark: A classic session that can ask an index.
+        spark: A session that can ask an index.
         index: The load's listings.
         gateway: What serves them.
         data: The columns that are read from files.
@@ -96,15 +136,16 @@ def index_relation(
     end_listings_at_interrupts()
     shown = index.shown
     identity = f"{index.identity} {gateway.port}"
-    return _relation(
+    dataset = _relation(
         spark,
         _session(spark).factory,
-        _lister(spark, _answering(index, gateway, note)),
+        _lister(_context(spark), _answering(index, gateway, note)),
         (identity, gateway.address_of(index.token)),
         (data, Struct(shown.partition_columns)),
         shown.deletion_column if needs_deletion_column(shown) else None,
         options,
     )
+    return _frame(spark, dataset)
 
 
 def needs_deletion_column(shown: LoadColumns) -> bool:
@@ -120,30 +161,28 @@ def _relation(
     schemas: tuple[Struct, Struct],
     deletion_column: str | None,
     options: dict[str, str],
-) -> DataFrame:
-    jvm = spark._jvm
+) -> Any:
+    """The relation of an index as a dataset of the JVM's."""
+    jvm, session = jvm_session(spark)
     sources = jvm.org.apache.spark.sql.execution.datasources
     data, partitions = (_java_schema(jvm, schema) for schema in schemas)
     if deletion_column is not None:
         data = data.add(deletion_column, "boolean", True)
     index = factory.of(lister, *named, partitions, deletion_column or "", int(time.time() * 1000))
-    parquet = getattr(sources.parquet, "ParquetFileFormat")()  # noqa: B009 - Py4J takes it for a package otherwise
     relation = sources.HadoopFsRelation(
         index,
         partitions,
         data,
         jvm.scala.Option.empty(),
-        parquet,
+        index.format(),
         jvm.PythonUtils.toScalaMap(options),
-        spark._jsparkSession,
+        session,
     )
-    return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
+    return session.baseRelationToDataFrame(relation)
 
 
 def _java_schema(jvm: Any, schema: Struct) -> Any:
     """A schema of the JVM, all of it nullable: Spark would leave out checks for NULL otherwise, and files may hold some."""
-    import json
-
     from delta_sharing_spark.schema.spark import spark_schema_json
 
     return jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(spark_schema_json(schema))).asNullable()
@@ -153,13 +192,14 @@ def _answering(index: TableIndex, gateway: Gateway, note: Callable[[ScanListing]
     """Answers for one load."""
     name = f"the listing of {index.shown.table}"
 
-    def answer(filters: Sequence[Any] | None, rows: int | None) -> bytes:
+    def answer(filters: Sequence[Any] | None, needs: str | None) -> bytes:
         canceller = Canceller(name)
         _under_way.add(canceller)
         try:
             with canceller.watching():
-                if filters is None:
+                if filters is None or needs is None:
                     return _SIZE + struct.pack(">q", index.size_in_bytes())
+                rows, required = json.loads(needs)
                 texts, condition = _condition(list(filters), index)
                 if index.shown.predicate is not None or (
                     rows == COUNTED and not index.load.options.count_by_statistics
@@ -167,7 +207,7 @@ def _answering(index: TableIndex, gateway: Gateway, note: Callable[[ScanListing]
                     rows = None
                 plan, record = index.listed(texts, (condition, rows), lambda _: canceller.check())
                 note(record)
-                return _encoded(plan)
+                return _encoded(plan, plan.shown.scans.name(required))
         except DeltaSharingError as error:
             if not isinstance(error, NetworkError) or not canceller.is_broken:
                 error.name_table(index.shown.table)
@@ -204,14 +244,14 @@ def _names(java: Any) -> list[str]:
     return [str(names.apply(place).name()).lower() for place in range(names.size())]
 
 
-def _encoded(plan: NativePlan) -> bytes:
-    """A listing, as SharedTableIndex.java reads it."""
+def _encoded(plan: NativePlan, scan: str) -> bytes:
+    """A listing for a scan of a name, as SharedTableIndex.java reads it."""
     types = [field.type for field in plan.partition_columns]
     directories = [(name, numbers) for name, numbers in plan.directories.items() if numbers]
     parts = [_LISTING, struct.pack(">i", len(directories))]
     for name, numbers in directories:
         values = plan.partitions[plan.files[numbers[0]].partition] if types else ()
-        row, path = unsafe_row(values, types), f"{plan.token}/{name}".rstrip("/").encode()
+        row, path = unsafe_row(values, types), f"{plan.token}/{scan}/{name}".rstrip("/").encode()
         parts.append(struct.pack(">i", len(row)) + row + struct.pack(">H", len(path)) + path)
         parts.append(struct.pack(">i", len(numbers)))
         for number in numbers:
@@ -220,19 +260,19 @@ def _encoded(plan: NativePlan) -> bytes:
     return b"".join(parts)
 
 
-def _lister(spark: SparkSession, answer: Lister) -> object:
+def _lister(context: SparkContext, answer: Lister) -> object:
     """What is handed to the JVM: an object with one method, which answers this user's processes alone.
 
     Any process on the machine can have Py4J call any attribute of it, by name. So it has none but that method.
     """
-    client = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
+    client = context._gateway._gateway_client  # type: ignore[union-attr]
 
-    def apply(filters: Sequence[Any] | None, rows: int | None) -> bytes:
+    def apply(filters: Sequence[Any] | None, needs: str | None) -> bytes:
         asker = _asker(client)
         if asker is None or not is_own_process(asker):
             _log.warning("%s", _REFUSED)
             return _FAILURE + _REFUSED.encode()
-        return answer(filters, rows)
+        return answer(filters, needs)
 
     class Java:
         implements = ("java.util.function.BiFunction",)
@@ -258,7 +298,7 @@ def _asker(client: Any) -> Any:
 
 
 def _session(spark: SparkSession) -> _Session:
-    context = spark.sparkContext
+    context = _context(spark)
     with _sessions_lock:
         known = _sessions.get(context)
         if known is None:
@@ -266,10 +306,7 @@ def _session(spark: SparkSession) -> _Session:
                 known = _Session(_tried(spark))
             except Exception as error:  # whatever a session of another make does, there is another way to read
                 known = _Session(why_not=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}")
-                _log.info(
-                    "this session does not ask for its files (%s); they are listed when a table is loaded",
-                    known.why_not,
-                )
+                _log.info("this session does not ask for its files: %s", known.why_not)
             _sessions[context] = known
         return known
 
@@ -278,7 +315,9 @@ def _tried(spark: Any) -> Any:
     """What makes indexes in a session's JVM, once one of no table has listed a file through all of it."""
     from pyspark.java_gateway import ensure_callback_server_started
 
-    gateway, jvm = spark.sparkContext._gateway, spark._jvm
+    context = _context(spark)
+    gateway: Any = context._gateway
+    jvm, _ = jvm_session(spark)
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
@@ -287,20 +326,19 @@ def _tried(spark: Any) -> Any:
     factory = made.newInstance(gateway.new_array(jvm.java.lang.Object, 0))
     asked: list[int] = []
 
-    def answer(filters: Sequence[Any] | None, rows: int | None) -> bytes:
+    def answer(filters: Sequence[Any] | None, needs: str | None) -> bytes:
         if filters is None:
             return _SIZE + struct.pack(">q", 7)
         asked.append(len(filters))
         return _LISTING + struct.pack(">ii", 1, 0) + struct.pack(">H", 1) + b"t" + struct.pack(">iiQq", 1, 5, 6, 7)
 
     schemas = Struct(()), Struct(())
-    frame = _relation(
-        spark, factory, _lister(spark, answer), ("tried", "webhdfs://127.0.0.1:1/tried"), schemas, "a", {}
-    )
-    relation = frame._jdf.queryExecution().analyzed().relation()
-    if relation.location().sizeInBytes() != 7 or len(frame.where("a is null").inputFiles()) != 1 or not asked:
+    named = "tried", "webhdfs://127.0.0.1:1/tried"
+    dataset = _relation(spark, factory, _lister(context, answer), named, schemas, "a", {})
+    relation = dataset.queryExecution().analyzed().relation()
+    if relation.location().sizeInBytes() != 7 or len(dataset.where("a is null").inputFiles()) != 1 or not asked:
         raise RuntimeError("the session does not ask for its files")
-    frame._jdf.queryExecution().executedPlan()
+    dataset.queryExecution().executedPlan()
     return factory
 
 

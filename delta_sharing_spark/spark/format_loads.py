@@ -24,6 +24,7 @@ from delta_sharing_spark.errors.tracebacks import short_traceback
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 from delta_sharing_spark.spark.inline_secrets import refuse_identity_options
 from delta_sharing_spark.spark.lanes import checked_engine, lane_frame
+from delta_sharing_spark.spark.native import reach_of, start_gateways
 from delta_sharing_spark.spark.register import OWN_LOAD, register_source
 from delta_sharing_spark.spark.statement import is_connect
 
@@ -78,6 +79,7 @@ def _choose_engine(spark: SparkSession, name: str, engine: str) -> None:
         else:
             spark.conf.set(_setting(name), engine)
             names.add(name.lower())
+            start_gateways(reach_of(spark))  # in the background, for the loads that come
         is_asked = any(_asking.values())
         own = getattr(DataFrameReader.load, OWN_LOAD, None)
         if is_asked and own is None:

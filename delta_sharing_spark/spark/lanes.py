@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.errors import ConfigError, OptionError
-from delta_sharing_spark.native.plan import NativePlan, StepAsideError, native_plan, plan_native, why_not
-from delta_sharing_spark.network.parallel_calls import in_parallel
-from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.native.plan import NativePlan, StepAsideError
+from delta_sharing_spark.schema.markup import text_table
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
-from delta_sharing_spark.spark.native import Note, Opened, Reach, asks_for_files, native_frame, planned_frame, reach_of
+from delta_sharing_spark.spark.native import (
+    Note,
+    Opened,
+    Reach,
+    native_frame,
+    reach_of,
+    start_gateways,
+    why_no_gateways,
+    why_not_in,
+)
 from delta_sharing_spark.spark.register import load_by_python, register_source
 from delta_sharing_spark.table_scan import ENGINES
 
@@ -21,14 +27,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from delta_sharing_spark.access.plan import ScanPlan
-    from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.table_scan import Scan
 
 _log = logging.getLogger(__name__)
 
-#: Up to so many files of a table are all shown to Spark, which costs less than planning a query twice.
-MANY_FILES = 100
 #: Of Spark's latest scans, those that an explanation tells.
 _SCANS_EXPLAINED = 5
 
@@ -65,130 +68,58 @@ def lane_frame(
         ConfigError: ``native`` was asked for, and no executor can reach this process.
         DeltaSharingError: The table cannot be loaded.
     """
-    why = "engine='python'"
+    why: str | None = "engine='python'"
     if checked_engine(engine) != "python":
         reach = reach_of(spark)
-        if engine == "native" and reach.host is None:
-            raise ConfigError(
-                f"engine='native' cannot read {table} in this session: {reach.reason}; use engine='auto' or 'python'"
-            )
-        unfit = _unfit(reach, engine)
-        if unfit is None:
-            try:
-                return native_frame(spark, opened(), reach, note)
-            except StepAsideError as reason:
-                unfit = str(reason)
-        why = unfit
+        start_gateways(reach)
+        try:
+            load = opened() if reach.is_possible else None
+            why = _unfit(reach, engine, f"read {table}")
+            if load is not None and why is None:
+                return native_frame(spark, load, reach, note)
+        except StepAsideError as reason:
+            why = str(reason)
     _log.log(logging.WARNING if engine == "native" else logging.INFO, "table %s: Python data source (%s)", table, why)
     return None
 
 
-def native_frames(
-    spark: SparkSession, scans: Sequence[Scan], engine: str, conditions: Callable[[], Sequence[str | None]]
-) -> list[DataFrame] | None:
-    """The scans of one query as DataFrames of the native lane; None where the session or one of them cannot use it.
+def lane_of_query(spark: SparkSession, engine: str) -> Callable[[Scan], DataFrame] | None:
+    """What makes the scans of one query DataFrames of the native lane, equal ones once; None where the session cannot use it.
+
+    It raises StepAsideError where the lane cannot read a scan: all of the query is to be read by the Python source then.
 
     Args:
         spark: A classic or Connect session.
-        scans: The scans that the query reads.
         engine: The engine asked for.
-        conditions: Gives the condition that every row the query needs of each scan fulfils. It is called where a scan has many
-            files, to leave out some; Spark's own reader prunes everything else by itself.
 
     Raises:
         OptionError: An unknown engine.
         ConfigError: ``native`` was asked for, and no executor can reach this process.
-        DeltaSharingError: A table cannot be loaded.
     """
     if checked_engine(engine) == "python":
         return None
     reach = reach_of(spark)
-    if engine == "native" and reach.host is None:
-        raise ConfigError(f"engine='native' cannot read in this session: {reach.reason}; use engine='auto' or 'python'")
-    why = _unfit(reach, engine)
-    if why is None:
-        try:
-            return _frames_of_query(spark, scans, reach, conditions)
-        except StepAsideError as reason:
-            why = str(reason)
+    why = _unfit(reach, engine, "read")
+    if why is not None:
+        note_python_source(engine, why)
+        return None
+    frames: dict[str, DataFrame] = {}
+
+    def frame(scan: Scan) -> DataFrame:
+        load = repr((str(scan.table), sorted(scan.options.items())))
+        if load not in frames:
+            try:
+                frames[load] = native_frame(spark, scan.opened(), reach, scan.table.client.note_listing)
+            except StepAsideError as reason:
+                raise StepAsideError(f"{scan.table}: {reason}") from None
+        return frames[load]
+
+    return frame
+
+
+def note_python_source(engine: str, why: object) -> None:
+    """Log that the Python source reads a query."""
     _log.log(logging.WARNING if engine == "native" else logging.INFO, "query: Python data source (%s)", why)
-    return None
-
-
-def _frames_of_query(
-    spark: SparkSession,
-    scans: Sequence[Scan],
-    reach: Reach,
-    conditions: Callable[[], Sequence[str | None]],
-) -> list[DataFrame]:
-    if asks_for_files(spark):
-        return [_frame_of_query(spark, scan, reach) for scan in scans]
-    frames: dict[tuple[str, str | None], DataFrame] = {}
-    query_frames = []
-    for load, condition, plan in _plans_of_query(scans, conditions):
-        if (load, condition) not in frames:
-            frames[load, condition] = planned_frame(spark, plan, reach)
-        query_frames.append(frames[load, condition])
-    return query_frames
-
-
-def _frame_of_query(spark: SparkSession, scan: Scan, reach: Reach) -> DataFrame:
-    """One of a query's scans, which Spark asks the files of; an error names the table."""
-    try:
-        return native_frame(spark, scan.opened(), reach, scan.table.client.note_listing)
-    except StepAsideError as reason:
-        raise StepAsideError(f"{scan.table}: {reason}") from None
-
-
-def _plans_of_query(
-    scans: Sequence[Scan], conditions: Callable[[], Sequence[str | None]]
-) -> Iterator[tuple[str, str | None, NativePlan]]:
-    """What tells each scan's load from others, the condition by which files are left out, if there is one, and its plan."""
-    loads = [repr((str(scan.table), sorted(scan.options.items()))) for scan in scans]
-    whole = _plans(dict(zip(loads, scans, strict=True)))
-    pruned: dict[tuple[str, str], NativePlan] = {}
-    for place, (load, scan) in enumerate(zip(loads, scans, strict=True)):
-        plan, condition = whole[load], None
-        if isinstance(plan, StepAsideError) or plan.report.files > MANY_FILES:
-            condition = conditions()[place]
-        if condition is not None:
-            if (load, condition) not in pruned:
-                pruned[load, condition] = _pruned(scan, condition)
-            plan = pruned[load, condition]
-        if isinstance(plan, StepAsideError):
-            raise plan
-        yield load, condition, plan
-
-
-def _plans(scans: Mapping[str, Scan]) -> dict[str, NativePlan | StepAsideError]:
-    """The plans of scans with all their files, made at the same time; an error where a scan has too many."""
-    calls = [partial(_whole, scan) for scan in scans.values()]
-    return dict(zip(scans, in_parallel(calls), strict=True))
-
-
-def _whole(scan: Scan) -> NativePlan | StepAsideError:
-    load = scan.resolved()
-    try:
-        return _plan(scan, load)
-    except StepAsideError as reason:
-        if why_not(load) is not None:
-            raise
-        return reason
-
-
-def _pruned(scan: Scan, condition: str) -> NativePlan:
-    """A scan's plan without the files in which no row can fulfil a condition."""
-    load = scan.resolved()
-    pushed = parse_where(condition, load.columns, time_zone=load.options.time_zone)
-    return _plan(scan, replace(load, pushed=pushed))
-
-
-def _plan(scan: Scan, load: ResolvedScan) -> NativePlan:
-    """The plan of a load of a scan; an error names the scan's table."""
-    try:
-        return plan_native(load, scan.opened()[0])
-    except StepAsideError as reason:
-        raise StepAsideError(f"{scan.table}: {reason}") from None
 
 
 def python_frame(scan: Scan, spark: SparkSession) -> DataFrame:
@@ -203,54 +134,48 @@ def python_frame(scan: Scan, spark: SparkSession) -> DataFrame:
 def explain_engine(scan: Scan, spark: SparkSession, planned: ScanPlan, engine: str | None = None) -> str:
     """The lane that a scan, whose plan is ``planned``, takes in a session, and why not the other."""
 
-    def attempt() -> None:
-        if (why := why_not(scan.resolved())) is not None:
-            raise StepAsideError(why)
-        if asks_for_files(spark):
-            return
-        native_plan(scan.resolved(), planned)
+    def why_not_planned() -> str | None:
+        try:
+            NativePlan(scan.resolved(), planned)
+        except StepAsideError as reason:
+            return str(reason)
+        return None
 
-    return _explained(spark, engine or scan.table.client.engine, attempt)
+    asked = engine or scan.table.client.engine
+    return _explained(spark, asked, lambda: why_not_in(spark, scan.resolved()) or why_not_planned())
 
 
 def explain_scans(client: SharingClient, tables: Collection[str]) -> Iterator[str]:
-    """What Spark's latest scans of some tables were answered, a line each."""
-    latest = [scan for scan in client.last_scans() if scan.table in tables]
-    yield from (f"scan       {scan}" for scan in latest[-_SCANS_EXPLAINED:])
+    """What Spark's latest scans of some tables were answered: a small table, and a line each with all there is to tell."""
+    latest = [scan for scan in client.last_scans() if scan.table in tables][-_SCANS_EXPLAINED:]
+    if not latest:
+        return
+    rows = []
+    for scan in latest:
+        read = str(scan.files), str(scan.total_files or ""), f"{scan.bytes:,}", f"{scan.seconds:.3f}"
+        rows.append([scan.table, *read, " AND ".join(scan.filters) or "none"])
+    yield from text_table(["scanned", "files", "of", "bytes", "listed in s", "filters"], rows).split("\n")
+    yield from (f"scan       {scan}" for scan in latest)
 
 
-def explain_engines(spark: SparkSession, scans: Sequence[Scan], conditions: Sequence[str | None], engine: str) -> str:
-    """The lane that a query over scans takes in a session, in one line; ``conditions`` as for ``native_frames``."""
+def explain_engines(spark: SparkSession, scans: Sequence[Scan], engine: str) -> str:
+    """The lane that a query over scans takes in a session, in one line."""
 
-    def attempt() -> None:
-        if not asks_for_files(spark):
-            list(_plans_of_query(scans, lambda: conditions))
-            return
-        for scan in scans:
-            if (why := why_not(scan.resolved())) is not None:
-                raise StepAsideError(f"{scan.table}: {why}")
+    def why_not_all() -> str | None:
+        reasons = ((scan.table, why_not_in(spark, scan.resolved())) for scan in scans)
+        return next((f"{table}: {why}" for table, why in reasons if why is not None), None)
 
-    line = _explained(spark, engine, attempt)
-    if not line.startswith("native"):
-        return line
-    if asks_for_files(spark):
-        return f"{line}, which asks for the files of each scan with its own filters"
-    return f"{line}, which prunes; conditions leave out files where a table has more than {MANY_FILES}"
+    line = _explained(spark, engine, why_not_all)
+    return f"{line}, which asks for the files of each scan with its own filters" if line.startswith("native") else line
 
 
-def _explained(spark: SparkSession, engine: str, attempt: Callable[[], None]) -> str:
-    """The lane, and why not the other; ``attempt`` plans for the native lane."""
+def _explained(spark: SparkSession, engine: str, why_not_loads: Callable[[], str | None]) -> str:
+    """The lane, and why not the other; ``why_not_loads`` tells it of what is read."""
     if checked_engine(engine) == "python":
         return "Python data source: engine='python'"
     reach = reach_of(spark)
-    why = _unfit(reach, engine)
-    if why is None:
-        try:
-            attempt()
-            return f"native lane, Spark's own Parquet reader: {reach.reason}"
-        except StepAsideError as reason:
-            why = str(reason)
-    return f"Python data source: {why}"
+    why = _unfit(reach, engine, "read") or why_not_loads()
+    return f"native lane, Spark's own Parquet reader: {reach.reason}" if why is None else f"Python data source: {why}"
 
 
 def checked_engine(engine: str) -> str:
@@ -264,10 +189,13 @@ def checked_engine(engine: str) -> str:
     return engine
 
 
-def _unfit(reach: Reach, engine: str) -> str | None:
-    """Why a session does not use the native lane; None where it does."""
-    if reach.host is None:
-        return reach.reason
-    if engine == "auto" and not reach.is_local:
-        return f"{reach.reason}; engine='native' would send all bytes through the driver"
-    return None
+def _unfit(reach: Reach, engine: str, what: str) -> str | None:
+    """Why a session does not use the native lane; None where it does.
+
+    Raises:
+        ConfigError: ``native`` was asked for, or no lane can read, for Spark's executors lack the package.
+    """
+    why = why_no_gateways(reach) if reach.is_possible else reach.reason
+    if why is not None and engine == "native":
+        raise ConfigError(f"engine='native' cannot {what} in this session: {why}; use engine='auto' or 'python'")
+    return why

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
-import time
+import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, IntegerType, StructField, StructType
 
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.errors import DeltaSharingError
-from delta_sharing_spark.native.expressions import condition_sql, scalar_sql, type_sql
+from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.native.expressions import condition_sql
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.peers import is_own_process
-from delta_sharing_spark.native.plan import LoadColumns, NativePlan, StepAsideError, plan_native, why_not
+from delta_sharing_spark.native.machines import ClusterGateway
+from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
 from delta_sharing_spark.native.table_index import ScanListing, TableIndex
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
-from delta_sharing_spark.spark.file_index import index_relation, needs_deletion_column, why_no_index
+from delta_sharing_spark.spark.file_index import index_relation, jvm_session, needs_deletion_column, why_no_index
+from delta_sharing_spark.spark.gateway_starts import GatewayStarts
 from delta_sharing_spark.spark.native_errors import raise_causes
-from delta_sharing_spark.spark.running_queries import running_queries
 from delta_sharing_spark.spark.statement import is_connect
 
 _log = logging.getLogger(__name__)
@@ -54,38 +51,45 @@ _READER_OPTIONS = {
 #: Dictionaries and Bloom filters tell 0.0 from -0.0, which Spark's comparison does not: rows would be skipped.
 _WITH_FLOATS = {"parquet.filter.dictionary.enabled": "false", "parquet.filter.bloom.enabled": "false"}
 _FIELD_ID = "parquet.field.id"
-#: Only speed depends on these; they are set while Spark lists a plan's directory.
-_WHILE_LISTING = {
-    "spark.sql.sources.ignoreDataLocality": "true",
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+#: Spark's client of WebHDFS sends a field that this names with each request, whose name is the key.
+_WITH_KEY = {
+    "dfs.webhdfs.rest-csrf.enabled": "true",
+    "dfs.webhdfs.rest-csrf.methods-to-ignore": "NONE",
+    "ipc.client.fallback-to-simple-auth-allowed": "true",
 }
-
-#: Seconds between two looks for new executors.
-_EXECUTORS_KNOWN_FOR = 2.0
+#: Settings of Spark's for clusters, and their defaults.
+_PORT, _MEMORY, _DRIVER_BYTES = (
+    ("spark.deltasharing.gateway.port", "0"),
+    ("spark.deltasharing.gateway.memory", "256m"),
+    ("spark.deltasharing.gateway.driverBytes", "256m"),
+)
+#: What has Spark encrypt what it sends: files that pass the driver would not be.
+_ENCRYPTING = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.rpc.enabled")
 
 #: A load, and what it was resolved over.
 Opened = tuple[TableOpener, ResolvedScan]
 #: Is told of each listing.
 Note = Callable[[ScanListing], None]
 
-#: One gateway for each address; there is one address but for sessions on clusters.
+#: The gateway of this machine, and those of applications on clusters, by their ids.
 _gateways: dict[str, Gateway] = {}
+_starts: weakref.WeakKeyDictionary[Gateway, GatewayStarts] = weakref.WeakKeyDictionary()
 _gateways_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Whether a session's executors reach a gateway in this process.
+    """Whether a session's executors reach gateways.
 
     Attributes:
-        host: The address to bind; None where executors cannot reach one.
         reason: Why they can or cannot.
-        is_local: Whether the executors are on this machine.
+        is_possible: Whether they can.
+        cluster: The application's context, where its executors are not in the driver's process.
     """
 
-    host: str | None
     reason: str
-    is_local: bool = True
+    is_possible: bool = True
+    cluster: SparkContext | None = None
 
 
 def reach_of(spark: SparkSession) -> Reach:
@@ -93,72 +97,81 @@ def reach_of(spark: SparkSession) -> Reach:
     context = SparkContext._active_spark_context
     if is_connect(spark):
         if context is None or context._jsc is None or "SPARK_LOCAL_REMOTE" not in os.environ:
-            return Reach(None, "the Spark Connect server is another process, which does not reach this one's loopback")
+            return Reach("the Spark Connect server is another process, which does not reach this one's loopback", False)
     else:
         context = spark.sparkContext
     master = str(context.master)
     if master.startswith("local") and not master.startswith("local-cluster"):
-        return Reach("127.0.0.1", f"the executors run on this machine ({master})")
-    host = str(context.getConf().get("spark.driver.host", "") or "")
-    return Reach(host or None, f"the executors are not in the driver's process ({master})", is_local=False)
+        return Reach(f"the executors run on this machine ({master})")
+    if is_connect(spark):
+        return Reach(f"Spark Connect's server runs executors elsewhere ({master})", False)
+    return Reach(f"each machine of the executors has a gateway ({master})", cluster=context)
+
+
+def start_gateways(reach: Reach) -> None:
+    """Begin to start the gateways of a cluster, in the background.
+
+    Raises:
+        ConfigError: The driver's gateway cannot be bound as the session's settings say.
+    """
+    if reach.cluster is not None:
+        _gateway(reach)
+
+
+def why_no_gateways(reach: Reach) -> str | None:
+    """Which machines of a cluster have no gateway, and what they lack, once all have been tried; None where all have one.
+
+    Raises:
+        ConfigError: The package is missing on all of them; the driver's gateway cannot be bound.
+    """
+    return None if reach.cluster is None else _starts[_gateway(reach)].why_not()
 
 
 def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) -> DataFrame:
-    """A load as a DataFrame that Spark's own reader reads.
+    """A load as a DataFrame that Spark's own reader reads, and of which each query asks for the files with its own filters.
 
     Args:
         spark: A classic or Connect session.
         opened: The load, and what it was resolved over.
         reach: What the session's executors reach.
-        note: Is told of each listing, where the session asks for the files of each query.
+        note: Is told of each listing.
 
     Raises:
         StepAsideError: The native lane cannot read the load, or not in this session.
         DeltaSharingError: The load cannot be planned.
     """
-    if reach.host is None:
+    if not reach.is_possible:
         raise StepAsideError(reach.reason)
     opener, load = opened
-    if asks_for_files(spark):
-        if (why := why_not(load)) is not None:
-            raise StepAsideError(why)
-        return asking_frame(spark, opened, reach, note)
-    return planned_frame(spark, plan_native(load, opener), reach)
-
-
-def asks_for_files(spark: SparkSession) -> bool:
-    """Whether a session asks for the files of each query when it plans it."""
-    return not is_connect(spark) and why_no_index(spark) is None
-
-
-def asking_frame(spark: Any, opened: Opened, reach: Reach, note: Note) -> DataFrame:
-    """A load as a DataFrame whose files are asked for by each query, with its own filters.
-
-    Raises:
-        StepAsideError: The load's condition cannot be written for Spark.
-        DeltaSharingError: The table cannot be loaded.
-    """
-    opener, load = opened
+    if (why := why_not_in(spark, load)) is not None:
+        raise StepAsideError(why)
     try:
-        hadoop = spark._jsparkSession.sessionState().newHadoopConfWithOptions(
-            spark._jvm.PythonUtils.toScalaMap(_READER_OPTIONS)
-        )
-        spark._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("webhdfs", hadoop)
+        jvm, session = jvm_session(spark)
+        hadoop = session.sessionState().newHadoopConfWithOptions(jvm.PythonUtils.toScalaMap(_READER_OPTIONS))
+        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("webhdfs", hadoop)
     except Exception as error:
         raise StepAsideError(f"the session cannot read WebHDFS ({_in_a_line(error)})") from error
     gateway = _gateway(reach)
-    raise_causes(_error_in)
-    index = gateway.open(TableIndex(load, opener, gateway), _end_of(spark))
+    if not is_connect(spark):
+        raise_causes(_error_in)
+    index = gateway.open(TableIndex(load, opener, gateway, is_read_here=reach.cluster is None), _end_of(spark))
     index.begin()
     shown = index.shown
     condition = _condition_of(shown)
-    data, options = _without_field_ids(shown.columns), _reader_options(shown)
+    data, options = _without_field_ids(shown.columns), _reader_options(shown, gateway)
     frame = index_relation(spark, index, gateway, data, options, note)
-    frame = _rows(frame, shown, needs_deletion_column(shown))
+    frame = _rows(frame, shown)
     if condition is not None:
         frame = frame.where(F.expr(condition))
     _log.info("table %s: native lane, files are asked for by each query (%s)", shown.table, reach.reason)
     return _output(frame, shown)
+
+
+def why_not_in(spark: SparkSession, load: ResolvedScan) -> str | None:
+    """Why the native lane does not read a load in a session whose executors reach it; None where it does."""
+    if (why := why_no_index(spark)) is not None:
+        return f"the session does not ask for the files of its queries: {why}"
+    return why_not(load)
 
 
 def _condition_of(shown: LoadColumns) -> str | None:
@@ -173,38 +186,6 @@ def _condition_of(shown: LoadColumns) -> str | None:
     if condition is None:
         raise StepAsideError("its where cannot be written so that every session reads it alike")
     return condition
-
-
-def planned_frame(spark: SparkSession, plan: NativePlan, reach: Reach) -> DataFrame:
-    """A plan as a DataFrame over a directory of its files, in a session that does not ask for them.
-
-    Raises:
-        StepAsideError: The native lane cannot read in this session, or not under the load's condition.
-    """
-    shown = plan.shown
-    condition = _condition_of(shown)
-    gateway = _gateway(reach)
-    if not is_connect(spark):
-        raise_causes(_error_in)
-    plan.queries = running_queries()
-    address = gateway.add(plan, _end_of(spark))
-    try:
-        has_deletion_column = plan.has_vectors or not shown.columns.fields
-        frame = _relation(spark, plan, address, has_deletion_column)
-        frame = _rows(frame, shown, has_deletion_column, plan)
-        if condition is not None:
-            frame = frame.where(F.expr(condition))
-        frame = _output(frame, shown)
-        if is_connect(spark):
-            frame.schema  # noqa: B018 - it looks at the files now, and a session that may not fails now
-    except DeltaSharingError:
-        gateway.release(plan)
-        raise
-    except Exception as error:
-        gateway.release(plan)
-        raise StepAsideError(f"the session cannot read WebHDFS ({_in_a_line(error)})") from error
-    _log.info("table %s: native lane, %d files (%s)", plan.table, len(plan.files), reach.reason)
-    return frame
 
 
 def _in_a_line(error: Exception) -> str:
@@ -222,46 +203,17 @@ def _error_in(messages: Sequence[str]) -> str | None:
     return next((error for gateway in gateways if (error := gateway.error_in(messages)) is not None), None)
 
 
-def release(plan: NativePlan) -> None:
-    """Stop serving a plan: DataFrames over its directory fail from now on, with an error that says so."""
-    with _gateways_lock:
-        gateways = list(_gateways.values())
-    for gateway in gateways:
-        gateway.release(plan)
-
-
-def _relation(spark: SparkSession, plan: NativePlan, address: str, has_deletion_column: bool) -> DataFrame:
-    shown = plan.shown
-    schema = StructType.fromJson(spark_schema_json(_without_field_ids(shown.columns)))
-    if has_deletion_column:
-        schema = StructType([*schema.fields, StructField(shown.deletion_column, BooleanType())])
-    if plan.partition_columns:
-        schema = StructType([*schema.fields, StructField(shown.partition_column, IntegerType())])
-    known = {name: spark.conf.get(name, None) for name in _WHILE_LISTING}
-    reader = spark.read.format("parquet").schema(schema).options(**_reader_options(shown))
-    try:
-        for name, value in _WHILE_LISTING.items():
-            spark.conf.set(name, value)
-        frame = reader.load(address)
-        if is_connect(spark):
-            frame.schema  # noqa: B018 - lists the directory now
-    finally:
-        for name, before in known.items():
-            spark.conf.unset(name) if before is None else spark.conf.set(name, before)
-    return frame
-
-
-def _reader_options(shown: LoadColumns) -> dict[str, str]:
+def _reader_options(shown: LoadColumns, gateway: Gateway) -> dict[str, str]:
     has_floats = any(name in str(shown.columns) for name in ("float", "double"))
-    return {**_READER_OPTIONS, **(_WITH_FLOATS if has_floats else {})}
+    options = {**_READER_OPTIONS, **(_WITH_FLOATS if has_floats else {})}
+    if gateway.key_field is not None:
+        options |= {**_WITH_KEY, "dfs.webhdfs.rest-csrf.custom-header": gateway.key_field}
+    return options
 
 
-def _rows(frame: DataFrame, shown: LoadColumns, has_deletion_column: bool, plan: NativePlan | None = None) -> DataFrame:
-    """The table's rows with all columns that the load needs: deleted rows left out, voids filled in.
-
-    ``plan`` is that of a directory of files, where partition values are filled in by the partition's number.
-    """
-    full = shown.spec.full_schema
+def _rows(frame: DataFrame, shown: LoadColumns) -> DataFrame:
+    """The table's rows with all columns that the load needs: deleted rows left out, voids filled in."""
+    full, has_deletion_column = shown.spec.full_schema, needs_deletion_column(shown)
     if has_deletion_column:
         frame = frame.where(F.col(quoted(shown.deletion_column)).isNull())
     if frame.columns == list(full.names):
@@ -269,25 +221,13 @@ def _rows(frame: DataFrame, shown: LoadColumns, has_deletion_column: bool, plan:
         return frame
     if frame.columns == [*full.names, shown.deletion_column]:
         return frame.drop(shown.deletion_column)
-    partitioned = {} if plan is None else {f.name: place for place, f in enumerate(plan.partition_columns)}
     columns = []
     for field in full.fields:
-        if plan is not None and field.name in partitioned:
-            columns.append(_partition_value(field, partitioned[field.name], plan))
-        elif field.type == Primitive("void"):
+        if field.type == Primitive("void"):
             columns.append(F.expr("cast(null as void)").alias(field.name, metadata=_metadata(field)))
         else:
             columns.append(F.col(quoted(field.name)))
     return frame.select(*columns)
-
-
-def _partition_value(field: Field, place: int, plan: NativePlan) -> Any:
-    """The value of a partition column, by the partition's number: Spark prunes partitions by it."""
-    null = f"cast(null as {type_sql(field.type)})"
-    # The last element is no partition's: it makes the column nullable, as all that Spark reads of Parquet files are.
-    values = [*(scalar_sql(partition[place], field.type) for partition in plan.partitions), null]
-    value = F.expr(f"element_at(array({', '.join(values)}), `{plan.shown.partition_column}` + 1)")
-    return value.alias(field.name, metadata=_metadata(field))
 
 
 def _output(frame: DataFrame, shown: LoadColumns) -> DataFrame:
@@ -357,40 +297,31 @@ def _is_stopped(context: SparkContext | None) -> bool:
 
 
 def _gateway(reach: Reach) -> Gateway:
-    assert reach.host is not None
+    context = reach.cluster
+    name = "" if context is None else str(context.applicationId)
     with _gateways_lock:
-        gateway = _gateways.get(reach.host)
+        gateway = _gateways.get(name)
         if gateway is None or gateway.is_closed:
-            admits = is_own_process if reach.is_local else ExecutorPeers()
-            gateway = _gateways[reach.host] = Gateway(reach.host, admits, running_queries)
+            gateway = Gateway() if context is None else _cluster_gateway(context)
+            _gateways[name] = gateway
         return gateway
 
 
-class ExecutorPeers:
-    """Admits the machines that this session's executors run on, and this user's processes on the driver's own."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: frozenset[str] = frozenset()
-        self._asked = 0.0
-
-    def __call__(self, connection: socket.socket) -> bool:
-        """Whether a connection is admitted; executors that were added later are looked up, every few seconds at most."""
-        address = str(connection.getpeername()[0])
-        if address == connection.getsockname()[0]:
-            return is_own_process(connection)
-        with self._lock:
-            if address not in self._known and time.monotonic() - self._asked > _EXECUTORS_KNOWN_FOR:
-                self._known, self._asked = _executor_addresses(), time.monotonic()
-            return address in self._known
-
-
-def _executor_addresses() -> frozenset[str]:
-    context = SparkContext._active_spark_context
-    if context is None or context._jsc is None:
-        return frozenset()
-    addresses: set[str] = set()
-    for executor in context._jsc.sc().statusTracker().getExecutorInfos():
-        with suppress(OSError):
-            addresses.update(str(info[4][0]) for info in socket.getaddrinfo(executor.host(), None))
-    return frozenset(addresses)
+def _cluster_gateway(context: SparkContext) -> ClusterGateway:
+    conf = context.getConf()
+    host = str(conf.get("spark.driver.host", "") or "")
+    bind, port = str(conf.get("spark.driver.bindAddress", None) or host), str(conf.get(*_PORT))
+    size = context._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes  # type: ignore[union-attr]
+    memory, driver_bytes = (int(size(str(conf.get(*setting)))) for setting in (_MEMORY, _DRIVER_BYTES))
+    if any(conf.get(setting, "false") == "true" for setting in _ENCRYPTING):
+        driver_bytes = 0
+    try:
+        gateway = ClusterGateway(bind=bind, host=host, port=int(port), driver_bytes=driver_bytes)
+    except OSError as error:
+        raise ConfigError(
+            f"the native lane's gateway in the driver cannot bind {bind}:{port} ({error}); set {_PORT[0]} to a free port, "
+            f"spark.driver.bindAddress to an address of the driver's machine, or use engine='python'"
+        ) from error
+    gateway_starts = GatewayStarts(context, gateway, memory)
+    _starts[gateway] = gateway_starts
+    return gateway

@@ -1,7 +1,7 @@
 """Runs Spark queries over shared tables: loads of each table what the query needs, and leaves the query itself to Spark.
 
-A query is planned twice: over relations that stand in for its tables, from whose plan the needs are read, and over loads
-with just those needs. Columns that Spark's plan does not need are there as NULLs, so that the query's text still fits.
+Where the native lane reads, Spark's one plan asks for the files. Else a query is planned twice: over relations that stand in
+for its tables, from whose plan the needs are read, and over loads with just those needs. Columns that Spark's plan does not need are there as NULLs, so that the query's text still fits.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, PySparkException
 
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, PredicateError
+from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.spark.connect_plans import WordRelations
-from delta_sharing_spark.spark.lanes import explain_engines, native_frames
+from delta_sharing_spark.spark.lanes import explain_engines, lane_of_query, note_python_source
 from delta_sharing_spark.spark.narrowed_loads import Frames, SharedReference, column_paths, sent_condition
 from delta_sharing_spark.spark.plan_needs import TableNeed
 from delta_sharing_spark.spark.plan_reading import PlanningRelations
@@ -59,35 +60,50 @@ def run(
 ) -> DataFrame:
     """Run a SQL text over shared tables (``SharingClient.sql``)."""
     references, over = _of_text(client, spark, text, args)
-    return _loaded(client, spark, references, over, engine)
+    return _loaded(client, spark, references, over, engine or client.engine)
 
 
 def query(client: SharingClient, spark: SparkSession, build: Build, engine: str | None = None) -> DataFrame:
     """Build a DataFrame over shared tables (``SharingClient.query``)."""
+    lane = lane_of_query(spark, engine or client.engine)
+    if lane is not None:
+        steps_aside: list[StepAsideError] = []
+
+        def table(name: str) -> DataFrame:
+            try:
+                return lane(_reference(client, parse_table_name(name)).scan)
+            except StepAsideError as reason:
+                steps_aside.append(reason)
+                raise
+
+        try:
+            frame = build(table)
+        except StepAsideError:
+            pass
+        else:
+            if not steps_aside:
+                return frame
+        note_python_source(engine or client.engine, steps_aside[0])
     references, over, whole = _of_build(client, spark, build)
     if whole is None:
-        return _loaded(client, spark, references, over, engine)
+        return _narrowed(Frames(client, spark, references), plan(client, spark, references, over), over)
     _log.info("%s; its tables are loaded whole", whole)
-    return build(lambda name: client.table(name).scan().to_spark(spark, engine))
+    return build(lambda name: client.table(name).scan().to_spark(spark, "python"))
 
 
 def _loaded(
-    client: SharingClient, spark: SparkSession, references: Sequence[SharedReference], over: _Query, engine: str | None
+    client: SharingClient, spark: SparkSession, references: Sequence[SharedReference], over: _Query, engine: str
 ) -> DataFrame:
     """A query over loads of its tables: by Spark's own reader where that can read all, else with only what is needed."""
-
-    @cache
-    def planned() -> QueryNeeds:
-        return plan(client, spark, references, over)
-
-    def conditions() -> list[str | None]:
-        return [need.where for need in planned().needs]
-
-    scans = [reference.scan for reference in references]
-    native = native_frames(spark, scans, engine or client.engine, conditions) if scans else None
-    if native is not None:
-        return over(native.__getitem__)
-    return _narrowed(Frames(client, spark, references), planned(), over)
+    lane = lane_of_query(spark, engine) if references else None
+    if lane is not None:
+        try:
+            frames = [lane(reference.scan) for reference in references]
+        except StepAsideError as reason:
+            note_python_source(engine, reason)
+        else:
+            return over(frames.__getitem__)
+    return _narrowed(Frames(client, spark, references), plan(client, spark, references, over), over)
 
 
 def explain(
@@ -108,8 +124,7 @@ def explain(
     if not references:
         return "no shared table"
     needs = plan(client, spark, references, over).needs
-    scans, conditions = [r.scan for r in references], [need.where for need in needs]
-    lines = [explain_engines(spark, scans, conditions, engine or client.engine)]
+    lines = [explain_engines(spark, [r.scan for r in references], engine or client.engine)]
     lines += [line for r, n in zip(references, needs, strict=True) for line in _explained(client, r, n)]
     return "\n".join(lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -23,6 +24,7 @@ SCHEMES: dict[str, Kind] = {
     "file": "local",
 }
 
+_IS_WINDOWS, _DRIVE = os.name == "nt", re.compile(r"/[A-Za-z]:(/|$)")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
 _CONTAINER = re.compile(r"\$root|\$web|[A-Za-z0-9][A-Za-z0-9-]{0,62}")
@@ -54,7 +56,7 @@ class Location:
     def path(self) -> str:
         """``bucket/key``, or an absolute local path."""
         if self.kind == "local":
-            return "/" + self.key
+            return local_file("/" + self.key)
         return f"{self.container}/{self.key}" if self.key else self.container
 
     @property
@@ -83,6 +85,11 @@ class Location:
             return "file:///" + self.key
         authority = f"{self.container}@{self.host}" if self.host else self.container
         return f"{self.scheme}://{authority}/{self.key}".rstrip("/")
+
+
+def local_file(path: str) -> str:
+    """The file of a ``file:`` URI's path: on Windows that of ``/C:/x`` is ``C:/x``."""
+    return path[1:] if _IS_WINDOWS and _DRIVE.match(path) else path
 
 
 def scheme_of(location: str) -> str:

@@ -17,7 +17,7 @@ class LocalLogStore:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         text = os.fspath(root)
         directory = local_path(text) if text.startswith("file:") else os.path.abspath(text)
-        self.root = "file://" + directory.rstrip("/")
+        self.root = "file:///" + directory.replace(os.sep, "/").strip("/")
 
     def _path(self, path: str) -> Path:
         return Path(local_path(join(self.root, path)))

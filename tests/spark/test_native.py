@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 
 from delta_sharing_spark import SharingClient, load_as_spark
 from delta_sharing_spark.errors import OptionError
-from delta_sharing_spark.native.plan import plan_native
+from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.schema.types import Array, Field, Primitive, Struct
 from delta_sharing_spark.spark import native
 from delta_sharing_spark.testing.server import SharingServer
@@ -200,7 +200,8 @@ def test_a_damaged_small_file_is_named(spark: Any, spark_mode: str, small: Shari
     if spark_mode == "connect":
         pytest.skip("the cause stands in the log of the driver")
     client = SharingClient(small.profile(), retryTimeout="1s")
-    files = plan_native(client.table("views.d.damaged").scan().resolved()).files[0].members
+    damaged = client.table("views.d.damaged").scan()
+    files = NativePlan(damaged.resolved(), damaged.plan()).files[0].members
     victim = files[3].task
     small.faults.add("data", urlsplit(victim.location).path.rpartition("/")[2], times=None, corrupt=500)
     try:
@@ -302,19 +303,15 @@ def test_errors_that_are_not_the_lanes_stay_as_they_are(spark: Any, spark_mode: 
         frame.selectExpr("assert_true(id / 0 > 0)").collect()
 
 
-def test_a_frame_outlives_its_urls_and_ends_when_let_go(
-    spark: Any, client: SharingClient, shared: SharingServer
-) -> None:
-    scan = client.table("views.d.plain").scan(accessMode="url")
-    opener, load = scan.opened()
-    plan = plan_native(load, opener)
-    frame = native.planned_frame(spark, plan, native.reach_of(spark))
+def test_a_frame_outlives_its_urls_and_its_listing(spark: Any, client: SharingClient, shared: SharingServer) -> None:
+    frame = client.table("views.d.plain").scan(accessMode="url").to_spark(spark)
     assert frame.where("id < 10").count() == 10
     shared.expire_urls()
     assert len(frame.collect()) == 3000
-    native.release(plan)
-    with pytest.raises(Exception, match="load the table again"):
-        frame.count()
+    for gateway in native._gateways.values():
+        for reader, _ in list(gateway._plans.values()):
+            gateway.release(reader.plan)
+    assert len(frame.collect()) == 3000
 
 
 def test_nothing_secret_in_what_spark_shows(spark: Any, client: SharingClient, shared: SharingServer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.native import budget
 from delta_sharing_spark.native.doubts import Doubt
-from delta_sharing_spark.spark.running_queries import RunningQueries, running_queries
+from delta_sharing_spark.native.plan_reader import PlanReader
+from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
@@ -30,7 +29,7 @@ def test_each_planned_column_chunk_is_fetched_once(
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     # A machine under load takes longer to decode than a reader is waited for.
     monkeypatch.setattr("delta_sharing_spark.native.plan_reader.LEAVES", Doubt(60.0, 60.0))
-    monkeypatch.setattr("delta_sharing_spark.native.gateway._UNREAD", 60.0)
+    monkeypatch.setattr("delta_sharing_spark.native.sending._UNREAD", 60.0)
     draw = np.random.default_rng(3)
     columns = {name: pa.array(draw.integers(0, 1 << 40, ROWS)) for name in ("a", "item", "b", "size", "c")}
     columns["day"] = pa.array(np.arange(ROWS) // 100)
@@ -63,64 +62,44 @@ def test_each_planned_column_chunk_is_fetched_once(
         assert server.bytes_sent("data") == 0, "they are held"
 
 
-def test_what_running_queries_read_is_known(
-    spark: Any, spark_mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a derived DataFrame its own columns, of a cached one what fills the cache; nothing of an RDD, or after the end."""
+def test_each_scan_is_read_with_its_own_columns(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a derived DataFrame its own, of a cached one what fills the cache, of two scans of a join and of an RDD too."""
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     monkeypatch.setattr("delta_sharing_spark.native.plan_reader._SENT_WHOLE", -1)
     inner = pa.struct({"x": pa.int64(), "y": pa.string()})
     built = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64(), "text": pa.string(), "inner": inner}))
     built.append([{"id": n, "text": f"t{n}", "inner": {"x": n, "y": "y"}} for n in range(100)], files=2)
-    told: list[frozenset[frozenset[bytes]]] = []
-    ask = RunningQueries.scans
+    told: set[frozenset[bytes] | None] = set()
+    read = PlanReader.read
 
-    def listen(self: RunningQueries, token: str, since: float | None = None) -> Any:
-        scans = ask(self, token, since)
-        told.append(frozenset(scans))
-        return scans
+    def listen(self: PlanReader, number: int, offset: int, columns: ScanColumns | None = None) -> Any:
+        told.add(None if columns is None else columns.paths)
+        return read(self, number, offset, columns)
 
-    def columns_of(run: Callable[[], object]) -> set[frozenset[frozenset[bytes]]]:
-        deadline = time.monotonic() + 20
-        while True:
-            told.clear()
-            run()
-            found = {scans for scans in told if scans}
-            # Under load Spark tells of a query when its tasks have read, and what was read before is let go of late.
-            if found or time.monotonic() > deadline:
-                assert told, "a file was read"
-                return found
+    def columns_of(run: Callable[[], object]) -> set[frozenset[bytes] | None]:
+        told.clear()
+        run()
+        return set(told)
 
-    monkeypatch.setattr(budget, "KEPT_BYTES", 0)  # nothing is asked where all is held
-    monkeypatch.setattr(RunningQueries, "scans", listen)
+    monkeypatch.setattr(PlanReader, "read", listen)
     everything = frozenset({b"id", b"text", b"inner.x", b"inner.y"})
     with SharingServer({"s.d.t": built.path}) as server:
         client = SharingClient(server.write_profile(tmp_path / "config.share"))
         frame = client.sql(spark, "SELECT * FROM s.d.t", engine="native")
-        assert columns_of(frame.toArrow) == {frozenset({everything})}
-        assert columns_of(lambda: frame.groupBy("id").count().collect()) == {frozenset({frozenset({b"id"})})}
+        assert columns_of(frame.toArrow) == {everything}
+        assert columns_of(lambda: frame.groupBy("id").count().collect()) == {frozenset({b"id"})}
         nested = frame.where("inner.y = 'y'").select("text").write.format("noop").mode("overwrite")
-        assert columns_of(nested.save) == {frozenset({frozenset({b"text", b"inner.y"})})}
+        assert columns_of(nested.save) == {frozenset({b"text", b"inner.y"})}
         other = client.table("s.d.t").scan().to_spark(spark, engine="native")
         joined = other.alias("a").join(other.select("id"), "id").agg({"a.text": "max"})
-        assert columns_of(joined.collect) == {frozenset({frozenset({b"id", b"text"}), frozenset({b"id"})})}
+        assert columns_of(joined.collect) == {frozenset({b"id", b"text"}), frozenset({b"id"})}
         cached = other.select("id", "inner").cache()
         beside = other.select("text").crossJoin(cached.select("id")).agg({"text": "max"})
-        assert columns_of(beside.collect) == {
-            frozenset({frozenset({b"id", b"inner.x", b"inner.y"}), frozenset({b"text"})})
-        }
+        assert columns_of(beside.collect) == {frozenset({b"id", b"inner.x", b"inner.y"}), frozenset({b"text"})}
         cached.unpersist()
-        queries = running_queries()
-        assert queries is not None
-        deadline = time.monotonic() + 10
-        while queries._known and time.monotonic() < deadline:
-            queries.scans("none", time.monotonic())
-        assert not queries._known
-        if spark_mode != "connect":
-            told.clear()
-            assert other.rdd.map(lambda row: row.id).sum() == 4950
-            assert told, "a file was read"
-            assert not any(told)
+        assert columns_of(lambda: list(other.select("id").toLocalIterator())) == {frozenset({b"id"})}
+        if hasattr(other, "_jdf"):
+            assert columns_of(other.select("text").rdd.count) == {frozenset({b"text"})}
 
 
 def test_queries_over_the_same_files_share_what_was_read(spark: Any, spark_mode: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from delta_sharing_spark.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
+REPOSITORY = re.findall(r'(?m)^Repository = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))[0]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -37,6 +39,12 @@ def test_options_in_samples_exist(page: Path) -> None:
     assert {name.lower() for name in in_code} - {"checkpointlocation"} <= known
 
 
+def test_pictures_are_current() -> None:
+    """``python benchmarks/draw.py`` draws them, of figures that a benchmark kept."""
+    drawn = runpy.run_path(str(ROOT / "benchmarks" / "draw.py"))["pictures"]()
+    assert drawn == {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "figures").iterdir()}
+
+
 def test_every_page_is_in_the_site() -> None:
     listed = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
     assert listed == {page.name for page in PAGES} - {"README.md"}
@@ -48,12 +56,15 @@ def _anchor(heading: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+    for target in re.findall(r"(?m)(?:\]\(|^\[[\w-]+\]: )([^)\s]+)", page.read_text(encoding="utf-8")):
+        # README's links are whole, for package indexes show it too.
+        assert page.name != "README.md" or target.startswith("http"), target
+        target = target.removeprefix(f"{REPOSITORY}/blob/main/")
         if target.startswith("http"):
             continue
         name, _, anchor = target.partition("#")
         file = page.parent / name if name else page
         assert file.exists(), target
-        if anchor:
+        if anchor and file.suffix == ".md":
             headings = re.findall(r"(?m)^#+ (.*)$", file.read_text(encoding="utf-8"))
             assert anchor in map(_anchor, headings), target

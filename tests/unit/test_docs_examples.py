@@ -5,6 +5,7 @@ Pages with a block that needs Spark run whole in ``tests/spark/test_pages_in_spa
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +33,11 @@ def share(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_the_page_runs(page: Path, share: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(share)
     monkeypatch.setenv("DELTA_SHARING_PROFILE", "profile.share")
-    run(page)
+    package = logging.getLogger("delta_sharing_spark")
+    try:
+        run(page)
+    finally:
+        package.setLevel(logging.NOTSET)
 
 
 def test_blocks_that_are_not_executed_are_few_and_parse() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -95,6 +95,12 @@ class DirectoryTable(OpenTable):
         from delta_sharing_spark.deltalog.versions import version_at_or_before
 
         return version_at_or_before(self._log, to_millis(moment), table=self._table, allow_after_newest=True)
+
+    def commit_times(self, most: int) -> Mapping[int, int | None]:
+        """See ``OpenTable.commit_times``."""
+        from delta_sharing_spark.deltalog.versions import commit_times
+
+        return commit_times(self._log, most, table=self._table)
 
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``; the files stay columns, and no object is built for one that is skipped."""

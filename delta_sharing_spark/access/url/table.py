@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -194,6 +194,21 @@ class UrlTable(OpenTable):
         if first is None:
             first = min(by_version, default=shapes[0][0] or 0)
         return self._listing(scan, response, with_shapes(by_version, shapes, first, None), len(records))
+
+    def commit_times(self, most: int) -> Mapping[int, int | None]:
+        """See ``OpenTable.commit_times``; one query, whose files tell the times: a version without files has none."""
+        last = self.newest_version()
+        times: dict[int, int | None] = dict.fromkeys(range(max(0, last - most + 1), last + 1))
+        query = Query(starting_version=min(times), ending_version=last)
+        try:
+            records = self._rest.query(self._table, query, formats=self._formats(None)).records()
+            times.update({record.version: record.timestamp for record in records if record.version in times})
+        except REFUSALS as refusal:
+            raise VersionError(
+                f"the versions {min(times)} to {last} of {self._table} cannot be listed ({words_of(refusal)}); ask for "
+                f"fewer, for version() alone, or the provider to share the table's history"
+            ) from refusal
+        return times
 
     def versions(
         self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None

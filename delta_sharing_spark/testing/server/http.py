@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
 from delta_sharing_spark.testing.server.data_urls import storage_error
@@ -195,10 +195,11 @@ class RequestHandler(BaseHTTPRequestHandler):
         if isinstance(body, FileBody):
             with open(body.path, "rb") as file:
                 if pace is None and length <= _JOINED:
-                    self._flush(os.pread(file.fileno(), length, body.start))
+                    file.seek(body.start)
+                    self._flush(file.read(length))
                     return
                 self._flush(b"")
-                self._send_file(record, file.fileno(), body.start, length, pace)
+                self._send_file(record, file, body.start, length, pace)
             return
         if pace is None:
             if length <= _JOINED:
@@ -213,13 +214,13 @@ class RequestHandler(BaseHTTPRequestHandler):
             self.connection.sendall(chunk)
             pace.after(len(chunk))
 
-    def _send_file(self, record: Request, file: int, start: int, length: int, pace: Pace | None) -> None:
+    def _send_file(self, record: Request, file: BinaryIO, start: int, length: int, pace: Pace | None) -> None:
         """Hand a file to the kernel; what a client that hangs up did not take is not counted."""
-        target, sent = self.connection.fileno(), 0
+        sent = 0
         try:
             while sent < length:
                 count = min(Pace.CHUNK if pace is not None else _SENT_AT_ONCE, length - sent)
-                done = os.sendfile(target, file, start + sent, count)
+                done = _send_part(self.connection, file, start + sent, count)
                 if done == 0:
                     raise _ConnectionEnded  # the file is shorter than it was
                 sent += done
@@ -287,3 +288,11 @@ def _bytes(body: bytes | FileBody) -> bytes:
     with open(body.path, "rb") as file:
         file.seek(body.start)
         return file.read(body.length)
+
+
+def _send_part(connection: socket.socket, file: BinaryIO, start: int, count: int) -> int:
+    """Send bytes of a file, by the kernel where it can (not on Windows); returns how many were taken."""
+    if hasattr(os, "sendfile"):
+        return os.sendfile(connection.fileno(), file.fileno(), start, count)
+    file.seek(start)
+    return connection.send(file.read(min(count, Pace.CHUNK)))

@@ -296,7 +296,8 @@ class SharingServer:
 
 def _location(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
-    return text if ":" in text.partition("/")[0] else Path(os.path.abspath(text)).as_uri()
+    is_uri = ":" in text.partition("/")[0] and not os.path.splitdrive(text)[0]
+    return text if is_uri else Path(os.path.abspath(text)).as_uri()
 
 
 def _segments(path: str) -> list[str]:

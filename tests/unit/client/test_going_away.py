@@ -43,8 +43,8 @@ print("reading", flush=True)
     "gateway": (
         """
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.plan import plan_native
-plan = plan_native(scan.resolved())
+from delta_sharing_spark.native.plan import NativePlan
+plan = NativePlan(scan.resolved(), scan.plan())
 gateway = Gateway()
 address = gateway.add(plan, lambda: False).replace("webhdfs:", "http:").replace(plan.token, "webhdfs/v1/" + plan.token)
 with urllib.request.urlopen(address + "?op=LISTSTATUS") as listed:

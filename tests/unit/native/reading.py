@@ -13,8 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.plan import plan
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.plan import NativePlan, plan_native
+from delta_sharing_spark.native.plan import NativePlan, StepAsideError, renewing_here, why_not
 from delta_sharing_spark.storage.ranges import SeekableFile
 from delta_sharing_spark.table_scan import Scan
 
@@ -75,16 +78,36 @@ def files_under(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield below, status
 
 
+def plan_native(load: ResolvedScan, opener: TableOpener | None = None) -> NativePlan:
+    """All files of a load, as its index would list them."""
+    if (why := why_not(load)) is not None:
+        raise StepAsideError(why)
+    load, opener = renewing_here(load, opener)
+    return NativePlan(load, plan(load, opener=opener))
+
+
 @contextmanager
 def served(scan: Scan) -> Iterator[tuple[Gateway, NativePlan, str]]:
     """A scan's plan on a gateway of its own."""
     opener, load = scan.opened()
-    plan = plan_native(load, opener)
+    native = plan_native(load, opener)
     gateway = Gateway()
     try:
-        yield gateway, plan, gateway.add(plan, lambda: False)
+        yield gateway, native, gateway.add(native, lambda: False)
     finally:
         gateway.close()
+
+
+def read_by(plan: NativePlan, address: str, *paths: str) -> str:
+    """The address for a scan of columns, by their paths."""
+    required: dict[str, Any] = {"fields": []}
+    for path in paths:
+        *above, name = path.split(".")
+        field: dict[str, Any] = {"name": name, "type": "string"}
+        for struct in reversed(above):
+            field = {"name": struct, "type": {"type": "struct", "fields": [field]}}
+        required["fields"].append(field)
+    return f"{address.rpartition('/')[0]}/{plan.shown.scans.name(required)}"
 
 
 def rows_of(plan: NativePlan, address: str) -> pa.Table:

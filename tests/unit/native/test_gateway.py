@@ -16,15 +16,24 @@ import pytest
 
 from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import budget, doubts, gateway, held_chunks, peers, plan, plan_reader
+from delta_sharing_spark.native import (
+    budget,
+    doubts,
+    gateway,
+    held_chunks,
+    peers,
+    plan,
+    plan_reader,
+    sending,
+)
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.plan import NativePlan, plan_native
+from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.scan import pace
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reading import RemoteError, RemoteFile, ask, files_under, rows_of, served
+from reading import RemoteError, RemoteFile, ask, files_under, plan_native, read_by, rows_of, served
 
 
 @pytest.fixture(autouse=True)
@@ -221,49 +230,15 @@ def test_a_load_opens_the_table_once(path: Path) -> None:
                 assert [request.kind for request in server.requests if request.kind != "data"] == kinds
 
 
-def test_a_run_of_columns_costs_one_request_once_it_is_known(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark reads columns that lie side by side as one run; the gateway learns it, and goes on without a doubt."""
-    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
-    monkeypatch.setattr("delta_sharing_spark.native.visits.AT_ONCE", 1)
-    with SharingServer({"s.d.t": path}) as server:
-        running = Gateway()
-        running.add(plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved()), lambda: False)
-        try:
-            reader = next(iter(running._plans.values()))[0]
-            first = [chunk.range for chunk in reader.files.get(0).layout.chunks if chunk.row_group == 0]
-            length = first[3].end - first[0].start
-            asked_of, expected = [], []
-            for number in (0, 1):
-                reader.files.get(number)
-                server.reset_metrics()
-                sent = asked = 0
-                answer, reaction = reader.read(number, first[0].start), None
-                with suppress(StopIteration):
-                    while True:
-                        piece = answer.send(reaction)
-                        is_doubt = isinstance(piece, doubts.Doubt)
-                        asked += is_doubt and sent < length
-                        sent += 0 if isinstance(piece, doubts.Doubt) else len(piece)
-                        reaction = doubts.Reaction(sent >= length, True) if is_doubt else None
-                assert sent == length
-                asked_of.append(asked)
-                expected.append(server.count("data"))
-            assert asked_of[1] == 0 < asked_of[0]
-            assert expected[1] <= 2, "the run, and ahead the next row group's"
-        finally:
-            running.close()
-
-
 def test_the_second_row_group_is_fetched_before_it_is_asked_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two columns of seven: their chunks come by requests of their own, the next row group's with the first's."""
     import pyarrow.parquet as pq
 
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
-    monkeypatch.setattr(plan_reader, "_NEAR", 0)
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
-        with served(scan) as (running, _, address):
-            (file, _), (other, _) = files_under(address)
+        with served(scan) as (running, native, address):
+            (file, _), (other, _) = files_under(read_by(native, address, "c0", "c4"))
             pq.ParquetFile(RemoteFile(file), pre_buffer=False).read(["c0", "c4"])
             opened = pq.ParquetFile(RemoteFile(other), pre_buffer=False)
             server.reset_metrics()
@@ -272,7 +247,7 @@ def test_the_second_row_group_is_fetched_before_it_is_asked_for(path: Path, monk
             assert wait_for(lambda: (1, 1) in reader._chunks._groups)
             opened.read_row_group(1, ["c0", "c4"])
             chunks = [opened.metadata.row_group(group).column(column) for group in (0, 1) for column in (1, 5)]
-            assert server.bytes_sent("data") <= sum(c.total_compressed_size for c in chunks) + (100 << 10)
+            assert server.bytes_sent("data") == sum(c.total_compressed_size for c in chunks)
 
 
 def test_a_reader_in_doubt_that_wants_all_gets_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,22 +269,22 @@ def test_a_reader_in_doubt_that_wants_all_gets_all(path: Path, monkeypatch: pyte
             running.close()
 
 
-def test_columns_that_nobody_reads_are_fetched_once_at_most(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was fetched or even sent beside the columns of a query is not taken for read by it."""
+def test_columns_that_nobody_reads_are_not_fetched_where_nobody_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import pyarrow.parquet as pq
 
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
-    monkeypatch.setattr("delta_sharing_spark.native.visits.AT_ONCE", 1)
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
         with served(scan) as (_, _, address):
-            (file, _), (other, _) = files_under(address)
-            for opened in (pq.ParquetFile(RemoteFile(f), pre_buffer=False) for f in (file, other)):
+            for opened in (pq.ParquetFile(RemoteFile(f), pre_buffer=False) for f, _ in files_under(address)):
                 server.reset_metrics()
                 for group in (0, 1):
                     opened.read_row_group(group, ["id", "c2"])
-            chunks = [opened.metadata.row_group(group).column(column) for group in (0, 1) for column in (0, 3)]
-            assert server.bytes_sent("data") <= sum(c.total_compressed_size for c in chunks) + 4 * plan_reader._TASTE
+                chunks = [opened.metadata.row_group(group).column(column) for group in (0, 1) for column in (0, 3)]
+                size = sum(chunk.total_compressed_size for chunk in chunks)
+                assert server.bytes_sent("data") <= size + 4 * plan_reader._TASTE
 
 
 def test_what_a_reader_left_unread_is_seen_though_it_closes_in_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,5 +301,5 @@ def test_what_a_reader_left_unread_is_seen_though_it_closes_in_two_steps(monkeyp
                     connection.send(b"x" * unread)
                 connection.settimeout(10)
                 reader.shutdown(socket.SHUT_WR)
-                monkeypatch.setattr(gateway, "_wait_for_reset", reader.close)
-                assert gateway._is_reset(connection) == bool(unread)
+                monkeypatch.setattr(sending, "_wait_for_reset", reader.close)
+                assert sending._is_reset(connection) == bool(unread)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native.plan import NativePlan, StepAsideError, plan_native
+from delta_sharing_spark.native.plan import NativePlan, StepAsideError
 from delta_sharing_spark.native.thrift import read_struct, write_struct
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.testing.server import SharingServer
@@ -23,7 +23,7 @@ from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))
 from canonical import row_texts
-from reading import RemoteError, ask, files_under, rows_of, served
+from reading import RemoteError, ask, files_under, plan_native, rows_of, served
 
 SCHEMA = pa.schema(
     {
@@ -220,17 +220,6 @@ def test_a_limit_counts_by_statistics_that_are_there_and_right(tmp_path: Path, s
 def test_loads_that_the_lane_does_not_fit(client: SharingClient) -> None:
     with pytest.raises(StepAsideError, match="limit of the rows that fulfil a condition"):
         plan_native(client.table("s.d.t0").scan(limit=3, where="id > 5").resolved())
-
-
-@pytest.mark.parametrize(
-    ("most", "why"), [("MAX_FILES", "would list [0-9]+ files, more than 2"), ("MAX_PARTITIONS", "partitions to read")]
-)
-def test_tables_that_spark_would_take_long_to_list(
-    client: SharingClient, monkeypatch: pytest.MonkeyPatch, most: str, why: str
-) -> None:
-    monkeypatch.setattr(f"delta_sharing_spark.native.plan.{most}", 2)
-    with pytest.raises(StepAsideError, match=why):
-        plan_native(client.table("s.d.t1").scan().resolved())
 
 
 def test_unknown_paths(client: SharingClient) -> None:

@@ -1,13 +1,12 @@
-"""What the gateway fetches where Spark's plan says what the scans of a query read, and what it fetches of footers."""
+"""What the gateway fetches for scans whose paths name the columns that they read, and what it fetches of footers."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,16 +18,13 @@ from delta_sharing_spark.native import budget, file_pass, plan, plan_reader
 from delta_sharing_spark.native.doubts import LEAVES, Doubt
 from delta_sharing_spark.native.file_pass import FilePass
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.layout import Chunk
-from delta_sharing_spark.native.plan import plan_native
-from delta_sharing_spark.native.visits import Visits
+from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.open_ones import OpenOnes
-from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reading import RemoteFile, ask, files_under, served
+from reading import RemoteFile, ask, files_under, plan_native, read_by, served
 
 FILES = 6
 
@@ -59,19 +55,6 @@ def server(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharingServe
         yield running
 
 
-@dataclass
-class KnownQueries:
-    """Queries that run, of whose scans Spark's plan tells the columns; those of ``later`` are told once the answer is new."""
-
-    columns: Sequence[frozenset[bytes]] = ()
-    later: Sequence[frozenset[bytes]] | None = None
-
-    def scans(self, token: str, since: float | None = None) -> Sequence[frozenset[bytes]]:
-        if since is not None and self.later is not None:
-            self.columns = self.later
-        return self.columns
-
-
 def size_of(file: pq.ParquetFile, *columns: str) -> int:
     group = file.metadata.row_group(0)
     chunks = (group.column(place) for place in range(group.num_columns))
@@ -86,60 +69,53 @@ def footer_of(file: RemoteFile) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(b"PAR1" + file.read()))
 
 
-def test_only_planned_columns_are_fetched_and_each_once(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first reader of all takes long over what it has, and nothing else is fetched; the next scan finds the bytes held."""
+def test_only_the_columns_of_a_scan_are_fetched_and_each_once(
+    server: SharingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first reader of all takes long over what it has, and nothing else is fetched; another scan finds the bytes held."""
     monkeypatch.setattr(plan_reader, "LEAVES", Doubt(60.0, 60.0))
-    scan = SharingClient(server.profile()).table("s.d.t").scan()
-    with served(scan) as (_, native, address):
-        native.queries = KnownQueries([frozenset({b"id", b"c0", b"inner.y"}), frozenset({b"c2"})])
-        remote = [RemoteFile(file) for file, _ in files_under(address)]  # all footers are there
+    with served(SharingClient(server.profile()).table("s.d.t").scan()) as (_, native, address):
+        scan = read_by(native, address, "id", "c0", "inner.y")
+        remote = [RemoteFile(file) for file, _ in files_under(scan)]  # all footers are there
+        other = [RemoteFile(file) for file, _ in files_under(read_by(native, address, "c2"))]
         for number, opened in enumerate(pq.ParquetFile(file, pre_buffer=False) for file in remote):
             server.reset_metrics()
             with ask(remote[number].address, "OPEN", offset=4) as response:
                 response.read(size_of(opened, "id", "c0"))
-                time.sleep(0.0 if number else 0.4)  # longer than a reader is waited for where nothing is planned
+                time.sleep(0.0 if number else 0.4)  # longer than a reader is waited for where nothing is told
             opened.read(["inner.y"])
             assert server.bytes_sent("data") == size_of(opened, "id", "c0", "inner.y")
-            opened.read(["c2"])
+            pq.ParquetFile(other[number], metadata=opened.metadata, pre_buffer=False).read(["c2"])
             opened.read(["id"])
             assert server.bytes_sent("data") == size_of(opened, "id", "c0", "inner.y", "c2")
 
 
-def test_a_reader_that_wants_more_than_was_planned_gets_it(server: SharingServer, path: Path) -> None:
+def test_a_look_at_a_dictionary_fetches_its_column_alone(server: SharingServer) -> None:
+    """By a dictionary Spark may leave out the row group, before it reads the first of its columns."""
+    with served(SharingClient(server.profile()).table("s.d.t").scan()) as (_, native, address):
+        (file, _), *_ = files_under(read_by(native, address, "id", "c1", "c3"))
+        opened = pq.ParquetFile(RemoteFile(file), pre_buffer=False)
+        server.reset_metrics()
+        with ask(file, "OPEN", offset=opened.metadata.row_group(0).column(2).data_page_offset) as response:
+            response.read(100)
+        assert server.bytes_sent("data") == size_of(opened, "c1")
+        opened.read(["id", "c1", "c3"])
+        assert server.bytes_sent("data") == size_of(opened, "id", "c1", "c3")
+
+
+def test_a_reader_that_wants_more_than_its_scan_reads_gets_it(server: SharingServer, path: Path) -> None:
     native = plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved())
-    native.queries = KnownQueries([frozenset({b"id", b"c0"})])
+    columns = ScanColumns(frozenset({b"id", b"c0"}))
     running = Gateway()
     running.add(native, lambda: False)
     try:
         reader = next(iter(running._plans.values()))[0]
         layout = reader.files.get(0).layout
-        came = list(reader.read(0, 4))
-        assert came.count(LEAVES) == 1, "after the columns of the plan"
-        assert LEAVES not in list(reader.read(1, 4)), "a plan that misled is not believed again"
+        came = list(reader.read(0, 4, columns))
+        assert came.count(LEAVES) == 1, "after the columns of the scan"
+        assert LEAVES not in list(reader.read(1, 4, columns)), "what misled is not believed again"
         stored = {file.read_bytes()[4 : layout.data_end] for file in path.rglob("*.parquet")}
         assert b"".join(p for p in came if isinstance(p, memoryview))[: layout.data_end - 4] in stored
-    finally:
-        running.close()
-
-
-@pytest.mark.parametrize("other", [{b"id", b"c0", b"c1"}, {b"c0", b"c1"}])
-def test_a_column_of_another_scan_is_not_fetched_but_soon_sent(server: SharingServer, other: set[bytes]) -> None:
-    """Which scan a reader belongs to is not known: it may want the column after those of the smaller scan."""
-    native = plan_native(SharingClient(server.profile()).table("s.d.t").scan().resolved())
-    native.queries = KnownQueries([frozenset(other), frozenset({b"id", b"c0"})])
-    running = Gateway()
-    running.add(native, lambda: False)
-    try:
-        reader = next(iter(running._plans.values()))[0]
-        layouts = [reader.files.get(number).layout for number in range(FILES)]  # all footers are there
-        server.reset_metrics()
-        answer, came = reader.read(0, 4), 0
-        while not isinstance(piece := next(answer), Doubt):
-            came += len(piece)
-        assert came == layouts[0].chunks[1].range.end - 4
-        assert piece.seconds < LEAVES.seconds
-        answer.close()
-        assert server.bytes_sent("data") == came
     finally:
         running.close()
 
@@ -147,16 +123,17 @@ def test_a_column_of_another_scan_is_not_fetched_but_soon_sent(server: SharingSe
 def test_what_was_read_is_kept_within_bounds(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     scan = SharingClient(server.profile()).table("s.d.t").scan()
     with served(scan) as (running, native, address):
-        native.queries = KnownQueries([frozenset({b"c0"})])
-        files = [pq.ParquetFile(RemoteFile(file), pre_buffer=False) for file, _ in files_under(address)]
-        monkeypatch.setattr(budget, "KEPT_BYTES", 2 * size_of(files[0], "c0"))
+        scanned = read_by(native, address, "c0")
+        files = [pq.ParquetFile(RemoteFile(file), pre_buffer=False) for file, _ in files_under(scanned)]
+        kept = 2 * size_of(files[0], "c0")
+        running._budget._bounds = budget.Bounds(kept=kept)
         for opened in files:
             opened.read(["c0"])
         held = running._budget
         deadline = time.monotonic() + 10
-        while (held._fetched or held._kept_bytes > budget.KEPT_BYTES) and time.monotonic() < deadline:
+        while (held._fetched or held._kept_bytes > kept) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert 0 < held._kept_bytes == sum(held._kept.values()) <= budget.KEPT_BYTES
+        assert 0 < held._kept_bytes == sum(held._kept.values()) <= kept
         assert held._fetched == 0
     assert held._kept_bytes == 0
 
@@ -176,39 +153,28 @@ def test_a_footer_costs_about_its_own_bytes(server: SharingServer, monkeypatch: 
         monkeypatch.setattr(plan, "_TAIL_OF_COLUMN", 0)
 
 
-def test_a_plan_is_read_by_one_query_after_another(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a query reads is expected as long as it runs; nobody is waited for by what one read that has ended."""
-    monkeypatch.setattr(plan_reader, "LEAVES", Doubt(60.0, 60.0))
-    scan = SharingClient(server.profile()).table("s.d.t").scan()
-    with served(scan) as (_, native, address):
-        native.queries = KnownQueries([frozenset({b"id", b"c0", b"c1"})])
-        remote = [RemoteFile(file) for file, _ in files_under(address)]
-        files = [pq.ParquetFile(file, pre_buffer=False) for file in remote]
-        with ask(remote[0].address, "OPEN", offset=4) as response:
-            response.read(size_of(files[0], "id", "c0", "c1"))
-        native.queries = KnownQueries([frozenset({b"id", b"c0"})])
-        server.reset_metrics()
-        with ask(remote[1].address, "OPEN", offset=4) as response:
-            response.read(size_of(files[1], "id", "c0"))
-        assert server.bytes_sent("data") == size_of(files[1], "id", "c0")
-        native.queries = KnownQueries(
-            [frozenset({b"id"})], later=[frozenset({b"id"}), frozenset({b"id", b"c0", b"c1"})]
-        )
-        with ask(remote[2].address, "OPEN", offset=4) as response:
-            assert len(response.read(size_of(files[2], "id", "c0", "c1"))) == size_of(files[2], "id", "c0", "c1")
+def test_names_of_scans_tell_their_columns() -> None:
+    def struct(**fields: object) -> dict[str, object]:
+        return {"type": "struct", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
 
-
-def test_what_scans_read_covers_what_is_below_it() -> None:
-    chunks = [Chunk(Range(0, 4), 0, name) for name in (b"id", b"c0", b"inner.y", b"innermost")]
-    visits = Visits()
-    for scans, planned in (
-        ([frozenset({b"id"})], [True, False, False, False]),
-        ([frozenset({b"id"}), frozenset({b"c0", b"inner"})], [True, True, True, False]),
-        ([], [False, False, False, False]),
+    array = {"type": "array", "elementType": struct(x="long")}
+    part = {**struct(a="long"), "fields": [{"name": "0", "type": "long", "metadata": {"__VARIANT_METADATA_KEY": {}}}]}
+    table = struct(id="long", inner=struct(x="long", y=struct(z="string")), innermost="long", list=array, v="variant")
+    names = ScanNames(list(leaves_of(table)))
+    for required, columns in (
+        (struct(id="long"), [b"id"]),
+        (struct(inner=struct(y=struct(z="string"))), [b"inner.y.z"]),
+        (struct(list=array, v=part, _tmp_metadata_row_index="long"), [b"list", b"v"]),
+        (table, [b"id", b"inner.x", b"inner.y.z", b"innermost", b"list", b"v"]),
+        (struct(), []),
     ):
-        assert visits.learn(scans)
-        assert not visits.learn(list(scans))
-        assert [visits.is_planned(chunk.column, chunks) for chunk in chunks] == planned
+        told = names.columns_of(names.name(required))
+        assert told is not None
+        assert told.paths == frozenset(columns)
+        for column in (b"id", b"inner.x", b"inner.y.z", b"innermost", b"list.list.element.x", b"v.metadata", b"other"):
+            assert (column in told) == any(column == path or column.startswith(path + b".") for path in columns)
+    assert names.name(None) == UNTOLD
+    assert names.columns_of(UNTOLD) is None
 
 
 def test_the_next_file_is_fetched_while_one_is_read(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +182,9 @@ def test_the_next_file_is_fetched_while_one_is_read(server: SharingServer, monke
     monkeypatch.setattr(file_pass, "AT_ONCE", 1)
     scan = SharingClient(server.profile()).table("s.d.t").scan()
     with served(scan) as (_, native, address):
-        native.queries = KnownQueries([frozenset({b"id", b"c0"})])
-        remote = [RemoteFile(file) for file, _ in files_under(address)]  # all footers are there
+        remote = [
+            RemoteFile(file) for file, _ in files_under(read_by(native, address, "id", "c0"))
+        ]  # all footers are there
         server.reset_metrics()
         # The third file is fetched while the second is read; its footer is read, and then the fourth file.
         steps = [(0, True, 1), (1, True, 3), (2, False, 3), (3, True, 4), (4, True, 5)]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from delta_sharing_spark.native.budget import Budget
+from delta_sharing_spark.native.budget import Bounds, Budget
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.held_chunks import HeldChunks
 from delta_sharing_spark.native.layout import Chunk, Layout
@@ -50,7 +50,7 @@ def test_requests_are_as_large_as_is_soon_answered(
     """The first row group is asked for in small parts, later ones as the storage has answered, in equal ones; no byte twice."""
     storage = TimedStorage(latency, rate)
     monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: storage.now))
-    budget = Budget()
+    budget = Budget(Bounds())
     budget.fetchers = ThreadPoolExecutor(1)  # one after the other, as the clock has it
     held = HeldChunks(budget)
     shown = ShownFile(storage, Layout(1 << 40, b"", ()))

@@ -1,0 +1,280 @@
+"""The driver's gateway of a cluster: it answers what a plan is, and sends who reads on to the gateway of the reader's machine.
+
+The gateways of the machines (``machine_gateway``) connect to it, and prove that they hold the application's key. They ask
+it for plans, tell it what failed, and end with the connection. A reader is a JVM of
+Spark's: it proves the key by a field of its header, which Spark's own configuration of the scan names.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import socket
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from delta_sharing_spark.errors import DeltaSharingError
+from delta_sharing_spark.native import webhdfs
+from delta_sharing_spark.native.doubts import Reaction
+from delta_sharing_spark.native.gateway import Gateway, authority_of
+from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.native.plan_reader import Pieces, PlanReader
+from delta_sharing_spark.native.scan_columns import ScanColumns
+from delta_sharing_spark.native.sealed_channel import SealedChannel
+from delta_sharing_spark.native.webhdfs import Request
+
+_log = logging.getLogger(__name__)
+
+#: The length that Spark is told of each file, whose footer is said to end there: so the driver need not fetch it.
+SHOWN_LENGTH = 1 << 50
+#: Seconds: between two signs of life of a gateway, and without one after which either side takes the other for gone.
+SIGN_OF_LIFE, SILENCE = 2.0, 10.0
+#: Bytes of the message by which a gateway joins, at most.
+_HELLO = 64 << 10
+#: Packed plans that are kept, for all machines ask for the same ones.
+_PACKED = 8
+#: Seconds for a gateway that did not answer a reader to be seen to have ended.
+_LEAVING = 0.3
+
+
+def key_field_of(key: bytes) -> str:
+    """The field of the header by which readers prove the key."""
+    return f"x-delta-sharing-{hmac.digest(key, b'reader', 'sha256').hex()}"
+
+
+@dataclass(eq=False, slots=True)
+class Machine:
+    """A machine that has a gateway.
+
+    Attributes:
+        identity: Tells its loopback interface from others.
+        name: How errors and logs name it.
+        address: The one that its readers come from.
+        port: The port of its gateway on its loopback interface.
+    """
+
+    identity: str
+    name: str
+    address: str
+    port: int
+    channel: SealedChannel = field(repr=False)
+
+    @property
+    def authority(self) -> str:
+        """The gateway's host and port, as its machine's readers reach it."""
+        return authority_of("127.0.0.1", self.port)
+
+
+class ClusterGateway(Gateway):
+    """Serves plans to a cluster.
+
+    Args:
+        bind: The address to bind.
+        host: The host by which executors reach it.
+        port: The port to bind; 0 for a free one.
+        driver_bytes: So many bytes of files may pass the driver, for readers on machines that have no gateway yet.
+
+    Attributes:
+        advertised: The host by which executors reach it.
+        key: What its gateways and readers prove that they hold.
+        bytes_sent: Bytes of files that passed the driver.
+
+    Raises:
+        OSError: The address cannot be bound.
+    """
+
+    shown_length = SHOWN_LENGTH
+
+    def __init__(self, *, bind: str, host: str, port: int, driver_bytes: int) -> None:
+        self.key = secrets.token_bytes(32)
+        self.key_field = key_field_of(self.key)
+        self.bytes_sent = 0
+        self._driver_bytes = driver_bytes
+        #: Addresses of machines that readers came from, which had no gateway.
+        self._helped: set[str] = set()
+        self._machines: dict[str, Machine] = {}
+        self._machines_lock = threading.Condition()
+        self._packed: OrderedDict[NativePlan, bytes] = OrderedDict()
+        self._packing = threading.Lock()
+        self.advertised = host
+        super().__init__(host=bind, port=port, admits=lambda _: True)
+
+    @property
+    def authority(self) -> str:
+        """See ``Gateway.authority``."""
+        return authority_of(self.advertised, self.port)
+
+    def machines(self) -> list[Machine]:
+        """The machines that have a gateway."""
+        with self._machines_lock:
+            return list(self._machines.values())
+
+    def dismiss(self, machine: Machine) -> None:
+        """Let a machine's gateway end."""
+        with self._machines_lock:
+            if self._machines.get(machine.identity) is machine:
+                del self._machines[machine.identity]
+        _tell(machine, {"kind": "end"})
+
+    def close(self) -> None:
+        """See ``Gateway.close``."""
+        for machine in self.machines():
+            self.dismiss(machine)
+        super().close()
+
+    def _close(self, reader: PlanReader) -> None:
+        for machine in self.machines():
+            _tell(machine, {"kind": "release", "token": reader.plan.token})
+        with self._packing:
+            self._packed.pop(reader.plan, None)
+        super()._close(reader)
+
+    # --- readers ------------------------------------------------------------------------------------------------------
+
+    def _answer(self, connection: socket.socket, request: Request) -> bool:
+        if request.method == "JOIN":
+            self._converse_with(connection, request)
+            return False
+        if request.target.startswith("http:"):
+            why = "executors send requests by a proxy (http.proxyHost), which must not catch those for the driver"
+            connection.sendall(
+                self._failure(f"{why}: add |{self.advertised} to -Dhttp.nonProxyHosts of their Java options")
+            )
+            return False
+        return super()._answer(connection, request)
+
+    def _open(
+        self, connection: socket.socket, reader: PlanReader, number: int, request: Request, columns: ScanColumns | None
+    ) -> bool:
+        address = str(connection.getpeername()[0])
+        machine = self._machine_at(address)
+        if machine is not None and machine.authority in request.refused_hosts:
+            gone = machine.identity
+            with self._machines_lock:  # it may have ended a moment ago, but an error of a file is no sign of it
+                self._machines_lock.wait_for(lambda: gone not in self._machines, _LEAVING)
+            machine = self._machine_at(address)
+        if machine is not None:
+            connection.sendall(webhdfs.redirect(machine.authority, request.target))
+            return True
+        if self.bytes_sent >= self._driver_bytes:
+            raise DeltaSharingError(self._bytes_used_up(address))
+        if address not in self._helped:
+            self._helped.add(address)
+            _log.warning("machine %s has no gateway of the native lane yet: its files pass the driver", address)
+        return super()._open(connection, reader, number, request, columns)
+
+    def _bytes_used_up(self, address: str) -> str:
+        why = f"machine {address} has no gateway of the native lane"
+        if not self._driver_bytes:
+            return (
+                f"{why} yet, and Spark's traffic is encrypted, so that no file passes the driver; run the query again"
+            )
+        return (
+            f"{why}, and {self.bytes_sent} bytes for such machines have passed the driver, the most that may; run the query "
+            f"again, or raise spark.deltasharing.gateway.driverBytes"
+        )
+
+    def _pieces(self, reader: PlanReader, number: int, offset: int, columns: ScanColumns | None) -> Pieces:
+        """See ``Gateway._pieces``: those that pass the driver are counted."""
+        pieces = super()._pieces(reader, number, offset, columns)
+        reaction: Reaction | None = None
+        try:
+            while True:
+                piece = pieces.send(reaction)
+                if isinstance(piece, memoryview):
+                    with self._lock:
+                        self.bytes_sent += len(piece)
+                reaction = yield piece
+        except StopIteration:
+            return
+        finally:
+            pieces.close()
+
+    def _machine_at(self, address: str) -> Machine | None:
+        with self._machines_lock:
+            return next((m for m in self._machines.values() if m.address == address), None)
+
+    # --- gateways of machines -----------------------------------------------------------------------------------------
+
+    def _converse_with(self, connection: socket.socket, request: Request) -> None:
+        """Answer a machine's gateway until either ends."""
+        connection.settimeout(SILENCE)
+        drawn = SealedChannel.nonce()
+        connection.sendall(drawn)
+        channel = SealedChannel(connection, self.key, bytes.fromhex(request.target) + drawn, is_first=False)
+        hello, _ = channel.receive(_HELLO)
+        address = str(connection.getpeername()[0])
+        machine = Machine(hello["identity"], hello["name"], address, hello["port"], channel)
+        refusal = self._join(machine)
+        channel.send({"kind": "end", "why": refusal} if refusal else {"kind": "welcome"})
+        if refusal:
+            return
+        _log.info("machine %s has a gateway of the native lane", machine.name)
+        try:
+            while True:
+                message, _ = channel.receive()
+                self._hear(machine, message)
+        finally:
+            with self._machines_lock:
+                if self._machines.get(machine.identity) is machine:
+                    del self._machines[machine.identity]
+                    _log.info("the gateway of machine %s has ended", machine.name)
+                self._machines_lock.notify_all()
+
+    def _join(self, machine: Machine) -> str | None:
+        """Take in a machine; why not, where it is not taken in."""
+        with self._machines_lock:
+            if self.is_closed:
+                return "the application has let go of its gateways"
+            if machine.identity in self._machines:
+                return "the machine has a gateway"
+            other = next((m for m in self._machines.values() if m.address == machine.address), None)
+            if other is not None:
+                return f"its address is that of machine {other.name} too, so that their readers cannot be told apart"
+            self._machines[machine.identity] = machine
+            self._machines_lock.notify_all()
+            return None
+
+    def _hear(self, machine: Machine, message: dict[str, Any]) -> None:
+        match message["kind"]:
+            case "alive":
+                machine.channel.send({"kind": "alive"})
+            case "plan":
+                # A listing that was let go is made anew, which may take longer than a gateway may be silent.
+                threading.Thread(target=self._send_plan, args=(machine, message), daemon=True).start()
+            case "failed":
+                self._remember(message["cause"])
+                with self._lock:
+                    entry = self._plans.get(message["token"])
+                if entry is not None:
+                    self._note_failure(entry[0], message["number"], message["cause"], is_of_network=True)
+                machine.channel.send({"kind": "answer", "id": message["id"]})
+
+    def _send_plan(self, machine: Machine, message: dict[str, Any]) -> None:
+        answer = {"kind": "answer", "id": message["id"]}
+        try:
+            reader = self._reader(message["token"])
+        except DeltaSharingError as error:
+            _tell(machine, {**answer, "error": self.remember(error)})
+            return
+        _tell(machine, answer, b"" if reader is None else self._packed_plan(reader.plan))
+
+    def _packed_plan(self, plan: NativePlan) -> bytes:
+        with self._packing:
+            packed = self._packed.pop(plan, None)
+            if packed is None:
+                packed = plan.packed()
+            self._packed[plan] = packed
+            while len(self._packed) > _PACKED:
+                self._packed.popitem(last=False)
+            return packed
+
+
+def _tell(machine: Machine, message: dict[str, Any], content: bytes = b"") -> None:
+    """Send a message to a machine's gateway, which may have ended."""
+    with suppress(OSError):
+        machine.channel.send(message, content)

@@ -1,0 +1,172 @@
+"""Has each machine that runs executors of an application serve files by a gateway there, as long as it runs some."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+import time
+from importlib.metadata import version
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import RDD, SparkContext, cloudpickle
+
+from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.native.machines import ClusterGateway
+from delta_sharing_spark.spark import start_gateway
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two looks at the executors.
+_LOOK = 1.0
+#: Seconds after which a machine that could not be given a gateway is tried again; for its executors to be registered.
+_AGAIN = 30.0
+#: Seconds that a load waits for the gateways: Spark's first Python workers on a busy machine may take 18.
+PATIENCE = 60.0
+cloudpickle.register_pickle_by_value(start_gateway)  # type: ignore[no-untyped-call]
+_INSTALL = "pip install delta-sharing-spark"
+
+
+class GatewayStarts:
+    """Starts the gateways of an application's machines, in the background.
+
+    Args:
+        context: The application's.
+        gateway: The driver's gateway.
+        memory: Bytes of memory that a machine's gateway may use.
+    """
+
+    def __init__(self, context: SparkContext, gateway: ClusterGateway, memory: int) -> None:
+        self._context, self._gateway, self._memory = context, gateway, memory
+        self._is_dynamic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+        self._changed = threading.Condition()
+        #: Hosts that a job starts gateways on now, and what those that could not be given one lack, since when.
+        self._starting: set[str] = set()
+        self._lacks: dict[str, tuple[float, dict[str, Any]]] = {}
+        #: The hosts of the executors, by their ids; and the machines that hosts are.
+        self._seen: dict[str, str] = {}
+        self._machine_of: dict[str, str] = {}
+        self._has_looked = False
+        threading.Thread(target=self._watch, name="delta-sharing-gateway-starts", daemon=True).start()
+
+    def why_not(self, seconds: float = PATIENCE) -> str | None:
+        """Which machines have no gateway, and what they lack, once all starts have ended; None where all have one.
+
+        Raises:
+            ConfigError: The package is missing on all of them.
+        """
+        until = time.monotonic() + seconds
+        with self._changed:
+            while (
+                (waits := self._waits_for()) and (left := until - time.monotonic()) > 0 and not self._gateway.is_closed
+            ):
+                self._changed.wait(min(left, _LOOK))
+            hosts = self._without()
+            lacks = [told for host, (_, told) in self._lacks.items() if host in hosts]
+            number = len(set(self._seen.values()))
+        if not hosts and not waits:
+            return None
+        missing = [told["name"] for told in lacks if "is_missing" in told]
+        if missing and len(missing) == number:
+            raise ConfigError(
+                f"the Python of Spark's executors lacks this package, on all machines ({', '.join(sorted(missing))}), so that "
+                f"neither way of reading works; run there: {_INSTALL}"
+            )
+        told_of = [f"machine {told['name']}: {told['lacks']}" for told in lacks]
+        return "; ".join(told_of) or f"{waits or 'some machines have no gateway yet'} after {seconds:.0f} s"
+
+    def _waits_for(self) -> str | None:
+        if not self._has_looked or not self._seen:
+            return "Spark had no executor"
+        waiting = self._without() - set(self._lacks)
+        return f"no gateway was started on {', '.join(sorted(waiting))}" if waiting else None
+
+    def _without(self) -> set[str]:
+        """The hosts of executors that have no gateway."""
+        running = {machine.identity for machine in self._gateway.machines()}
+        return {host for host in self._seen.values() if self._machine_of.get(host) not in running}
+
+    def _watch(self) -> None:
+        while not self._gateway.is_closed:
+            try:
+                self._look()
+            except (Py4JError, OSError, TypeError, AttributeError) as error:  # the application is ending
+                _log.debug("Spark does not tell its executors (%s)", type(error).__name__)
+            time.sleep(_LOOK)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _look(self) -> None:
+        """Start gateways on machines that have none, and let go of those on machines that have no executor."""
+        seen = self._executors()
+        now = time.monotonic()
+        with self._changed:
+            self._seen, self._has_looked = seen, True
+            self._lacks = {host: (since, told) for host, (since, told) in self._lacks.items() if now - since < _AGAIN}
+            hosts = self._without() - self._starting - set(self._lacks)
+            if not seen and not self._starting and self._is_dynamic:
+                hosts = {""}  # the job has Spark ask for an executor
+            self._starting |= hosts
+            used = {self._machine_of.get(host) for host in seen.values()}
+            self._changed.notify_all()
+        if hosts:
+            threading.Thread(
+                target=self._start, args=(sorted(hosts),), name="delta-sharing-gateway-start", daemon=True
+            ).start()
+        for machine in self._gateway.machines():
+            if machine.identity not in used and not self._starting:
+                _log.info("machine %s runs no executor any more: its gateway ends", machine.name)
+                self._gateway.dismiss(machine)
+
+    def _executors(self) -> dict[str, str]:
+        listed = self._context._jsc.sc().statusStore().executorList(True)
+        executors = (listed.apply(place) for place in range(listed.size()))
+        hosts = {str(e.id()): str(e.hostPort()).rpartition(":")[0].strip("[]") for e in executors}
+        return {number: host for number, host in hosts.items() if number != "driver" and host}
+
+    def _start(self, hosts: list[str]) -> None:
+        """Run a job with a task for each host."""
+        places = [[f"executor_{host}_{number}" for number, at in self._seen.items() if at == host] for host in hosts]
+        try:
+            told = self._run(hosts, places)
+        except Exception as error:  # whatever ends a job: the application's end above all
+            _log.debug("the gateways could not be started: %s", error)
+            told = [{"name": host, "hosts": [host], "lacks": f"a job failed ({_in_a_line(error)})"} for host in hosts]
+        with self._changed:
+            now = time.monotonic()
+            for outcome in told:
+                for host in outcome["hosts"]:
+                    if "lacks" in outcome:
+                        _log.warning("machine %s has no gateway of the native lane: %s", host, outcome["lacks"])
+                        self._lacks[host] = now, outcome
+                    else:
+                        self._machine_of[host] = outcome["identity"]
+            self._starting.difference_update(hosts)
+            self._changed.notify_all()
+
+    def _run(self, hosts: list[str], places: list[list[str]]) -> list[dict[str, Any]]:
+        context, jvm = self._context, self._context._jvm
+        assert jvm is not None
+        settings = {
+            "version": version("delta-sharing-spark"),
+            "running": [machine.identity for machine in self._gateway.machines()],
+            "hosts": hosts,
+            "host": self._gateway.advertised,
+            "port": self._gateway.port,
+            "key": self._gateway.key.hex(),
+            "memory": self._memory,
+        }
+        context.setLocalProperty("spark.job.description", f"delta-sharing-spark: gateways on {len(places)} machines")
+        context.setLocalProperty("spark.scheduler.pool", "delta-sharing-spark")
+        tasks = jvm.java.util.ArrayList()
+        for number, preferred in enumerate(places):
+            tasks.add(jvm.scala.Tuple2(pickle.dumps([number]), jvm.PythonUtils.toSeq(preferred)))
+        byte_arrays = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+        scala_rdd = context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(tasks), byte_arrays)
+        rdd: RDD[Any] = RDD(scala_rdd.toJavaRDD(), context)
+        return rdd.map(lambda _: start_gateway.start(settings)).collect()
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

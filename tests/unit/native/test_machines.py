@@ -1,0 +1,217 @@
+"""A cluster's gateways without Spark: the driver's in this process, a machine's in one of its own, as a task starts it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.native.machine_gateway import loopback_identity
+from delta_sharing_spark.native.machines import ClusterGateway
+from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.native.sealed_channel import SealedChannel, SealError
+from delta_sharing_spark.spark import start_gateway
+from delta_sharing_spark.spark.start_gateway import start
+from delta_sharing_spark.testing.server import SharingServer
+from delta_sharing_spark.testing.tables import DeltaTableBuilder
+
+sys.path.insert(0, str(Path(__file__).parent))
+from reading import RemoteError, ask, files_under, plan_native, rows_of
+
+ROWS = [{"id": n, "city": ("Lisbon", "Oslo", None)[n % 3]} for n in range(3000)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingServer]:
+    schema = pa.schema({"id": pa.int64(), "city": pa.string()})
+    table = DeltaTableBuilder(tmp_path_factory.mktemp("machines") / "t", schema, ["city"]).append(ROWS, files=2)
+    with SharingServer({"s.d.t": table.path}) as running:
+        yield running
+
+
+@pytest.fixture
+def driver() -> Iterator[ClusterGateway]:
+    running = ClusterGateway(bind="127.0.0.1", host="127.0.0.1", port=0, driver_bytes=1_000_000)
+    yield running
+    running.close()
+
+
+def settings_of(driver: ClusterGateway, **others: Any) -> dict[str, Any]:
+    own = {"host": "127.0.0.1", "port": driver.port, "key": driver.key.hex(), "memory": 256 << 20}
+    running = [machine.identity for machine in driver.machines()]
+    return {**own, "version": version("delta-sharing-spark"), "running": running, "hosts": [], **others}
+
+
+def planned(server: SharingServer) -> NativePlan:
+    opener, load = SharingClient(server.profile()).table("s.d.t").scan().opened()
+    assert isinstance(opener, TableOpener)
+    return plan_native(load, opener)
+
+
+def with_key(driver: ClusterGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    opener = urllib.request.build_opener()
+    opener.addheaders = [(str(driver.key_field), '""')]
+    monkeypatch.setattr(urllib.request, "_opener", opener)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def pid_at(port: int) -> int:
+    """The process that listens at a port of loopback."""
+    address = f"0100007F:{port:04X}"
+    lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    (inode,) = [line[9] for line in lines if line[1] == address and line[3] == "0A"]
+    for opened in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(opened) == f"socket:[{inode}]":
+                return int(opened.parts[2])
+        except OSError:
+            continue
+    raise AssertionError(port)
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="no /proc/net")
+def test_a_machine_serves_what_it_fetched_itself(
+    server: SharingServer, driver: ClusterGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are exact and none passes the driver; without the key neither answers; a second one is not needed; killed, the
+    driver sends a bounded number of bytes and says so; let go of, nothing is left."""
+    plan = planned(server)
+    address = driver.add(plan, lambda: False)
+    with pytest.raises(RemoteError, match="its own Spark application alone"):
+        ask(address, "LISTSTATUS")
+    told = start(settings_of(driver, hosts=["127.0.0.1", "192.0.2.77", "no such host"]))
+    assert told == {"name": socket.gethostname(), "hosts": ["127.0.0.1"], "identity": loopback_identity()}
+    (machine,) = driver.machines()
+    assert "lacks" not in start(settings_of(driver))
+    assert "lacks" not in start(settings_of(driver, running=[]))
+    assert driver.machines() == [machine]
+
+    with pytest.raises(RemoteError, match="its own Spark application alone"):
+        ask(f"webhdfs://{machine.authority}/{plan.token}/-/{plan.path_of(0)}", "OPEN")
+    with_key(driver, monkeypatch)
+    assert sorted(rows_of(plan, address).to_pylist(), key=lambda row: row["id"]) == ROWS
+    assert driver.bytes_sent == 0
+    assert ask(address, "GETDELEGATIONTOKEN") == {}
+
+    own = pid_at(machine.port)
+    assert own != os.getpid()
+    assert os.getsid(own) != os.getsid(0)
+    os.kill(own, signal.SIGKILL)
+    wait_for(lambda: not driver.machines())
+    assert sorted(rows_of(plan, address).to_pylist(), key=lambda row: row["id"]) == ROWS
+    assert driver.bytes_sent > 0
+    driver.bytes_sent = 1_000_000
+    with pytest.raises(RemoteError, match=r"127\.0\.0\.1 has no gateway of the native lane, and 1000000 bytes"):
+        rows_of(plan, address)
+
+    assert "lacks" not in start(settings_of(driver))
+    (machine,) = driver.machines()
+    assert sorted(rows_of(plan, address).to_pylist(), key=lambda row: row["id"]) == ROWS
+    own = pid_at(machine.port)
+    driver.release(plan)
+
+    def is_let_go() -> bool:
+        try:
+            ask(f"webhdfs://{machine.authority}/{plan.token}/-/{plan.path_of(0)}", "OPEN").close()
+        except RemoteError as error:
+            return "let go" in str(error)
+        return False
+
+    wait_for(is_let_go)
+    driver.close()
+    wait_for(lambda: not Path(f"/proc/{own}").exists())
+
+
+def test_a_storage_that_cannot_be_reached_is_tried_once(
+    tmp_path: Path, driver: ClusterGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the machine, and is the answer of the driver too for a while: Spark asks again and again."""
+    table = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64()})).append([{"id": 1}])
+    with SharingServer({"s.d.t": table.path}) as server:
+        opener, load = SharingClient(server.profile(), retryTimeout="1s").table("s.d.t").scan().opened()
+        plan = plan_native(load, opener)
+        address = driver.add(plan, lambda: False)
+        start(settings_of(driver))
+        with_key(driver, monkeypatch)
+        file, _ = next(files_under(address))
+        length = ask(file, "GETFILESTATUS")["FileStatus"]["length"]
+    for operation in ("OPEN", "GETFILESTATUS", "OPEN"):
+        with pytest.raises(RemoteError, match=rf"NetworkError: .*machine {socket.gethostname()}: .*") as failed:
+            ask(file, operation, offset=length - 8)
+        assert driver.error_in([str(failed.value)]) == str(failed.value)
+        assert plan.has_failed
+    assert driver.bytes_sent == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"version": "0.0.1"}, "and the driver's is 0.0.1"),
+        ({"key": "00" * 32}, "the driver at 127.0.0.1:.* does not hold the application's key|cannot be reached"),
+        ({"port": 1}, "the driver at 127.0.0.1:1 cannot be reached"),
+    ],
+)
+def test_what_a_machine_lacks(driver: ClusterGateway, change: dict[str, Any], why: str) -> None:
+    told = start(settings_of(driver, **change))
+    assert pytest.raises(AssertionError, match=why).matches(AssertionError(told["lacks"])), told
+    assert driver.machines() == []
+
+
+def test_a_machine_without_the_package() -> None:
+    """What is sent to it is code of Python's own library, which tells what it lacks."""
+    source = inspect.getsource(start_gateway).replace("from __future__ import annotations", "")
+    code = f"import json\n{source}\nprint(json.dumps(start({{'hosts': [], 'running': []}})))"
+    told = subprocess.run([sys.executable, "-I", "-S", "-c", f"from __future__ import annotations\n{code}"],
+        capture_output=True, text=True, check=True).stdout  # fmt: skip
+    assert json.loads(told)["is_missing"] == "yes"
+    assert "has no delta-sharing-spark (No module named 'delta_sharing_spark')" in json.loads(told)["lacks"]
+
+
+def test_sealed_messages() -> None:
+    """What is sent is not in clear; what is changed, repeated, reflected or of another key is refused."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        key, nonces = b"k" * 32, b"n" * 64
+        first, second = (
+            SealedChannel(end, key, nonces, is_first=is_first) for end, is_first in ((ours, True), (theirs, False))
+        )
+        first.send({"kind": "plan"}, b"secret" * 1000)
+        wire = theirs.recv(1 << 20, socket.MSG_PEEK)
+        assert b"secret" not in wire
+        assert b"plan" not in wire
+        assert second.receive() == ({"kind": "plan"}, b"secret" * 1000)
+        ours.sendall(wire)
+        with pytest.raises(SealError):
+            second.receive()
+        theirs.sendall(wire)
+        with pytest.raises(SealError):
+            first.receive()
+    for changed in (8, 60, -1):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            damaged = bytearray(wire)
+            damaged[changed] ^= 1
+            ours.sendall(damaged)
+            with pytest.raises(SealError):
+                SealedChannel(theirs, key, nonces, is_first=False).receive()

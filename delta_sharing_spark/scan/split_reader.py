@@ -198,6 +198,8 @@ class _SplitReader:
             with self._lock:
                 fetching = self._fetching[0] if self._fetching else None
                 opening = self._opening[0] if self._opening else None
+            if self._is_closed:
+                raise ReadCancelled(f"{self._spec.table}: reading it was broken off")
             if self._failure is not None:
                 raise self._failure
             if fetching is not None:
@@ -207,8 +209,6 @@ class _SplitReader:
                 del fetching
             elif opening is not None:
                 opening.result()
-            elif self._is_closed:
-                raise ReadCancelled(f"{self._spec.table}: reading it was broken off")
             else:
                 return
 

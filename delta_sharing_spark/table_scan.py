@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a split outside Spark: small enough to read one middling file on several cores.
 _SPLIT_BYTES = "16m"
+#: Splits under way at once outside Spark.
+_WORKERS = min(8, os.cpu_count() or 1)
 
 #: How Spark reads a table, see ``Scan.to_spark``.
 ENGINES = ("auto", "native", "python")
@@ -109,6 +111,10 @@ class Scan(RowSource):
         names = {name.lower() for name in options}
         if "maxsplitbytes" not in names:
             options["maxSplitBytes"] = _SPLIT_BYTES
+        if "memorybudget" not in names:
+            from delta_sharing_spark.scan.parallel import default_budget
+
+            options["memoryBudget"] = str(default_budget() // _WORKERS)
         if zone is not None and "timezone" not in names:
             options["timeZone"] = zone
         parsed = parse_options(options)
@@ -276,8 +282,7 @@ def _read(planned: ScanPlan, workers: int | None) -> Iterator[pa.RecordBatch]:
     from delta_sharing_spark.scan.parallel import read_splits
 
     with Progress(planned) as progress:
-        workers = workers or min(8, os.cpu_count() or 1)
-        for batch in read_splits(planned.splits, workers, progress=progress.finish_split):
+        for batch in read_splits(planned.splits, workers or _WORKERS, progress=progress.finish_split):
             progress.add_rows(batch.num_rows)
             yield batch
 

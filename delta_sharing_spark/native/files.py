@@ -32,7 +32,8 @@ from delta_sharing_spark.native.layout import Chunk, Constants, Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.file_access import FileAccess
-from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
+from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.scan.pace import TAIL
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.read_ahead import GAP
 from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection

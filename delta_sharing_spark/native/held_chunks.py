@@ -12,7 +12,7 @@ from functools import partial
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.layout import Chunk
-from delta_sharing_spark.native.request_size import RequestSize
+from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import Range, cut
 
@@ -52,7 +52,7 @@ class HeldChunks:
         self._budget = budget
         self._lock = threading.Lock()
         self._groups: OrderedDict[GroupKey, _Group] = OrderedDict()
-        self._requests = RequestSize()
+        self._pace = Pace()
 
     @property
     def is_empty(self) -> bool:
@@ -72,8 +72,8 @@ class HeldChunks:
         with self._lock:
             group = self._groups.setdefault(key, _Group())
             missing = [chunk for chunk in chunks if chunk is chunks[0] or group.find(chunk.range) is None]
-            read, ranges = partial(self._requests.read, shown.source), [chunk.range for chunk in missing]
-            buffer = BufferedRanges(read, ranges, self._budget.fetchers, self._requests.bytes)
+            read, ranges = partial(self._pace.read, shown.source), [chunk.range for chunk in missing]
+            buffer = BufferedRanges(read, ranges, self._budget.fetchers, self._pace.request_bytes)
             for chunk in missing:
                 group.buffers.append(buffer)
                 group.covered.append(chunk.range)

@@ -202,8 +202,8 @@ class ReadOptions:
     memory_budget: int = _option(
         values.size,
         128 << 20,
-        "Bytes that a task may hold fetched and not yet decoded. A row group of more than half of it is read through "
-        "small windows.",
+        "Bytes that a task may hold fetched and not yet decoded. A larger row group is read part by part. Outside Spark, by "
+        "default, all that is read at once has an eighth of the free memory, from `256m` to `1g`.",
         _PLAN,
         shown="`128m`",
     )

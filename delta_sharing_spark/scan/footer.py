@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +14,9 @@ import pyarrow.parquet as pq
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.errors.redaction import redact
 from delta_sharing_spark.scan.chunk_statistics import ChunkStatistics, find_statistics
+from delta_sharing_spark.scan.pace import TAIL
 from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile
 
-#: Bytes of the first request for a footer; most footers fit, a larger one costs a second request.
-TAIL = 64 << 10
 #: Of the largest footer that is fetched: a hundred thousand column chunks take about 10 MiB.
 _MAX_FOOTER = 256 << 20
 _MAGIC = b"PAR1"
@@ -25,57 +26,88 @@ _ARROW_SCHEMA, _UNREAD = b"ARROW:schema", b"ARROW-schema"
 
 @dataclass(slots=True)
 class Footer:
-    """A parsed footer.
+    """A parsed footer. What it says of column chunks is checked before it is used, as pyarrow ends the process over some of it.
 
-    ``starts`` and ``first_rows`` hold one entry a row group: the offset of its first byte, and its first row's
-    position in the file. ``file_bytes`` holds the file's bytes where they were small enough to be read at once.
+    Attributes:
+        metadata, schema: As pyarrow has them.
+        first_rows: For each row group, its first row's position in the file.
+        file_bytes: The file's bytes, where they were small enough to be read at once.
+        size: Bytes of the footer.
     """
 
     metadata: Any
     schema: pa.Schema
-    starts: list[int]
     first_rows: list[int]
     file_bytes: memoryview | None
     _raw: bytes = field(repr=False)
+    _refusal: Callable[[str], CorruptFileError] = field(repr=False)
+    _file_size: int = 0
+    _is_checked: bool = False
     _places: dict[int, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def size(self) -> int:
+        return len(self._raw)
+
+    def row_group(self, index: int) -> Any:
+        """``metadata.row_group(index)``, whose columns may be asked for.
+
+        Raises:
+            CorruptFileError: Column chunks are not what the format allows.
+        """
+        if not self._is_checked:
+            try:
+                check_column_chunks(self.metadata, self._file_size)
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise self._refusal(redact(str(error))) from None
+            self._is_checked = True
+        return self.metadata.row_group(index)
 
     def statistics(self, row_group: int, leaf: int) -> ChunkStatistics | None:
         """Statistics of one column chunk; None where the writer left none, or none that can be read."""
-        chunk = self.metadata.row_group(row_group).column(leaf)
+        chunk = self.row_group(row_group).column(leaf)
         kind = self.metadata.schema.column(leaf).physical_type
         statistics, self._places[leaf] = find_statistics(self._raw, chunk, kind, self._places.get(leaf, 0))
         return statistics
 
     def row_groups_in(self, start: int, end: int | None) -> list[int]:
         """Row groups whose first byte lies in ``[start, end)``: each belongs to exactly one slice of the file."""
-        return [i for i, offset in enumerate(self.starts) if offset >= start and (end is None or offset < end)]
+        indices = range(self.metadata.num_row_groups)
+        if not start and end is None:
+            return list(indices)
+        firsts = [group.column(0) if (group := self.row_group(i)).num_columns else None for i in indices]
+        starts = [0 if first is None else _chunk(first).start for first in firsts]
+        return [i for i, offset in enumerate(starts) if offset >= start and (end is None or offset < end)]
 
     def chunks(self, row_group: int, leaves: list[int]) -> list[Range]:
         """Byte ranges of the column chunks of ``leaves``."""
-        group = self.metadata.row_group(row_group)
+        group = self.row_group(row_group)
         return [_chunk(group.column(leaf)) for leaf in leaves]
 
 
-def read_footer(source: ByteSource, table: str, whole_below: int, tail_bytes: int = TAIL) -> Footer:
+def read_footer(
+    source: ByteSource, table: str, whole_below: int, tail_bytes: int = TAIL, *, checks_later: bool = False
+) -> Footer:
     """Fetch and parse a file's footer; a file of at most ``whole_below`` bytes is fetched whole instead.
 
-    ``tail_bytes`` are fetched first, and the footer once more if it is larger.
+    ``tail_bytes`` are fetched first, and the footer once more if it is larger. With ``checks_later`` the column chunks of
+    a file that is fetched whole are checked when they are asked for.
 
     Raises:
         CorruptFileError: Not a Parquet file, or its footer is damaged; names the file.
     """
     if source.size < 12:
-        raise _not_parquet(source, table, f"it has only {source.size} bytes")
+        raise _not_parquet(source.name, table, f"it has only {source.size} bytes")
     length = source.size if source.size <= whole_below else min(tail_bytes, source.size)
     tail = source.read(source.size - length, length)
     if bytes(tail[-4:]) != _MAGIC:
         if bytes(tail[-4:]) == b"PARE":
-            raise _not_parquet(source, table, "its footer is encrypted")
-        raise _not_parquet(source, table, "it does not end in PAR1")
+            raise _not_parquet(source.name, table, "its footer is encrypted")
+        raise _not_parquet(source.name, table, "it does not end in PAR1")
     need = struct.unpack("<I", tail[-8:-4])[0] + 8
     if need > min(source.size, _MAX_FOOTER):
         raise _not_parquet(
-            source, table, f"its footer claims {need} bytes of {source.size}, at most {_MAX_FOOTER} are read"
+            source.name, table, f"its footer claims {need} bytes of {source.size}, at most {_MAX_FOOTER} are read"
         )
     if need > length:
         tail = source.read(source.size - need, need)
@@ -83,7 +115,7 @@ def read_footer(source: ByteSource, table: str, whole_below: int, tail_bytes: in
     try:
         metadata = _metadata(raw)
         schema = metadata.schema.to_arrow_schema()
-        check_column_chunks(metadata, source.size)
+        first_rows = _first_rows(metadata)
         _check_texts(metadata)
     except (pa.ArrowException, OSError, ValueError) as error:
         if "LogicalType" in str(error):
@@ -92,11 +124,20 @@ def read_footer(source: ByteSource, table: str, whole_below: int, tail_bytes: in
                 f"know ({redact(str(error))}); upgrade pyarrow",
                 file=source.name,
             ) from None
-        raise _not_parquet(source, table, redact(str(error))) from None
-    starts, first_rows, rows = _layout(metadata)
-    if rows != metadata.num_rows:
-        raise _not_parquet(source, table, f"its row groups hold {rows} rows, its footer says {metadata.num_rows}")
-    return Footer(metadata, schema, starts, first_rows, tail if length == source.size else None, raw)
+        raise _not_parquet(source.name, table, redact(str(error))) from None
+    is_whole = length == source.size
+    footer = Footer(
+        metadata,
+        schema,
+        first_rows,
+        tail if is_whole else None,
+        raw,
+        partial(_not_parquet, source.name, table),
+        source.size,
+    )
+    if metadata.num_row_groups and not (is_whole and checks_later):
+        footer.row_group(0)
+    return footer
 
 
 def _metadata(footer: bytes) -> Any:
@@ -125,14 +166,6 @@ def check_column_chunks(metadata: Any, size: int) -> None:
     Raises:
         OSError, pyarrow.ArrowException: A chunk is not what the format allows.
     """
-    if metadata.num_rows < 0:
-        raise OSError(f"it claims {metadata.num_rows} rows")
-    for index in range(metadata.num_row_groups):
-        group = metadata.row_group(index)
-        if group.num_columns != metadata.num_columns:
-            raise OSError(f"row group {index} has {group.num_columns} columns, the schema {metadata.num_columns}")
-        if group.num_rows < 0:
-            raise OSError(f"row group {index} claims {group.num_rows} rows")
     if not metadata.num_row_groups or not metadata.num_columns:
         return
     file = _UnreadableFile(size)
@@ -173,14 +206,26 @@ class _UnreadableFile(SeekableFile):
         raise OSError("nothing is read here")
 
 
-def _layout(metadata: Any) -> tuple[list[int], list[int], int]:
-    starts, first_rows, rows = [], [], 0
-    for i in range(metadata.num_row_groups):
-        group = metadata.row_group(i)
-        starts.append(_chunk(group.column(0)).start if group.num_columns else 0)
+def _first_rows(metadata: Any) -> list[int]:
+    """The position of each row group's first row.
+
+    Raises:
+        OSError: Numbers of rows or columns that contradict each other.
+    """
+    if metadata.num_rows < 0:
+        raise OSError(f"it claims {metadata.num_rows} rows")
+    first_rows, rows = [], 0
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        if group.num_columns != metadata.num_columns:
+            raise OSError(f"row group {index} has {group.num_columns} columns, the schema {metadata.num_columns}")
+        if group.num_rows < 0:
+            raise OSError(f"row group {index} claims {group.num_rows} rows")
         first_rows.append(rows)
         rows += group.num_rows
-    return starts, first_rows, rows
+    if rows != metadata.num_rows:
+        raise OSError(f"its row groups hold {rows} rows, its footer says {metadata.num_rows}")
+    return first_rows
 
 
 def _chunk(column: Any) -> Range:
@@ -190,8 +235,7 @@ def _chunk(column: Any) -> Range:
     return Range(start, start + column.total_compressed_size)
 
 
-def _not_parquet(source: ByteSource, table: str, why: str) -> CorruptFileError:
+def _not_parquet(file: str, table: str, why: str) -> CorruptFileError:
     return CorruptFileError(
-        f"file {source.name} of {table} is not a readable Parquet file: {why}; ask the provider to check it",
-        file=source.name,
+        f"file {file} of {table} is not a readable Parquet file: {why}; ask the provider to check it", file=file
     )

@@ -6,6 +6,8 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -16,8 +18,28 @@ from delta_sharing_spark.scan.split_reader import RunningReaders, read_split
 
 #: Bytes of a split's batches that are held for the consumer; the batch that exceeds them is held as well.
 _READY_BYTES = 16 << 20
+_LEAST_BUDGET, _MOST_BUDGET = 256 << 20, 1 << 30
 #: Seconds between two calls of ``check_cancelled`` while the consumer waits for a batch.
 _LOOK_EVERY = 0.5
+
+
+def default_budget() -> int:
+    """Bytes that all reads of one scan may hold fetched where no Spark bounds them: an eighth of what is free, within bounds."""
+    return max(_LEAST_BUDGET, min(_MOST_BUDGET, _free_bytes() // 8))
+
+
+def _free_bytes() -> int:
+    """Memory that is free on this machine, or in its container; 0 where nothing tells."""
+    free = 0
+    with suppress(OSError, ValueError, IndexError):
+        meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
+        free = int(meminfo.split("MemAvailable:")[1].split()[0]) << 10
+    with suppress(OSError, ValueError):
+        limit, used = (
+            int(Path(f"/sys/fs/cgroup/memory.{name}").read_text(encoding="ascii")) for name in ("max", "current")
+        )
+        free = min(free, limit - used)
+    return free
 
 
 class _ConsumerGone(Exception):

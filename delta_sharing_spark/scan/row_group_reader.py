@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
@@ -14,25 +15,34 @@ from pyarrow.parquet.core import ParquetReader
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.errors.redaction import redact
 from delta_sharing_spark.scan.footer import Footer
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, Ranges, WindowedRanges
+from delta_sharing_spark.scan.pace import Pace
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
-_MIN_WINDOW, _MAX_WINDOW = 16 << 10, 4 << 20
-_BATCH_BYTES = 8 << 20
-_MIN_ROWS, _MAX_ROWS = 64, 32768
+#: Bytes and rows of a batch whose rows' width is guessed; no batch is smaller than so many rows.
+_GUESSED_BYTES, _GUESSED_ROWS, _LEAST_ROWS = 8 << 20, 32768, 64
+#: Of a batch whose rows' width is known, at most: others may turn out wider.
+_MOST_BYTES, _MOST_ROWS = 64 << 20, 131072
+_LEAST_BUFFER, _MOST_BUFFER = 16 << 10, 1 << 20
 
 
 @dataclass(slots=True)
 class RowGroup:
-    """A row group to read: its bytes (once fetching has begun), and the position of its first row in the file."""
+    """A row group to read.
+
+    Attributes:
+        source, footer, index, leaves: Which one, and what of it.
+        ranges: What is fetched of it; none of a file that is held.
+        cost: Bytes that are held from when fetching begins; they slide over ``ranges`` if those are more.
+    """
 
     source: ByteSource
     footer: Footer
     index: int
     leaves: list[int]
+    ranges: list[Range]
     cost: int
-    window: int | None
-    ranges: Ranges | None = None
+    _fetched: BufferedRanges | None = None
 
     @property
     def first_row(self) -> int:
@@ -42,77 +52,89 @@ class RowGroup:
     def rows(self) -> int:
         return int(self.footer.metadata.row_group(self.index).num_rows)
 
-    def fetch(self, pool: ThreadPoolExecutor) -> None:
+    @property
+    def slides(self) -> bool:
+        """Whether not all of it is held at once."""
+        return self.cost < sum(part.length for part in self.ranges)
+
+    def fetch(self, pool: ThreadPoolExecutor, pace: Pace) -> None:
         """Start to fetch the bytes that will be read."""
-        chunks = self.footer.chunks(self.index, self.leaves)
+        read = partial(pace.read, self.source)
+        if self.slides:
+            self._fetched = SlidingRanges(read, self.ranges, pool, self.cost)
+        elif self.ranges:
+            self._fetched = BufferedRanges(read, self.ranges, pool, pace.request_bytes, gap=0)
+
+    def close(self) -> None:
+        if self._fetched is not None:
+            self._fetched.close()
+            self._fetched = None
+
+    def open(self) -> pa.NativeFile | RangeFile:
+        """The file, as far as it was fetched."""
         if self.footer.file_bytes is not None:
-            self.ranges = _WholeFile(self.footer.file_bytes)
-        elif self.window is not None:
-            self.ranges = WindowedRanges(self.source, chunks, self.window, pool)
-        else:
-            self.ranges = BufferedRanges(self.source.read, chunks, pool)
-
-    def close(self) -> None:
-        if self.ranges is not None:
-            self.ranges.close()
-            self.ranges = None
+            return pa.BufferReader(self.footer.file_bytes)
+        assert self._fetched is not None
+        return RangeFile(self._fetched, self.source.size)
 
 
-class _WholeFile:
-    """A small file, fetched whole with its footer."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-
-    def read(self, start: int, length: int) -> memoryview:
-        return self._data[start : start + length]
-
-    def close(self) -> None:
-        self._data = memoryview(b"")
-
-
-def plan_row_group(source: ByteSource, footer: Footer, index: int, leaves: list[int], budget: int) -> RowGroup:
-    """A row group whose needed bytes are held at once if they fit ``budget`` bytes, else read through windows."""
-    chunks: list[Range] = footer.chunks(index, leaves)
-    total = sum(c.length for c in chunks)
-    if footer.file_bytes is not None:
-        return RowGroup(source, footer, index, leaves, 0, None)
-    if total <= budget:
-        return RowGroup(source, footer, index, leaves, total, None)
-    window = max(_MIN_WINDOW, min(_MAX_WINDOW, budget // (3 * len(chunks))))
-    return RowGroup(source, footer, index, leaves, budget, window)
+def plan_row_group(
+    source: ByteSource, footer: Footer, index: int, leaves: list[int], budget: int, pace: Pace
+) -> RowGroup:
+    """A row group whose needed bytes are held at once if they fit ``budget`` bytes, neighbours by one request."""
+    if footer.file_bytes is not None or not leaves:
+        return RowGroup(source, footer, index, leaves, [], 0)
+    chunks = footer.chunks(index, leaves)
+    ranges = pace.merged(chunks)
+    if (cost := sum(part.length for part in ranges)) > budget:
+        ranges, cost = chunks, min(budget, sum(chunk.length for chunk in chunks))
+    return RowGroup(source, footer, index, leaves, ranges, cost)
 
 
-def read_row_group(group: RowGroup, table: str) -> Iterator[pa.RecordBatch]:
+def read_row_group(
+    group: RowGroup, table: str, budget: int, row_bytes: float, limit: int | None
+) -> Iterator[pa.RecordBatch]:
     """Decode a row group whose fetching has begun.
+
+    Args:
+        group: The row group.
+        table: How errors name the table.
+        budget: Bytes of a batch, about, if ``row_bytes`` is known.
+        row_bytes: Of a decoded row, as far as known; 0 if not.
+        limit: More rows than this are not wanted of the whole.
 
     Raises:
         CorruptFileError: The bytes are not what the footer promises (a page checksum among others); names the file.
     """
+    rows, batch_rows = group.rows, _batch_rows(group, budget, row_bytes)
+    if limit is not None:
+        batch_rows = max(1, min(batch_rows, limit))
     if not group.leaves:
-        yield from _zero_column_batches(group.rows)
+        for start in range(0, rows, _GUESSED_ROWS):
+            yield pa.RecordBatch.from_struct_array(pa.nulls(min(_GUESSED_ROWS, rows - start), pa.struct([])))
         return
-    assert group.ranges is not None
-    file = RangeFile(group.ranges, group.source.size)
     try:
-        # buffer_size makes pyarrow read pages as they come instead of whole column chunks; held bytes need no buffer.
+        # buffer_size makes pyarrow read pages as they come instead of whole column chunks; held bytes need no buffer. To
+        # buffer what is held anyhow makes it look at all chunks before it reads one, where it catches what is wrong.
         # This is what pq.ParquetFile wraps, which takes no memory pool.
         reader = ParquetReader(decoding_pool())
         reader.open(
-            file,
+            group.open(),
             metadata=group.footer.metadata,
-            pre_buffer=False,
-            buffer_size=0 if group.window is None else min(group.window, 1 << 20),
+            pre_buffer=group.footer.file_bytes is not None,
+            buffer_size=max(_LEAST_BUFFER, min(_MOST_BUFFER, group.cost // (8 * len(group.leaves))))
+            if group.slides
+            else 0,
             coerce_int96_timestamp_unit="us",
             page_checksum_verification=True,
         )
         batches = reader.iter_batches(
-            _batch_rows(group), row_groups=[group.index], column_indices=group.leaves, use_threads=False
+            batch_rows, row_groups=[group.index], column_indices=group.leaves, use_threads=False
         )
         decoded = 0
         for batch in batches:
             decoded += batch.num_rows
-            if decoded > group.rows:
+            if decoded > rows:
                 break
             yield batch
     except (pa.ArrowException, OSError) as error:
@@ -122,10 +144,10 @@ def read_row_group(group: RowGroup, table: str) -> Iterator[pa.RecordBatch]:
             file=group.source.name,
         ) from None
     # Positions of deleted rows count from the row groups before: a short one would shift them.
-    if decoded != group.rows:
+    if decoded != rows:
         raise CorruptFileError(
             f"file {group.source.name} of {table}: row group {group.index} holds {decoded} rows, its footer says "
-            f"{group.rows}; the file is damaged: ask the provider to check it",
+            f"{rows}; the file is damaged: ask the provider to check it",
             file=group.source.name,
         )
 
@@ -145,17 +167,11 @@ def decoding_pool() -> pa.MemoryPool:
     return pa.system_memory_pool()
 
 
-def _batch_rows(group: RowGroup) -> int:
-    """Rows a batch, so that a batch of wide rows stays within a few megabytes."""
+def _batch_rows(group: RowGroup, budget: int, row_bytes: float) -> int:
+    """Rows a batch: as many as take ``budget`` bytes if their width is known, else so few that they hardly take more."""
     metadata = group.footer.metadata.row_group(group.index)
-    width = sum(metadata.column(leaf).total_uncompressed_size for leaf in group.leaves) / max(1, group.rows)
     # A leaf costs at least a few bytes a row decoded, however well it is encoded.
-    width = max(width, 4.0 * len(group.leaves))
-    return max(_MIN_ROWS, min(_MAX_ROWS, int(_BATCH_BYTES / max(width, 1.0))))
-
-
-def _zero_column_batches(rows: int) -> Iterator[pa.RecordBatch]:
-    """Batches without columns, where a load reads no column of the file but its number of rows."""
-    for start in range(0, rows, _MAX_ROWS):
-        count = min(_MAX_ROWS, rows - start)
-        yield pa.RecordBatch.from_struct_array(pa.nulls(count, pa.struct([])))
+    width = max(row_bytes, metadata.total_byte_size / max(1, group.rows), 4.0 * len(group.leaves))
+    if row_bytes:
+        return max(_LEAST_ROWS, min(_MOST_ROWS, int(max(_GUESSED_BYTES, min(_MOST_BYTES, budget)) / width)))
+    return max(_LEAST_ROWS, min(_GUESSED_ROWS, int(_GUESSED_BYTES / width)))

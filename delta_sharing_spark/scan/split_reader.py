@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT, OpenOnes
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import first_rows, keep_rows
-from delta_sharing_spark.scan.footer import TAIL, Footer, read_footer
+from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -43,23 +47,70 @@ if TYPE_CHECKING:
 
 #: Requests under way at once, and slices opened ahead of the one being decoded.
 CONNECTIONS = 8
-#: Files of at most this many bytes are one GET when all their columns are wanted, or a projection of some.
-WHOLE_FILE, WHOLE_FILE_PROJECTED = 4 << 20, 256 << 10
+#: Bytes and rows of a batch that leaves the reader: whom it hands them to holds some.
+_BATCH_BYTES, _BATCH_ROWS = 8 << 20, 32768
+
+
+@dataclass(slots=True)
+class _Layout:
+    """What the files of one schema have in common: where their columns lie, how they become the table's, how wide rows are."""
+
+    schema: pa.Schema
+    constants: frozenset[str]
+    leaves: list[int]
+    columns: Columns | None = None
+    row_bytes: float = 0.0
+
+
+@dataclass(slots=True)
+class _Habits:
+    """What earlier reads of the same columns of a table showed.
+
+    Attributes:
+        pace: How the storage answers.
+        layouts: Of the files read last.
+        wanted: The part of a file's bytes that is read; 0 until it is known.
+    """
+
+    pace: Pace
+    layouts: list[_Layout] = field(default_factory=list)
+    wanted: float = 0.0
+
+    def layout(self, schema: pa.Schema, constants: frozenset[str], leaves: Callable[[], list[int]]) -> _Layout:
+        """The layout of a file of a schema; threads that make the same one anew lose only what they made."""
+        schema = schema.remove_metadata()
+        for known in self.layouts:
+            if known.constants == constants and known.schema.equals(schema, check_metadata=True):
+                return known
+        made = _Layout(schema, constants, leaves())
+        self.layouts = [made, *self.layouts[: _LAYOUTS - 1]]
+        return made
+
+
+_LAYOUTS = 8
+_paces: ProcessCache[tuple[str, str], Pace] = ProcessCache(64)
+_habits: ProcessCache[tuple[str, str, str, Struct, frozenset[str]], _Habits] = ProcessCache(64)
+
+
+def _habits_of(split: Split) -> _Habits:
+    spec = split.spec
+    host = urlsplit(split.slices[0].task.location).netloc if split.slices else ""
+    key = spec.table, host, spec.mapping, spec.full_schema, frozenset(spec.partition_columns)
+    return _habits.get_or_make(key, lambda: _Habits(_paces.get_or_make((spec.table, host), Pace)))
 
 
 @dataclass(slots=True)
 class _OpenSlice:
     """A slice whose footer and deletion vectors were read."""
 
-    task: FileTask
     source: ByteSource
     footer: Footer
     constants: Mapping[str, pa.Scalar]
     context: Context
+    layout: _Layout
     groups: list[RowGroup]
     selection: RowSelection | None
     reserved_bytes: int
-    columns: Columns | None = field(default=None)
 
 
 def read_split(split: Split) -> Generator[pa.RecordBatch, None, None]:
@@ -111,13 +162,16 @@ class _SplitReader:
             self._logical_schema, self._schema = without_mapping(spec.schema), arrow_schema(spec.schema)
             self._logical_context = Context(spec.table, "", "none")
             self._projection = plan_columns(self._full_schema, self._logical_schema, {}, self._logical_context)
+        self._habits = _habits_of(split)
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-fetch")
+        self._lock = threading.Lock()
         self._waiting: Iterator[FileSlice] = iter(split.slices)
         self._following: FileSlice | None = next(self._waiting, None)
         self._opening: deque[Future[_OpenSlice]] = deque()
         self._fetching: deque[tuple[_OpenSlice, RowGroup]] = deque()
         self._in_flight = 0
-        self._is_closed = False
+        self._is_closed = self._is_due = False
+        self._failure: Exception | None = None
         self._sources: OpenOnes[ByteSource] = OpenOnes()
         CLOSED_AT_EXIT.add(self)
         consumer = _CONSUMER.get()
@@ -139,19 +193,28 @@ class _SplitReader:
             raise
 
     def _read_all(self) -> Generator[pa.RecordBatch, None, None]:
-        self._fill()
-        while self._fetching:
-            opened, group = self._fetching[0]
-            yield from self._decode(opened, group)
-            self._fetching.popleft()
-            group.close()
-            self._in_flight -= group.cost
-            if not self._fetching or self._fetching[0][0] is not opened:
-                self._done_with(opened)
-            self._fill()
+        while True:
+            self._fill(waits=True)
+            with self._lock:
+                fetching = self._fetching[0] if self._fetching else None
+                opening = self._opening[0] if self._opening else None
+            if self._is_closed:
+                raise ReadCancelled(f"{self._spec.table}: reading it was broken off")
+            if self._failure is not None:
+                raise self._failure
+            if fetching is not None:
+                yield from self._decode(*fetching)
+                with self._lock:
+                    self._end(*fetching)
+                del fetching
+            elif opening is not None:
+                opening.result()
+            else:
+                return
 
     def close(self) -> None:
         """Break off all fetches: threads end as soon as they notice, sockets in use are closed."""
+        # Without the lock: perhaps in the garbage collector, within the thread that holds it.
         self._is_closed = True
         for future in list(self._opening):  # another thread may be adding to them
             future.cancel()
@@ -161,82 +224,122 @@ class _SplitReader:
         self._sources.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _fill(self) -> None:
-        """Begin fetching row groups, in order, until the budget is used or the next footer is still on its way."""
-        while True:
-            self._open_ahead()
-            if not self._opening or (self._fetching and not self._opening[0].done()):
-                return
+    def _fill(self, _: object = None, *, waits: bool = False) -> None:
+        """Begin all that may begin now; called when a slice was opened, and by the consumer, who waits for others that do."""
+        self._is_due = True
+        while self._is_due and not self._is_closed and self._lock.acquire(blocking=waits):
+            opened: list[Future[_OpenSlice]] = []
+            try:
+                self._is_due = False
+                opened = self._begin()
+            except Exception as error:
+                if not self._is_closed:
+                    self._failure = error
+            finally:
+                self._lock.release()
+            for future in opened:  # the first may be there already
+                future.add_done_callback(self._fill)
+
+    def _begin(self) -> list[Future[_OpenSlice]]:
+        """Begin fetching row groups, in order, until the budget is used or the next footer is still on its way.
+
+        Returns:
+            The slices that are being opened since.
+        """
+        begun = self._open_ahead()
+        while self._opening and self._opening[0].done() and self._opening[0].exception() is None:
             opened = self._opening[0].result()
             while opened.groups:
                 group = opened.groups[0]
                 if self._fetching and self._in_flight + group.cost > self._spec.fetch_ahead:
-                    return
-                group.fetch(self._pool)
+                    return begun
+                group.fetch(self._pool, self._habits.pace)
                 self._in_flight += group.cost
                 self._fetching.append((opened, opened.groups.pop(0)))
             self._opening.popleft()
-            if opened.footer.file_bytes is None or not self._fetching or self._fetching[-1][0] is not opened:
-                self._in_flight -= opened.reserved_bytes
-                opened.reserved_bytes = 0
-                if not self._fetching or self._fetching[-1][0] is not opened:
-                    self._done_with(opened)
+            is_over = not self._fetching or self._fetching[-1][0] is not opened
+            if opened.footer.file_bytes is None or is_over:
+                self._release(opened)
+            if is_over:
+                opened.source.close()
+            begun += self._open_ahead()
+        return begun
 
-    def _open_ahead(self) -> None:
+    def _open_ahead(self) -> list[Future[_OpenSlice]]:
         """Open the next files, a few at once, as far as the budget goes: small ones are fetched whole with it."""
+        begun = []
         while self._following is not None and len(self._opening) < CONNECTIONS:
-            reserved = min(self._following.task.size, max(self._whole_below(self._following), TAIL))
+            pace, size = self._habits.pace, self._following.task.size
+            wanted = self._habits.wanted if self._spec.is_projected else 1.0
+            is_whole = size <= self._spec.fetch_ahead and pace.is_worth_whole(size, wanted)
+            reserved = size if is_whole else min(size, pace.tail_bytes)
             if (self._opening or self._fetching) and self._in_flight + reserved > self._spec.fetch_ahead:
-                return
+                break
             self._in_flight += reserved
-            self._opening.append(self._pool.submit(self._open, self._following, reserved))
+            begun.append(self._pool.submit(self._open, self._following, is_whole, reserved))
+            self._opening.append(begun[-1])
             self._following = next(self._waiting, None)
+        return begun
 
-    def _whole_below(self, part: FileSlice) -> int:
-        limit = WHOLE_FILE_PROJECTED if self._spec.is_projected else WHOLE_FILE
-        return limit if part.task.size <= limit else 0
+    def _end(self, opened: _OpenSlice, group: RowGroup) -> None:
+        """Let go of a row group that was decoded, and of its slice with the last one."""
+        self._fetching.popleft()
+        group.close()
+        self._in_flight -= group.cost
+        if not opened.groups and (not self._fetching or self._fetching[0][0] is not opened):
+            self._release(opened)
+            opened.source.close()
 
-    def _done_with(self, opened: _OpenSlice) -> None:
+    def _release(self, opened: _OpenSlice) -> None:
         self._in_flight -= opened.reserved_bytes
         opened.reserved_bytes = 0
-        opened.source.close()
 
     def _open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
         return self._sources.add(self._access.open_vector(task, vector))
 
-    def _open(self, part: FileSlice, reserved: int) -> _OpenSlice:
-        spec, task = self._spec, part.task
+    def _open(self, part: FileSlice, is_whole: bool, reserved: int) -> _OpenSlice:
+        spec, task, habits = self._spec, part.task, self._habits
         context = Context(spec.table, task.id, spec.mapping)
         constants = constants_of(task, spec)
-        from_file = Struct(tuple(f for f in spec.full_schema.fields if f.name not in constants))
         source = self._sources.add(self._access.open(task))
-        footer = read_footer(source, spec.table, self._whole_below(part))
-        leaves = leaves_of(footer.schema, from_file, context)
+        whole_below = task.size if is_whole else 0
+        footer = read_footer(source, spec.table, whole_below, habits.pace.tail_bytes, checks_later=True)
+        habits.pace.learn_footer(footer.size)
+
+        def leaves() -> list[int]:
+            from_file = Struct(tuple(f for f in spec.full_schema.fields if f.name not in constants))
+            return leaves_of(footer.schema, from_file, context)
+
+        layout = habits.layout(footer.schema, frozenset(constants), leaves)
         may_match = row_group_filter(spec, footer, constants, context)
-        groups = [
-            plan_row_group(source, footer, i, leaves, spec.fetch_ahead // 2)
-            for i in footer.row_groups_in(part.start, part.end)
-            if may_match is None or may_match(i)
-        ]
+        indices = [i for i in footer.row_groups_in(part.start, part.end) if may_match is None or may_match(i)]
+        groups = [plan_row_group(source, footer, i, layout.leaves, spec.fetch_ahead, habits.pace) for i in indices]
+        if spec.is_projected and not habits.wanted and task.size:
+            chunks = [footer.chunks(i, layout.leaves) for i in range(len(footer.first_rows))]
+            habits.wanted = sum(chunk.length for group in chunks for chunk in group) / task.size
         selection = read_row_selection(task, footer.metadata.num_rows, self._open_vector) if groups else None
-        return _OpenSlice(task, source, footer, constants, context, groups, selection, reserved)
+        return _OpenSlice(source, footer, constants, context, layout, groups, selection, reserved)
 
     def _decode(self, opened: _OpenSlice, group: RowGroup) -> Iterator[pa.RecordBatch]:
-        schema, keep = (
-            self._spec.full_schema,
-            None if opened.selection is None else opened.selection.mask(group.first_row, group.rows),
-        )
+        spec, layout = self._spec, opened.layout
+        keep = None if opened.selection is None else opened.selection.mask(group.first_row, group.rows)
+        limit = spec.limit if spec.predicate is None else None
         row = 0
-        for batch in read_row_group(group, self._spec.table):
+        for batch in read_row_group(group, spec.table, spec.fetch_ahead // 2, layout.row_bytes, limit):
             count = batch.num_rows
+            if count:
+                layout.row_bytes = max(layout.row_bytes, batch.nbytes / count)
             if keep is not None:
                 batch = keep_rows(batch, keep.slice(row, count))
             row += count
             if batch.num_rows == 0:
                 continue
-            if opened.columns is None:
-                opened.columns = plan_columns(batch.schema, schema, opened.constants, opened.context)
-            yield self._filtered(conform(batch, opened.columns, schema, self._full_schema, opened.context))
+            if layout.columns is None:
+                layout.columns = plan_columns(batch.schema, spec.full_schema, layout.constants, opened.context)
+            batch = conform(
+                batch, layout.columns, spec.full_schema, self._full_schema, opened.context, opened.constants
+            )
+            yield from _parts(self._filtered(batch))
 
     def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         spec = self._spec
@@ -248,6 +351,13 @@ class _SplitReader:
         if self._projection is None:
             return batch
         return conform(batch, self._projection, self._logical_schema, self._schema, self._logical_context)
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in parts that are cheap to hold and to hand on; they share its memory."""
+    step = max(1, min(_BATCH_ROWS, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes)))
+    for start in range(0, batch.num_rows, step):
+        yield batch.slice(start, step)
 
 
 def constants_of(task: FileTask, spec: ReadSpec) -> dict[str, pa.Scalar]:

@@ -6,8 +6,9 @@ each batch. Matching follows the Delta protocol, "Column Mapping": by physical n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -31,9 +32,7 @@ class Nulls:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The same value in every row: a partition value, or a change feed's commit."""
-
-    value: pa.Scalar
+    """The same value in every row of a file: a partition value, or a change feed's commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,13 +284,15 @@ def _at_zero(array: pa.Array) -> pa.Array:
 Columns = tuple[tuple[int | None, Node], ...]
 
 
-def plan_columns(source: pa.Schema, schema: Struct, constants: Mapping[str, pa.Scalar], context: Context) -> Columns:
+def plan_columns(source: pa.Schema, schema: Struct, constants: Collection[str], context: Context) -> Columns:
     """For each column of ``schema``, the index of the file's column (None: not from the file) and its node.
+
+    It serves all files of the same schema and the same constants.
 
     Args:
         source: The schema of the decoder's batches.
         schema: The columns that rows have.
-        constants: Values by column name that override whatever the file has (the log is authoritative).
+        constants: Names of the columns whose values override whatever the file has (the log is authoritative).
         context: Says how columns are matched, and names table and file in errors.
 
     Raises:
@@ -301,14 +302,19 @@ def plan_columns(source: pa.Schema, schema: Struct, constants: Mapping[str, pa.S
     columns: list[tuple[int | None, Node]] = []
     for field in schema.fields:
         if field.name in constants:
-            columns.append((None, Constant(constants[field.name])))
+            columns.append((None, Constant()))
         else:
             columns.extend(_plan_children(sources, (field,), "", context))
     return tuple(columns)
 
 
 def conform(
-    batch: pa.RecordBatch, columns: Columns, schema: Struct, target: pa.Schema, context: Context
+    batch: pa.RecordBatch,
+    columns: Columns,
+    schema: Struct,
+    target: pa.Schema,
+    context: Context,
+    constants: Mapping[str, pa.Scalar] = MappingProxyType({}),
 ) -> pa.RecordBatch:
     """One batch as exactly the Arrow schema of ``schema``.
 
@@ -318,6 +324,7 @@ def conform(
         schema: The columns that rows have.
         target: ``arrow_schema(wanted)``, which costs too much to be made for every batch.
         context: Names table and file in errors.
+        constants: The values of the columns that ``plan_columns`` took for such.
 
     Raises:
         CorruptFileError: A value does not fit its type.
@@ -330,8 +337,8 @@ def conform(
     for (index, node), field, kind in zip(columns, schema.fields, target.types, strict=True):
         if index is not None:
             array = apply(node, batch.column(index), field.type, field.name, context)
-        elif isinstance(node, Constant) and node.value.is_valid:
-            array = pa.repeat(node.value, rows)
+        elif isinstance(node, Constant) and (value := constants[field.name]).is_valid:
+            array = pa.repeat(value, rows)
         else:
             array = pa.nulls(rows, kind)
         if not field.nullable:

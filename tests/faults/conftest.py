@@ -18,6 +18,12 @@ _NOTES: list[str] = []
 ROWS = 12_000
 
 
+@pytest.fixture(autouse=True)
+def _several_requests_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are not fetched whole, so that there is something between two requests for one."""
+    monkeypatch.setattr("delta_sharing_spark.scan.pace.WHOLE_FILE", 0)
+
+
 @pytest.fixture(scope="session")
 def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTableBuilder:
     """Three files of four row groups, with page checksums, deletion vectors, and a column that nobody reads."""

@@ -24,11 +24,11 @@ from delta_sharing_spark.native import (
     peers,
     plan,
     plan_reader,
-    request_size,
     sending,
 )
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.scan import pace
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
@@ -111,8 +111,8 @@ def test_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_SHOWN_BYTES", 3000)
     monkeypatch.setattr(budget, "AHEAD_BYTES", 1 << 20)
     monkeypatch.setattr(held_chunks, "_PIECE", 64 << 10)
-    monkeypatch.setattr(request_size, "LEAST", 64 << 10)
-    monkeypatch.setattr(request_size, "MOST", 64 << 10)
+    monkeypatch.setattr(pace, "LEAST", 64 << 10)
+    monkeypatch.setattr(pace, "MOST", 64 << 10)
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from delta_sharing_spark.native import request_size
 from delta_sharing_spark.native.budget import Bounds, Budget
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.held_chunks import HeldChunks
 from delta_sharing_spark.native.layout import Chunk, Layout
+from delta_sharing_spark.scan import pace
 from delta_sharing_spark.storage.ranges import Range
 
 MIB = 1 << 20
@@ -49,7 +49,7 @@ def test_requests_are_as_large_as_is_soon_answered(
 ) -> None:
     """The first row group is asked for in small parts, later ones as the storage has answered, in equal ones; no byte twice."""
     storage = TimedStorage(latency, rate)
-    monkeypatch.setattr(request_size, "time", SimpleNamespace(monotonic=lambda: storage.now))
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: storage.now))
     budget = Budget(Bounds())
     budget.fetchers = ThreadPoolExecutor(1)  # one after the other, as the clock has it
     held = HeldChunks(budget)
@@ -71,14 +71,14 @@ def test_requests_are_as_large_as_is_soon_answered(
 
 
 def test_a_slow_answer_makes_requests_smaller_again() -> None:
-    sizes = request_size.RequestSize()
+    sizes = pace.Pace()
     sizes.learn(4 * MIB, 0.002)
-    assert sizes.bytes == request_size.MOST
+    assert sizes.request_bytes == pace.MOST
     sizes.learn(64 << 10, 0.04)
-    assert sizes.bytes == request_size.MOST, "it tells the latency, and no rate"
-    before = sizes.bytes
+    assert sizes.request_bytes == pace.MOST, "it tells the latency, and no rate"
+    before = sizes.request_bytes
     for _ in range(20):
         sizes.learn(4 * MIB, 0.2)
-        assert sizes.bytes <= before
-        before = sizes.bytes
-    assert before == request_size.LEAST
+        assert sizes.request_bytes <= before
+        before = sizes.request_bytes
+    assert before == pace.LEAST

@@ -1,0 +1,95 @@
+"""Chooses what to ask a storage for, by how it has answered: how many bytes at once, what lies between, how much of a file's end."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable
+
+from delta_sharing_spark.storage.ranges import ByteSource, Range, coalesce
+
+#: Bytes of a request, at least and at most.
+LEAST, MOST = 4 << 20, 32 << 20
+#: Seconds that a request should last: a reader may wait for so long more than if it came in small parts.
+_LASTING = 0.05
+#: Requests for more bytes tell how fast a storage is, those for fewer how long it takes to begin.
+_TELLING, _BRIEF = 1 << 20, 128 << 10
+#: Part of a rate that is still believed after a slower request: those under way together slow each other down.
+_KEPT = 0.75
+#: Bytes between two ranges that are fetched rather than asked around, at least, at most, and before anything is known.
+_LEAST_GAP, _MOST_GAP, _FIRST_GAP = 4 << 10, 32 << 20, 256 << 10
+#: Of the bytes that are wanted, the part that may be fetched besides: never as many again.
+_UNWANTED = 0.9
+#: Bytes of the first request for a footer before one was seen, and at most: most footers fit, a larger one costs a second request.
+TAIL, _LONGEST_TAIL = 64 << 10, 1 << 20
+#: Files of at most so many bytes are one request if that is worth it, and of a few always.
+WHOLE_FILE, _ALWAYS_WHOLE = 4 << 20, 256 << 10
+
+
+class Pace:
+    """How a storage answers requests for the files of one table.
+
+    Over a slow connection several small requests at a time are faster, and a request costs what could have come meanwhile.
+    Where the storage is near, a request of 4 MiB takes as much of the processor as its bytes. Threads that update it
+    together may lose a measurement, and no more.
+
+    Attributes:
+        request_bytes: How much to ask for at once: what comes in ``_LASTING`` seconds, within bounds.
+        gap: Bytes that come while a request of their own would wait for its answer.
+    """
+
+    def __init__(self) -> None:
+        self.request_bytes, self.gap = LEAST, _FIRST_GAP
+        self._rate = self._latency = 0.0
+        self._footer_bytes = 0
+
+    def read(self, source: ByteSource, start: int, length: int) -> memoryview:
+        """``source.read(start, length)``, and learn from how long it takes."""
+        began = time.monotonic()
+        data = source.read(start, length)
+        self.learn(length, time.monotonic() - began)
+        return data
+
+    def learn(self, length: int, seconds: float) -> None:
+        """Note that a request for ``length`` bytes took so many seconds."""
+        seconds = max(seconds, 1e-6)
+        if length >= _TELLING:
+            self._rate = max(length / max(seconds - self._latency, seconds / 8), self._rate * _KEPT)
+            self.request_bytes = min(MOST, max(LEAST, int(self._rate * _LASTING)))
+        elif length <= _BRIEF:
+            self._latency = min(seconds, self._latency * 1.25 or seconds)
+        if self._rate and self._latency:
+            self.gap = min(_MOST_GAP, max(_LEAST_GAP, int(self._rate * self._latency)))
+
+    def learn_footer(self, size: int) -> None:
+        """Note the size of a file's footer."""
+        self._footer_bytes = max(size, int(self._footer_bytes * 0.9))
+
+    @property
+    def tail_bytes(self) -> int:
+        """Bytes of the first request for a footer: the largest one seen lately and a quarter."""
+        return min(_LONGEST_TAIL, self._footer_bytes * 5 // 4 + 512) if self._footer_bytes else TAIL
+
+    def is_worth_whole(self, size: int, wanted: float) -> bool:
+        """Whether a file is fetched whole, as is cheaper than its footer first.
+
+        Args:
+            size: Its bytes.
+            wanted: The part of its bytes that is wanted; 0 if it is not known.
+        """
+        if size <= _ALWAYS_WHOLE:
+            return True
+        return size <= WHOLE_FILE and bool(wanted) and size * (1 - wanted) <= self.gap
+
+    def merged(self, wanted: Iterable[Range]) -> list[Range]:
+        """The ranges to ask for: those wanted, and what lies between them where a request of its own would cost more."""
+        ranges = coalesce(wanted, 0)
+        allowed = _UNWANTED * sum(part.length for part in ranges)
+        bridged = 0
+        for gap in sorted(after.start - before.end for before, after in itertools.pairwise(ranges)):
+            allowed -= gap
+            if gap > self.gap or allowed < 0:
+                # Of gaps that are alike some would fit, none is bridged.
+                return coalesce(ranges, bridged if gap > bridged else bridged - 1)
+            bridged = gap
+        return coalesce(ranges, bridged)

@@ -1,0 +1,107 @@
+"""What is asked of a storage, by how it answered before."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from local_access import Bytes, LocalAccess, parquet, read, spec_of
+
+from delta_sharing_spark.errors import CorruptFileError
+from delta_sharing_spark.scan.pace import Pace
+from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.storage.ranges import Range, coalesce
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def storage(latency: float, rate: float) -> Pace:
+    pace = Pace()
+    for length in (64 * KIB, 4 * MIB, 64 * KIB):
+        pace.learn(length, latency + length / rate)
+    return pace
+
+
+@pytest.mark.parametrize(
+    ("latency", "rate", "least", "most"),
+    [
+        (0.04, 30e6, 0.8e6, 1.4e6),
+        (0.15, 10e6, 1e6, 1.7e6),
+        (0.0002, 1e6, 4096, 70e3),
+        (0.15, 100e6, 12e6, 16e6),
+    ],
+)
+def test_a_gap_is_worth_what_comes_while_a_request_waits(
+    latency: float, rate: float, least: float, most: float
+) -> None:
+    assert least <= storage(latency, rate).gap <= most
+
+
+@given(st.lists(st.tuples(st.integers(0, 3 * MIB), st.integers(1, MIB)), min_size=1, max_size=12))
+def test_what_is_wanted_is_fetched_and_never_as_much_again(spans: list[tuple[int, int]]) -> None:
+    position, wanted = 0, []
+    for gap, length in spans:
+        wanted.append(Range(position + gap, position + gap + length))
+        position += gap + length
+    pace = storage(0.04, 30e6)
+    asked = pace.merged(reversed(wanted))
+    assert all(any(a.start <= w.start and w.end <= a.end for a in asked) for w in wanted)
+    assert len(asked) <= len(coalesce(wanted, 0))
+    assert sum(a.length for a in asked) < 2 * sum(w.length for w in wanted)
+    assert all(after.start - before.end > 0 for before, after in itertools.pairwise(asked))
+    near = [Range(i * 120 * KIB, i * 120 * KIB + 100 * KIB) for i in range(20)]
+    assert len(pace.merged(near)) == 1
+
+
+def test_a_small_file_is_fetched_whole_where_its_footer_would_cost_more() -> None:
+    far, near = storage(0.04, 30e6), storage(0.0001, 20e6)
+    for pace in (far, near):
+        assert pace.is_worth_whole(200 * KIB, 0), "nothing is saved"
+        assert pace.is_worth_whole(4 * MIB, 1.0)
+        assert not pace.is_worth_whole(5 * MIB, 1.0)
+        assert not pace.is_worth_whole(MIB, 0), "it is not known what is wanted of it"
+    assert far.is_worth_whole(MIB, 0.3)
+    assert not near.is_worth_whole(MIB, 0.3)
+
+
+def test_the_first_request_for_a_footer_is_as_long_as_those_before() -> None:
+    pace = Pace()
+    assert pace.tail_bytes == 64 * KIB
+    pace.learn_footer(6000)
+    assert 6000 < pace.tail_bytes < 9000
+    pace.learn_footer(300 * KIB)
+    assert pace.tail_bytes > 300 * KIB
+    for _ in range(60):
+        pace.learn_footer(6000)
+    assert pace.tail_bytes < 9000, "one file of another kind is forgotten"
+
+
+@pytest.mark.parametrize("ahead", [1, 200 * KIB, 64 * MIB])
+def test_a_file_stays_open_until_its_last_row_group_is_decoded(ahead: int) -> None:
+    """Also where the budget has its row groups fetched one after the other."""
+
+    class Closing(Bytes):
+        is_closed = False
+
+        def read(self, start: int, length: int) -> memoryview:
+            if self.is_closed:
+                raise CorruptFileError(f"file {self.name} is closed", file=self.name)
+            return super().read(start, length)
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    class Access(LocalAccess):
+        def open(self, task: FileTask) -> Bytes:
+            return Closing(task.id, self.files[task.id])
+
+    import pyarrow as pa
+
+    rows = 120_000
+    data = parquet(pa.table({"i": range(rows)}), row_group_size=20_000, compression="none", use_dictionary=False)
+    schema = Struct((Field("i", Primitive("long")),))
+    got = read(spec_of(schema, is_projected=True, fetch_ahead=ahead), Access({"f": data, "g": data}))
+    assert got.column("i").to_pylist() == [*range(rows), *range(rows)]

@@ -43,8 +43,8 @@ def test_what_a_refusal_is_about(words: str, about: bool) -> None:
         ({"start_version": 2}, {"version": 1}),
         ({}, {"version": 9}),
         ({"history": False}, {"version": 1}),
-        ({"history": False}, {"timestamp": "2020-01-01"}),
-        ({}, {"timestamp": "2020-01-01"}),
+        ({"history": False}, {"timestamp": "2020-01-01T00:00:00Z"}),
+        ({}, {"timestamp": "2020-01-01T00:00:00Z"}),
     ],
 )
 def test_versions_that_are_not_there(

@@ -397,7 +397,7 @@ def test_a_disk_that_is_full(
     server.reset_metrics()
     volume.download(to=to)
     assert _on_disk(to) == _on_disk(large)
-    assert server.bytes_sent("log") < 160_000
+    assert server.bytes_sent("log") < 190_000, "pieces that had arrived were fetched anew"
     with monkeypatch.context() as patched:
         patched.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100})())
         with pytest.raises(FileError, match=r"200,001 bytes of volume s.d.v do not fit the disk, which has 100 free"):

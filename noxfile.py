@@ -48,6 +48,21 @@ client = SharingClient("config.share")
 assert_type(client.table("share.schema.table"), SharedTable)
 assert_type(client.table("share.schema.table").scan(where="id > 5"), Scan)
 """
+#: Tests that the lowest versions cannot pass, though what they read is right or refused.
+NOT_ON_THE_LOWEST = [
+    # pyarrow 19 writes no such columns, and refuses files with a variant that says so.
+    "scan/test_types.py::test_decimals_in_every_physical_encoding",
+    "scan/test_types.py::test_physical_encodings",
+    "scan/test_types.py::test_lists_of_every_kind",
+    "scan/test_variant.py::test_groups_annotated_as_variant",
+    # Of requests before 2.32 no connection is taken: it keeps them itself.
+    "storage/test_kept_connections.py",
+    # Days beyond Python's are an OverflowError of pandas; sizes of files in a notebook's output differ by bytes.
+    "client/test_unfit_values.py::test_what_holds_far_days",
+    "client/test_examples.py",
+    # The stand-in for Google does not know the names that Polars before 2 asks for.
+    "access/test_engines.py::test_polars_takes_a_gcs_token_by_the_way_that_its_refusal_names",
+]
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 OLDEST_JAVA = 17
 #: More failed tests than these are not the machine's doing.
@@ -140,9 +155,8 @@ def lowest(session: nox.Session) -> None:
     session.run(*command, "--extra=all", "--output-file", str(wanted), "pyproject.toml", silent=True)
     # PySpark is no part of it: it has sessions of its own, and its newest types are oracles here.
     session.install("-e", ".[all]", "pyspark", "-c", str(wanted), *nox.project.dependency_groups(PROJECT, "test"))
-    # This test's stand-in for Google does not know the names that Polars before 2 asks for.
-    left_out = "tests/unit/access/test_engines.py::test_polars_takes_a_gcs_token_by_the_way_that_its_refusal_names"
-    pytest(session, "tests/unit", f"--deselect={left_out}", *session.posargs, env=UTF8)
+    left_out = [f"--deselect=tests/unit/{test}" for test in NOT_ON_THE_LOWEST]
+    pytest(session, "tests/unit", *left_out, *session.posargs, env=UTF8)
 
 
 @nox.session
@@ -269,6 +283,17 @@ def peers(session: nox.Session) -> None:
         session.run(str(folder / "bin" / "pip"), "install", "-q", "delta-sharing>=1.4", external=True)
     python = str(folder / "bin" / "python")
     session.run("python", "tests/peers/run.py", "--reference-python", python, *session.posargs, env=env)
+
+
+@nox.session(name="beside-jvm")
+def beside_jvm(session: nox.Session) -> None:
+    """A hundred jobs by the JVM connector and by this one, rows or errors compared; by hand, with JVM_PEER built.
+
+    ``../shared/peers/jvm/build.sh`` builds it, for Spark 4.2; ``-- --write`` puts the table into docs/migrating.md.
+    """
+    env = spark_environment(session)
+    install(session, "-e", ".[server]", "pyspark[sql]==4.2.0")
+    session.run("python", "tests/peers/beside_jvm/run.py", *session.posargs, env=env)
 
 
 @nox.session

@@ -114,6 +114,24 @@ def flow(palette: Palette) -> str:
     return _picture(680, 280, "How bytes flow from a share into Spark, by either lane", drawn)
 
 
+def renewal(palette: Palette) -> str:
+    """How a read outlives its URLs."""
+    drawn = [
+        _box(palette, 16, 20, 190, "Planned on the driver", "files, URLs, the version"),
+        _box(palette, 256, 20, 190, "Read on an executor", "byte ranges"),
+        _box(palette, 486, 20, 180, "The rest of the rows", "the same version"),
+        _arrow(palette, 206, 48, 252, 48, ""),
+        _arrow(palette, 446, 48, 482, 48, ""),
+        _box(palette, 236, 140, 230, "The server is asked again", "before the end, or once refused"),
+        _arrow(palette, 320, 76, 320, 136, ""),
+        _arrow(palette, 382, 136, 382, 80, ""),
+        _text(312, 112, "URLs end", palette.quiet, 11, "end"),
+        _text(390, 112, "new URLs of the same files", palette.quiet, 11),
+        _text(486, 172, "a file that is gone: an error", palette.quiet, 11),
+    ]
+    return _picture(680, 206, "How URLs and credentials are renewed while a job reads", drawn)
+
+
 def _text(
     x: float, y: float, text: str, colour: str, size: int = 12, anchor: str = "start", weight: str = "400"
 ) -> str:
@@ -149,7 +167,7 @@ def _picture(width: int, height: int, title: str, drawn: list[str]) -> str:
     return "\n".join([head, *drawn, "</svg>", ""])
 
 
-PICTURES: Mapping[str, Callable[[Palette], str]] = {"bars": bars, "flow": flow}
+PICTURES: Mapping[str, Callable[[Palette], str]] = {"bars": bars, "flow": flow, "renewal": renewal}
 
 
 def pictures() -> dict[str, str]:

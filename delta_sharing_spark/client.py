@@ -21,6 +21,7 @@ from delta_sharing_spark.sharing.name_suggestions import with_near_names
 from delta_sharing_spark.sharing.profile import ENVIRONMENT, Profile, load_profile, profile_from_environment
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
+from delta_sharing_spark.storage.profile_files import only_spark_reads
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.table_scan import ENGINES, option_text
 
@@ -220,9 +221,10 @@ class SharingClient(AssetCatalog):
             OptionError: An unknown engine.
             DeltaSharingError: A shared table cannot be loaded.
         """
+        from delta_sharing_spark.spark.session_settings import in_session
         from delta_sharing_spark.spark.sql import run
 
-        return run(self, spark, query, args, engine)
+        return run(in_session(self, spark), spark, query, args, engine)
 
     def query(
         self,
@@ -246,9 +248,10 @@ class SharingClient(AssetCatalog):
         Examples:
             >>> client.query(spark, lambda t: t("s.d.orders").where("total > 10").groupBy("city").count())  # doctest: +SKIP
         """
+        from delta_sharing_spark.spark.session_settings import in_session
         from delta_sharing_spark.spark.sql import query
 
-        return query(self, spark, build, engine)
+        return query(in_session(self, spark), spark, build, engine)
 
     def explain_sql(
         self,
@@ -314,7 +317,8 @@ class SharingClient(AssetCatalog):
 
     def options_for(self, name: TableName) -> dict[str, str]:
         """The options of a Spark load of a table: its path, and the credentials unless the profile is a path."""
-        if isinstance(self._source, (str, Path)) and not str(self._source).strip().startswith("{"):
+        source = str(self._source).strip() if isinstance(self._source, (str, Path)) else ""
+        if source and not source.startswith("{") and not only_spark_reads(source):
             return {**self.options, "path": f"{self._source}#{name}"}
         if self._source is None:
             named = os.environ.get(ENVIRONMENT, "").strip()
@@ -323,9 +327,15 @@ class SharingClient(AssetCatalog):
         inline = {} if "gateway" in self.options else _inline(self.profile)
         return {**self.options, **inline, "path": str(name)}
 
+    def is_of(self, profile: str) -> bool:
+        """Whether a path is that of the client's profile."""
+        named = self._source if self._source is not None else os.environ.get(ENVIRONMENT, "")
+        return isinstance(named, (str, Path)) and str(named).strip() == profile.strip()
+
     def load_options(self, name: TableName, more: Mapping[str, str]) -> dict[str, str]:
         """The options of a load in this process."""
-        return {**self.options, **more, "path": str(name)}
+        given = {option.lower() for option in more}
+        return {**{o: value for o, value in self.options.items() if o.lower() not in given}, **more, "path": str(name)}
 
 
 def _profile(source: str | Path | Mapping[str, Any] | Profile | None, identity: Identity | None) -> Profile:

@@ -17,7 +17,7 @@ from delta_sharing_spark.schema.instants import EPOCH
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
-from delta_sharing_spark.table_scan import Scan, column_names, option_text, quoted_column
+from delta_sharing_spark.table_scan import Scan, active_zone, column_names, option_text, quoted_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,8 @@ class SharedTable(RowSource):
         if starting_timestamp is None:
             return self.client.rest.table_version(self.name)
         moment = option_text(starting_timestamp)
-        options = parse_options({"path": str(self.name), "timestampAsOf": moment, **self.client.options})
+        zone = {} if (known := active_zone()) is None else {"timeZone": known}
+        options = parse_options(self.client.load_options(self.name, {**zone, "timestampAsOf": moment}))
         return self.client.rest.table_version(self.name, iso(options.timestamp_as_of))
 
     def snapshot_head(self) -> TableSnapshotHead:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -54,6 +55,7 @@ class Scan(RowSource):
     prune: str | None = None
     _resolved: tuple[TableOpener, ResolvedScan] | None = field(default=None, repr=False)
     _read_options: ReadOptions | None = field(default=None, repr=False)
+    _inside: Scan | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._parsed()
@@ -75,7 +77,8 @@ class Scan(RowSource):
     def opened(self) -> tuple[TableOpener, ResolvedScan]:
         """The table, opened once for this scan, and the resolved scan of it."""
         if self._resolved is None:
-            opener = TableOpener(negotiated_table(self._parsed(), self.table.client.profile))
+            options = self._parse(active_zone())
+            opener = TableOpener(negotiated_table(options, self.table.client.profile))
             resolved = resolve_opened(opener)
             if self.prune is not None:
                 from delta_sharing_spark.predicates.sql import parse_where
@@ -84,16 +87,33 @@ class Scan(RowSource):
             self._resolved = opener, resolved
         return self._resolved
 
+    def in_session(self, spark: SparkSession) -> Scan:
+        """The same scan with what a session's settings mean: its zone, and settings of the JVM connector."""
+        from delta_sharing_spark.spark.session_settings import in_session
+
+        table = replace(self.table, client=in_session(self.table.client, spark))
+        if table.client.options == self.table.client.options:
+            return self
+        if self._inside is None or self._inside.table.client.options != table.client.options:
+            self._inside = Scan(table, self.options, self.prune)
+        return self._inside
+
     def _parsed(self) -> ReadOptions:
+        """The options, whose moments need no zone yet: ``to_spark`` will know the session's."""
         if self._read_options is None:
-            self._read_options = self._parse()
+            self._read_options = self._parse("UTC")
         return self._read_options
 
-    def _parse(self) -> ReadOptions:
+    def _parse(self, zone: str | None) -> ReadOptions:
         options = self.table.client.load_options(self.table.name, self.options)
-        if not any(name.lower() == "maxsplitbytes" for name in options):
+        names = {name.lower() for name in options}
+        if "maxsplitbytes" not in names:
             options["maxSplitBytes"] = _SPLIT_BYTES
-        return parse_options(options)
+        if zone is not None and "timezone" not in names:
+            options["timeZone"] = zone
+        parsed = parse_options(options)
+        # Outside Spark conditions and partition values that name no zone are in UTC, as other readers without a session have it.
+        return parsed if parsed.time_zone else replace(parsed, time_zone="UTC")
 
     def select(self, *columns: str | Sequence[str]) -> Scan:
         """The same scan with these columns only, in this order: names, or one list of names.
@@ -169,14 +189,15 @@ class Scan(RowSource):
         With a session, also which lane ``to_spark`` takes in it, why not the other, and what Spark's latest scans of the
         table were answered.
         """
-        planned = self.plan()
-        text = Explanation(explanation(planned, self.resolved()))
+        inside = self if spark is None else self.in_session(spark)
+        planned = inside.plan()
+        text = Explanation(explanation(planned, inside.resolved()))
         if spark is None:
             return text
         from delta_sharing_spark.spark.lanes import explain_engine, explain_scans
 
         scans = explain_scans(self.table.client, [str(self.table)])
-        return Explanation("\n".join((text, f"engine     {explain_engine(self, spark, planned, engine)}", *scans)))
+        return Explanation("\n".join((text, f"engine     {explain_engine(inside, spark, planned, engine)}", *scans)))
 
     def to_spark(self, spark: SparkSession, engine: str | None = None) -> DataFrame:
         """A Spark DataFrame; it is Spark that reads.
@@ -192,7 +213,7 @@ class Scan(RowSource):
         """
         from delta_sharing_spark.spark.lanes import frame_of
 
-        return frame_of(self, spark, engine)
+        return frame_of(self.in_session(spark), spark, engine)
 
     def to_record_batch_reader(self, workers: int | None = None) -> pa.RecordBatchReader:
         """Record batches as they arrive, read in parallel and bounded in memory; reading begins with the first.
@@ -275,6 +296,15 @@ def quoted_column(column: str) -> str:
     if re.fullmatch(r"`(?:[^`]|``)+`(?:\.`(?:[^`]|``)+`)*", column):
         return column
     return "`" + column.replace("`", "``") + "`" if re.search(r"[^\w.]", column) else column
+
+
+def active_zone() -> str | None:
+    """The zone of the Spark session that is active in this thread, as far as there is one."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from delta_sharing_spark.spark.session_settings import active_zone as zone
+
+    return zone()
 
 
 def option_text(value: object) -> str:

@@ -39,7 +39,7 @@ class FilePruner:
         if scan.prune is not None:
             from delta_sharing_spark.predicates.file_skipping import FileSkipping
 
-            zone = scan.options.time_zone
+            zone = scan.options.zone
             self._skipping = FileSkipping(scan.prune, scan.columns, scan.shape.partition_columns, time_zone=zone)
 
     @property

@@ -108,7 +108,8 @@ class ArrivingFile:
         if not self._done:
             self._journal.unlink(missing_ok=True)
         self._version = self._place.version(self.file, etag)
-        os.ftruncate(self._descriptor, self.file.size)
+        # A file that is not synchronised must not have its length before its bytes: a power cut would leave zeros.
+        os.ftruncate(self._descriptor, self.file.size if len(self.pieces) > 1 else 0)
 
     def _arrived_before(self) -> tuple[set[int], str | None]:
         """The pieces that an earlier download of the same file has noted, and the file's ETag then."""

@@ -27,6 +27,8 @@ from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from delta_sharing_spark.assets.download import Downloaded
     from delta_sharing_spark.interop import Engine, EngineOptions
     from delta_sharing_spark.storage.file_system import PlaceFileSystem
@@ -143,6 +145,23 @@ class Asset:
         from delta_sharing_spark.assets.download import download
 
         return download(self.place, path, to, replace=replace, progress=progress)
+
+    def spark_path(self, pattern: str = "", spark: SparkSession | None = None) -> str:
+        """A path for Spark's own readers, by a gateway in this process, which renews; no credential is in it.
+
+        Args:
+            pattern: A file, a directory or a pattern (``raw/*.json``); a directory is listed at once, a pattern file by file.
+            spark: A classic session with master ``local``; the active one by default.
+
+        Raises:
+            ConfigError: No such session: over Connect and on clusters the executors do not reach this process.
+
+        Examples:
+            >>> spark.read.json(volume.spark_path("raw"))          # doctest: +SKIP
+        """
+        from delta_sharing_spark.spark.asset_paths import spark_path
+
+        return spark_path(self.place, pattern, spark)
 
     def storage_options(self, engine: Engine = "fsspec") -> EngineOptions:
         """Temporary credentials in the words of another engine, which cannot renew them; as ``SharedTable.storage_options``."""

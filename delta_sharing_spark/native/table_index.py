@@ -237,7 +237,7 @@ class TableIndex:
             return self._make_counted(condition, listed)
         pushed = None
         if condition is not None:
-            pushed = parse_where(condition, load.columns, time_zone=load.options.time_zone)
+            pushed = parse_where(condition, load.columns, time_zone=load.options.zone)
         asked = replace(load, pushed=pushed, is_pinned=True, rows_needed=None if every else rows)
         try:
             planned = plan(asked, opener=self._opener, listed=listed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields
-from datetime import datetime, tzinfo
+from datetime import datetime
 from typing import Literal
 
 from delta_sharing_spark.options import values
@@ -73,11 +73,13 @@ class ReadOptions:
     timestamp_as_of: datetime | None = _option(
         values.timestamp, None, "The table as of this moment.", _TRAVEL, scope="batch"
     )
-    time_zone: str = _option(
+    time_zone: str | None = _option(
         values.time_zone,
-        "UTC",
-        "The zone of timestamps written without one, in options and in partition values.",
+        None,
+        "The zone of timestamps written without one, in options and in partition values, by any name that Spark knows: "
+        "`America/New_York`, `EST`, `UTC+1`.",
         _TRAVEL,
+        shown="the session's, see above",
     )
 
     read_change_feed: bool = _option(
@@ -343,15 +345,15 @@ class ReadOptions:
     loaded_at: int | None = field(default=None, repr=False, compare=False)
 
     @property
+    def zone(self) -> str:
+        """``time_zone``, empty where nothing tells it: a data source that Spark runs by itself learns it in its tasks."""
+        return self.time_zone or ""
+
+    @property
     def credentials(self) -> dict[str, str]:
         """The inline credential options that are set, by name; empty where the load names a profile."""
         values_by_name = ((o.name, getattr(self, o.attribute)) for o in OPTIONS if o.group == INLINE)
         return {name: value for name, value in values_by_name if value is not None}
-
-    @property
-    def zone(self) -> tzinfo:
-        """``time_zone`` as a zone."""
-        return values.find_zone(self.time_zone)
 
 
 def _declared() -> tuple[Option, ...]:

@@ -15,9 +15,19 @@ nearest known one.
 - **size**: bytes as a number, or with a binary unit: `12k`, `128m`, `10g`.
 - **duration**: `30s`, `500ms`, `5m`, `1h`; a bare number is seconds.
 - **timestamp**: an ISO date or timestamp with or without a zone (`2026-01-31`, `2026-01-31 12:00:00`,
-  `2026-01-31T12:00:00.5+02:00`), or an epoch number: 9 to 11 digits are seconds, 12 to 14 milliseconds. What names no zone
-  is read in `timeZone`.
+  `2026-01-31T12:00:00.5+02:00`), or an epoch number: 9 to 11 digits are seconds, 12 to 14 milliseconds.
 - **names**: separated by commas; a name that holds a comma stands between backquotes.
+
+## Time zones
+
+What names no zone is read in `timeZone`, else in the session's zone (`spark.sql.session.timeZone`):
+
+| Where | Moments (`timestampAsOf`, ...) and literals of `where` | Partition values |
+|---|---|---|
+| `to_spark`, `client.sql`, `client.query`, `client.register`, the native lane; loads after `delta_sharing_spark.register(spark)`, on Connect as well | the session's zone | the session's zone, as Delta on Spark has it |
+| `spark.read.format("deltaSharing")` alone: Spark hands the data source no setting of the session | refused, with the ways to write it | the session's zone, which the tasks are told |
+| pandas, Arrow, Polars, the command line, while a Spark session is active | the session's zone | the session's zone |
+| the same without a session | moments are refused; literals are in UTC | UTC |
 """
 
 _NOTES = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +16,7 @@ from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.errors.redaction import redact
 from delta_sharing_spark.options import values
 from delta_sharing_spark.options.declared import IDENTITY, INLINE, OPTIONS, ReadOptions
+from delta_sharing_spark.options.foreign import refuse_foreign
 from delta_sharing_spark.options.option import Option
 
 _log = logging.getLogger(__name__)
@@ -25,14 +26,6 @@ _BY_NAME: Mapping[str, Option] = MappingProxyType(
 )
 
 _DEFAULTS: Mapping[str, Any] = MappingProxyType({option.attribute: option.default for option in OPTIONS})
-
-#: Options of the JVM connector that have no meaning here, and what to do instead.
-_JVM_ONLY = {
-    "schematrackinglocation": "a stream fixes its schema when it starts, and a restart picks up the new one",
-    "allowsourcecolumndrop": "restart the stream to pick up the new schema",
-    "allowsourcecolumnrename": "restart the stream to pick up the new schema",
-    "allowsourcecolumnrenameanddrop": "restart the stream to pick up the new schema",
-}
 
 
 def parse_options(
@@ -53,9 +46,10 @@ def parse_options(
     spellings: dict[str, str] = {}
     for key, value in written.items():
         option = _BY_NAME.get(key.lower())
-        if option is None:
-            raise _unknown(key)
         text = value if isinstance(value, str) else str(value)
+        if option is None:
+            refuse_foreign(key, text)
+            continue
         if texts.setdefault(option.attribute, text) != text:
             raise OptionError(
                 f"options '{spellings[option.attribute]}' and '{key}' are the same and have different values; give one",
@@ -70,16 +64,12 @@ def parse_options(
     _check_identity(parsed)
     if is_stream is not None:
         _check_scope(parsed, is_stream)
+    if "time_zone" not in texts:
+        for option in OPTIONS:
+            if option.parse in (values.timestamp, values.first_moment) and option.attribute in texts:
+                values.require_zone(option.name, texts[option.attribute])
     moment = None if is_stream else loaded_at or time.time_ns() // 1000
     return ReadOptions(**parsed, loaded_at=moment)
-
-
-def _unknown(key: str) -> OptionError:
-    if key.lower() in _JVM_ONLY:
-        return OptionError(f"option '{key}' of the JVM connector does not exist here: {_JVM_ONLY[key.lower()]}")
-    close = values.nearest(key, (option.name for option in OPTIONS))
-    hint = f"did you mean '{close}'?" if close else "docs/options.md lists the known ones"
-    return OptionError(f"unknown option '{key}'; {hint}", option=key)
 
 
 def _check_address(texts: Mapping[str, str]) -> None:
@@ -251,10 +241,15 @@ def _check_scope(parsed: Mapping[str, Any], is_stream: bool) -> None:
             f"option '{ranged[0]}' needs readChangeFeed=true; for the table as of a version use versionAsOf",
             option=ranged[0],
         )
-    for option in OPTIONS:
-        if option.scope == "stream" and option.attribute in parsed:
-            # Not an error: jobs share one set of options between a batch load and a stream, as the JVM connector lets them.
-            _log.warning("option '%s' belongs to readStream and does nothing in a batch read", option.name)
+    log_stream_options(option.name for option in OPTIONS if option.attribute in parsed)
+
+
+def log_stream_options(names: Iterable[str]) -> None:
+    """Warn of options of a batch load that only streams have: jobs share one set of options between a load and a stream."""
+    options = filter(None, (_BY_NAME.get(name.lower()) for name in names))
+    idle = sorted(option.name for option in options if option.scope == "stream")
+    if idle:
+        _log.warning("option '%s' belongs to readStream and does nothing in a batch read", "', '".join(idle))
 
 
 def redacted_options(written: Mapping[str, str]) -> dict[str, str]:

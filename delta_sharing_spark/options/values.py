@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterable
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 from delta_sharing_spark.errors import OptionError
-
-_log = logging.getLogger(__name__)
+from delta_sharing_spark.schema.instants import zone_of
 
 #: ``(name, text, zone)`` to a value; ``zone`` is what zone-less timestamps are read in.
 Parser = Callable[[str, str, tzinfo], Any]
@@ -23,10 +21,9 @@ _DURATION_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "min": 60.0, "h": 
 _TIMESTAMP = re.compile(
     r"(?P<year>[0-9]{4})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})"
     r"(?:[T ](?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{1,2})(?::(?P<second>[0-9]{1,2})(?:\.(?P<fraction>[0-9]{1,9}))?)?"
-    r"\s*(?P<zone>Z|UTC|GMT|[+-][0-9]{1,2}(?::?[0-9]{2})?|[A-Za-z]+(?:/[A-Za-z0-9_+-]+)+)?)?)?)?\Z"
+    r"\s*(?P<zone>Z|UTC|GMT|[+-][0-9]{1,2}(?::?[0-9]{2})?|[A-Za-z][A-Za-z0-9_+:/-]*)?)?)?)?\Z"
 )
 _EPOCH = re.compile(r"[0-9]{9,14}\Z")
-_OFFSET = re.compile(r"(?P<sign>[+-])(?P<hours>[0-9]{1,2})(?::?(?P<minutes>[0-9]{2}))?\Z")
 
 #: Epoch numbers of fewer digits are seconds (up to the year 5138), of more are milliseconds (from 1973 on).
 EPOCH_SECONDS_DIGITS = 11
@@ -206,18 +203,16 @@ def time_zone(name: str, value: str, zone: tzinfo) -> str:
 
 
 def find_zone(zone_name: str, option: str = "timeZone") -> tzinfo:
-    """The zone of an IANA name.
+    """The zone of a name as Spark reads it (``instants.zone_of``).
 
     Raises:
         OptionError: No such zone; names the nearest.
     """
-    if zone_name in ("UTC", "Z", "GMT"):
-        return timezone.utc
-    import zoneinfo
-
     try:
-        return zoneinfo.ZoneInfo(zone_name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        return zone_of(zone_name)
+    except ValueError:
+        import zoneinfo
+
         known = zoneinfo.available_timezones()
         close = nearest(zone_name, known)
         if not known:
@@ -239,23 +234,17 @@ def first_moment(name: str, value: str, zone: tzinfo) -> datetime:
     return moment + up if moment.replace(tzinfo=None) <= datetime.max - up else moment
 
 
-def to_timestamp(
-    value: str | int | date | datetime, zone: tzinfo = timezone.utc, option: str = "timestamp"
-) -> datetime:
+def to_timestamp(value: str, zone: tzinfo, option: str) -> datetime:
     """An instant, in UTC.
 
     Text is an ISO date or timestamp (``T`` or a blank between), with or without a zone, or an epoch number: 9 to 11
-    digits are seconds, 12 to 14 milliseconds. What has no zone is read in ``zone``, and that is logged.
+    digits are seconds, 12 to 14 milliseconds. What has no zone is read in ``zone``.
 
     Raises:
         OptionError: Not a timestamp.
     """
     try:
-        if isinstance(value, datetime):
-            return _in_utc(value, zone, option, str(value))
-        if isinstance(value, date):
-            return _in_utc(datetime(value.year, value.month, value.day), zone, option, str(value))
-        stripped = str(value).strip()
+        stripped = value.strip()
         if _EPOCH.match(stripped):
             scale = 1 if len(stripped) <= EPOCH_SECONDS_DIGITS else 1000
             whole, rest = divmod(int(stripped), scale)
@@ -274,36 +263,30 @@ def to_timestamp(
             int((part["fraction"] or "0")[:6].ljust(6, "0")),
         )
         if part["zone"]:
-            local = local.replace(tzinfo=_named_zone(part["zone"], option))
-        return _in_utc(local, zone, option, stripped)
+            zone = zone_of(part["zone"]) if part["zone"][0] in "+-" else find_zone(part["zone"], option)
+        return local.replace(tzinfo=zone).astimezone(timezone.utc)
     except (ValueError, OverflowError):
         raise OptionError(
             f"option '{option}': The provided timestamp ({value}) cannot be converted to a valid timestamp. "
-            f"Write '2026-01-31', '2026-01-31 12:00:00', '2026-01-31T12:00:00Z' or seconds since 1970",
+            f"Write '2026-01-31T12:00:00Z', '2026-01-31 12:00:00 Europe/Berlin' or seconds since 1970",
             option=option,
         ) from None
 
 
-def _named_zone(name: str, option: str) -> tzinfo:
-    match = _OFFSET.match(name)
-    if match is None:
-        return find_zone(name, option)
-    hours, minutes = int(match["hours"]), int(match["minutes"] or 0)
-    if hours > 18 or minutes > 59:
-        raise ValueError("not an offset")
-    offset = timedelta(hours=hours, minutes=minutes)
-    return timezone(offset if match["sign"] == "+" else -offset)
+def require_zone(option: str, value: str) -> None:
+    """Refuse a moment that names no zone.
 
-
-def _in_utc(moment: datetime, zone: tzinfo, option: str, written: str) -> datetime:
-    if moment.tzinfo is not None:
-        return moment.astimezone(timezone.utc)
-    instant = moment.replace(tzinfo=zone).astimezone(timezone.utc)
-    _log.info(
-        "option '%s': '%s' names no time zone and is read in %s, as %s; the option 'timeZone' sets another zone",
-        option,
-        written,
-        zone,
-        instant.isoformat().replace("+00:00", "Z"),
+    Raises:
+        OptionError: It names none; shows the ways to write it.
+    """
+    match = _TIMESTAMP.match(value.strip())
+    if match is None or match["zone"] or _EPOCH.match(value.strip()):
+        return
+    date, time = "-".join(part for part in match.group("year", "month", "day") if part), value.strip()[10:].strip("T ")
+    day = date + "-01" * (2 - date.count("-"))
+    raise OptionError(
+        f"option '{option}': '{value}' names no time zone, and no Spark session is known here whose zone it could mean; write it "
+        f"with its zone, '{day}T{time or '00:00:00'}Z', or say the zone, timeZone=America/New_York; after "
+        f"delta_sharing_spark.register(spark) it means the session's",
+        option=option,
     )
-    return instant

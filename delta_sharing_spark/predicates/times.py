@@ -12,6 +12,7 @@ from datetime import date, datetime, timedelta, timezone, tzinfo
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.scalar_types import DATE, TIMESTAMP, TIMESTAMP_NTZ, spark_name
+from delta_sharing_spark.schema.instants import zone_of
 from delta_sharing_spark.schema.types import DataType, Primitive
 
 #: Microseconds of a day.
@@ -98,20 +99,18 @@ class Zone:
         """Microseconds that the zone is always ahead of UTC; None if that depends on the time."""
         if self.is_utc:
             return 0
-        match = re.fullmatch(r"([+-])([0-9]{1,2}):?([0-9]{2})?", self.name)
-        if match is None:
-            return None
-        minutes = int(match[2]) * 60 + int(match[3] or 0)
-        if minutes > 18 * 60 or int(match[3] or 0) > 59:
-            raise PredicateError(f"{self.name} is not a zone offset")
-        return (-minutes if match[1] == "-" else minutes) * 60_000_000
+        region = self._region()
+        return _micros(region.utcoffset(None)) if isinstance(region, timezone) else None
 
     def _region(self) -> tzinfo:
-        import zoneinfo
-
+        if not self.name:
+            raise PredicateError(
+                "a time without a zone, and no Spark session is known here whose zone it could mean; write it with its zone, such as "
+                "'2026-01-31 12:00:00Z', or set the option timeZone"
+            )
         try:
-            return zoneinfo.ZoneInfo(self.name)
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+            return zone_of(self.name)
+        except ValueError as error:
             raise PredicateError(f"the time zone {self.name!r} is not known here; write the time in UTC") from error
 
 

@@ -1,14 +1,52 @@
-"""Converts instants between datetimes, milliseconds since the epoch and ISO-8601 text as servers and storages write it."""
+"""Converts instants between datetimes, milliseconds since the epoch and ISO-8601 text; finds time zones by Spark's names."""
 
 from __future__ import annotations
 
+import functools
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _ISO = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?)?\s*(Z|z|[+-]\d{2}:?\d{2}|[+-]\d{2})?"
 )
+
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)?")
+#: ``java.time.ZoneId.SHORT_IDS``, which Spark reads besides the names of the IANA data base.
+_SHORT_IDS = {
+    "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires", "ART": "Africa/Cairo",
+    "AST": "America/Anchorage", "BET": "America/Sao_Paulo", "BST": "Asia/Dhaka", "CAT": "Africa/Harare",
+    "CNT": "America/St_Johns", "CST": "America/Chicago", "CTT": "Asia/Shanghai", "EAT": "Africa/Addis_Ababa",
+    "ECT": "Europe/Paris", "IET": "America/Indiana/Indianapolis", "IST": "Asia/Kolkata", "JST": "Asia/Tokyo",
+    "MIT": "Pacific/Apia", "NET": "Asia/Yerevan", "NST": "Pacific/Auckland", "PLT": "Asia/Karachi",
+    "PNT": "America/Phoenix", "PRT": "America/Puerto_Rico", "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal",
+    "VST": "Asia/Ho_Chi_Minh", "EST": "-05:00", "MST": "-07:00", "HST": "-10:00",
+}  # fmt: skip
+
+
+@functools.lru_cache(64)
+def zone_of(name: str) -> tzinfo:
+    """The time zone that Spark means by a name: ``Europe/Berlin``, ``UTC+1``, ``-08:00``, ``EST``.
+
+    Raises:
+        ValueError: Spark has no such zone, or this machine has no data of it.
+    """
+    name = _SHORT_IDS.get(name, name)
+    if name in ("UTC", "GMT", "UT", "Z"):
+        return timezone.utc
+    match = _OFFSET.fullmatch(name)
+    if match is not None:
+        hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
+        offset = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+        if offset > timedelta(hours=18) or minutes > 59 or seconds > 59:
+            raise ValueError(f"{name} is not an offset from UTC")
+        return timezone(offset if match[1] == "+" else -offset)
+    import zoneinfo
+
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, OSError) as error:
+        raise ValueError(f"{name!r} is no time zone that is known here") from error
 
 
 def parse_instant(text: str) -> datetime | None:

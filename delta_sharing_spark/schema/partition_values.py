@@ -6,12 +6,12 @@ import datetime
 import decimal
 import re
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.schema.arrow import arrow_type
+from delta_sharing_spark.schema.instants import zone_of
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
@@ -117,7 +117,7 @@ def timestamp_micros(text: str, time_zone: str | None) -> int:
         return total - _offset_seconds(zone) * 1_000_000
     if time_zone == "UTC":
         return total
-    offset = clock.replace(tzinfo=ZoneInfo(time_zone)).utcoffset()
+    offset = clock.replace(tzinfo=zone_of(time_zone)).utcoffset()
     assert offset is not None
     return total - int(offset.total_seconds()) * 1_000_000
 

@@ -326,8 +326,13 @@ def _bytes(path: str) -> bytes:
     """A file's bytes; of a file that is too large only as many as show that it is."""
     local = _local(path)
     if local is not None:
-        with local.open("rb") as file:
-            return file.read(LARGEST_PROFILE + 1)
+        try:
+            with local.open("rb") as file:
+                return file.read(LARGEST_PROFILE + 1)
+        except FileNotFoundError:
+            if not path.startswith("dbfs:") or Path("/dbfs").is_dir():
+                raise
+            # Without Databricks' mount Spark's Hadoop may know the scheme.
     if path.startswith(("https://", "http://")):
         return _download(path)
     from delta_sharing_spark.storage.profile_files import read_bytes

@@ -107,7 +107,7 @@ class DeltaSharingReader(DataSourceReader):
         if self._filters:
             from delta_sharing_spark.spark.filters import to_expression
 
-            scan = replace(scan, pushed=to_expression(self._filters, whole, scan.options.time_zone))
+            scan = replace(scan, pushed=to_expression(self._filters, whole, scan.options.zone))
         elif self._limit is not None:
             limits = [limit for limit in (self._limit, scan.options.limit) if limit is not None]
             scan = replace(scan, options=replace(scan.options, limit=min(limits)))
@@ -119,8 +119,9 @@ class DeltaSharingReader(DataSourceReader):
         if not isinstance(partition, SplitPartition):
             return iter(())
         from delta_sharing_spark.scan.split_reader import read_split
+        from delta_sharing_spark.spark.session_settings import in_session_of_task
 
-        return read_split(partition.split)
+        return read_split(in_session_of_task(partition.split))
 
 
 class FilteringReader(DeltaSharingReader):

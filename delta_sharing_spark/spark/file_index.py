@@ -235,7 +235,7 @@ def _condition(filters: Sequence[Any], index: TableIndex) -> tuple[tuple[str, ..
     shown = [(text, java) for java in filters if not (text := str(java.toString())).startswith(own)]
     about_columns = [java for _, java in shown if not _METADATA & set(_names(java))]
     load = index.load
-    reading = read_filters(about_columns, load.columns, load.options.time_zone, follows_clock=False)
+    reading = read_filters(about_columns, load.columns, load.options.zone, follows_clock=False)
     return tuple(text for text, _ in shown), " AND ".join(f"({c})" for c in reading.conditions) or None
 
 

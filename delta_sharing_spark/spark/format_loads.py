@@ -26,7 +26,9 @@ from delta_sharing_spark.spark.inline_secrets import refuse_identity_options
 from delta_sharing_spark.spark.lanes import checked_engine, lane_frame
 from delta_sharing_spark.spark.native import reach_of, start_gateways
 from delta_sharing_spark.spark.register import OWN_LOAD, register_source
+from delta_sharing_spark.spark.session_settings import session_options
 from delta_sharing_spark.spark.statement import is_connect
+from delta_sharing_spark.spark.told_loads import tell_loads
 
 if TYPE_CHECKING:
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
@@ -45,6 +47,7 @@ _asking: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 def register(spark: SparkSession, name: str | None = None, engine: str | None = None) -> None:
     """Register the data source with a session, and choose how the session reads it.
 
+    From then on its loads know the session's time zone and settings of the JVM connector (``spark.delta.sharing.*``).
     A Connect server runs data sources in its own Python: where that lacks this package, it is sent along.
 
     Args:
@@ -65,6 +68,7 @@ def register(spark: SparkSession, name: str | None = None, engine: str | None = 
             f"format stay with the Python data source; use client.sql, client.query or table.to_spark(spark)"
         )
     register_source(spark, name)
+    tell_loads(spark, name or DeltaSharingDataSource.name())
     if engine is not None and not is_connect(spark):
         _choose_engine(spark, name or DeltaSharingDataSource.name(), engine)
 
@@ -139,7 +143,7 @@ def _by_lane(
     from delta_sharing_spark.sharing.address import parse_address
 
     refuse_identity_options(options)
-    parsed = parse_options(options)
+    parsed = parse_options({**session_options(spark, options), **options})
 
     def opened() -> Opened:
         opener = TableOpener(negotiated_table(parsed))

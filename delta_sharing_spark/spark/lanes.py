@@ -125,7 +125,9 @@ def note_python_source(engine: str, why: object) -> None:
 def python_frame(scan: Scan, spark: SparkSession) -> DataFrame:
     """A scan as a DataFrame of the Python data source."""
     register_source(spark)
-    options = {**scan.table.client.options_for(scan.table.name), **scan.options}
+    given = {name.lower() for name in scan.options}
+    client_options = scan.table.client.options_for(scan.table.name)
+    options = {**{name: value for name, value in client_options.items() if name.lower() not in given}, **scan.options}
     warn_of_inline_secrets(spark, options)
     path = options.pop("path")
     return load_by_python(spark.read.format("deltaSharing").options(**options), path)

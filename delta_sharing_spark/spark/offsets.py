@@ -1,4 +1,9 @@
-"""Reads and writes stream offsets as Spark stores them: stable, versioned JSON, which is checked when it is read."""
+"""Reads and writes stream offsets as Spark stores them: stable, versioned JSON, which is checked when it is read.
+
+The end of a version is written so that the JVM connector reads it as well (``tableVersion``, ``index`` -1,
+``isStartingVersion``), and read as that connector writes it, in the parquet format or in delta (``reservoirVersion``). Within a
+version the two count files in other orders: there either one refuses the other's offset.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,9 @@ from delta_sharing_spark.errors import StreamError
 
 #: The version of this format. A checkpoint of another one is refused, never guessed at.
 SOURCE_VERSION = 1
+
+#: What the JVM connector counts as no file of a version: in the parquet format and in the forms of delta's.
+_NO_FILES = (-1, -100)
 
 #: Where every stream begins, whatever its options: Spark asks for it several times and never stores the answer, so
 #: nothing may be resolved in it. The first end offset carries what was resolved, as ``first``.
@@ -35,6 +43,7 @@ class StreamOffset:
             "fileIdHash": self.identity.hash,
             "first": _position_json(self.first),
             **_position_json(self.position),
+            **_for_the_jvm_connector(self.position),
         }
 
 
@@ -49,6 +58,8 @@ def parse_offset(tree: dict[str, Any], table: str) -> StreamOffset:
     Raises:
         StreamError: Not an offset of this source, or of another format version.
     """
+    if "version" not in tree and ("reservoirVersion" in tree or "tableVersion" in tree):
+        return _of_the_jvm_connector(tree, table)
     _check_version(tree, table)
     identity = StreamIdentity(
         _text(tree, "tableId", table), _text(tree, "mode", table), _text(tree, "format", table), tree.get("fileIdHash")
@@ -101,12 +112,48 @@ def _check_version(tree: dict[str, Any], table: str) -> None:
         )
 
 
+def _for_the_jvm_connector(position: Position) -> dict[str, Any]:
+    """Fields by which the JVM connector goes on from a position, or fails with what they say; it ignores those it does not know."""
+    if not position.in_the_middle:
+        return {"tableVersion": position.version, "index": -1, "isStartingVersion": False}
+    part = "the snapshot of version" if position.snapshot else "version"
+    return {
+        "tableVersion": f"delta-sharing-spark has read {part} {position.version} in part: let it finish that (Trigger.AvailableNow), "
+        f"then this checkpoint goes on; or start another one with startingVersion={position.version + position.snapshot} once "
+        f"{part} {position.version} is read"
+    }
+
+
+def _of_the_jvm_connector(tree: dict[str, Any], table: str) -> StreamOffset:
+    """An offset of the JVM connector, which is the end of a version.
+
+    Raises:
+        StreamError: It lies within a version, or is malformed.
+    """
+    is_delta = "reservoirVersion" in tree
+    version = tree.get("reservoirVersion" if is_delta else "tableVersion")
+    index, snapshot = tree.get("index"), tree.get("isStartingVersion")
+    if not isinstance(version, int) or not isinstance(index, int) or not isinstance(snapshot, bool):
+        raise _invalid("tableVersion, index, isStartingVersion", (version, index, snapshot), table)
+    if index not in _NO_FILES or snapshot:
+        part = f"the snapshot of version {version}" if snapshot else f"version {version}"
+        raise StreamError(
+            f"the checkpoint of the stream of {table} was written by the JVM connector, which had read {part} in part, in an order of its "
+            f"own; let it finish that (Trigger.AvailableNow), then this checkpoint goes on here; or remove the rows of {part} and start "
+            f"with a new checkpoint and {'no startingVersion' if snapshot else f'startingVersion={version}'}"
+        )
+    position = Position(version)
+    identity = StreamIdentity(_text(tree, "reservoirId" if is_delta else "tableId", table), "url", "parquet", None)
+    return StreamOffset(position, position, identity)
+
+
 def _position_json(position: Position) -> dict[str, Any]:
     return {"version": position.version, "index": position.index, "snapshot": position.snapshot}
 
 
 def _position(tree: dict[str, Any], table: str) -> Position:
     version, index, snapshot = tree.get("version"), tree.get("index"), tree.get("snapshot")
+    index = 0 if index == -1 and not snapshot else index
     for name, number in (("version", version), ("index", index)):
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise _invalid(name, number, table)

@@ -28,6 +28,7 @@ from delta_sharing_spark.spark.narrowed_loads import Frames, SharedReference, co
 from delta_sharing_spark.spark.plan_needs import TableNeed
 from delta_sharing_spark.spark.plan_reading import PlanningRelations
 from delta_sharing_spark.spark.register import active_session, register_source
+from delta_sharing_spark.spark.session_settings import in_session
 from delta_sharing_spark.spark.statement import is_connect, require_query
 from delta_sharing_spark.spark.table_names import TableReference, table_references, tokens_of, with_frames
 
@@ -115,6 +116,7 @@ def explain(
 ) -> str:
     """Explain a SQL text or a function (``SharingClient.explain_sql``)."""
     spark, whole = spark or active_session(), None
+    client = in_session(client, spark)
     if isinstance(asked, str):
         references, over = _of_text(client, spark, asked, args)
     else:
@@ -262,6 +264,13 @@ class _SharedTableCatalog:
         calls: dict[object, Callable[[], SharedReference | NotFoundError]] = {}
         for mention in mentions:
             key = None
+            if mention.profile is not None and not self._client.is_of(mention.profile):
+                raise PredicateError(
+                    f"query, position {mention.start + 1}: the table is one of the profile {mention.profile}, and this client has another; "
+                    f"run the query by SharingClient({mention.profile!r}).sql(spark, ...), or make a view of the table: "
+                    f"CREATE TEMPORARY VIEW name USING deltaSharing OPTIONS (path '...')",
+                    position=mention.start,
+                )
             if mention.name[0].lower() in shares:
                 options = self._options(mention)
                 key = tuple(part.lower() for part in mention.name), tuple(options.items())
@@ -346,7 +355,7 @@ def _of_build(
 
 def _zone_of_loads(client: SharingClient) -> str:
     """The zone in which a load reads the literals of ``where`` that name none."""
-    return parse_options(client.load_options(TableName("a", "b", "c"), {})).time_zone
+    return parse_options(client.load_options(TableName("a", "b", "c"), {})).zone
 
 
 def _first_line(error: Exception) -> str:

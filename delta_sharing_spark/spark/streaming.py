@@ -60,8 +60,9 @@ class _StreamReader(DataSourceStreamReader):
         if not isinstance(partition, SplitPartition):
             return iter(())
         from delta_sharing_spark.scan.split_reader import read_split
+        from delta_sharing_spark.spark.session_settings import in_session_of_task
 
-        return read_split(partition.split)
+        return read_split(in_session_of_task(partition.split))
 
     @entrance
     def commit(self, end: dict[str, Any]) -> None:

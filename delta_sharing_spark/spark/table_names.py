@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.sharing.address import parse_address
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--(?:\\\n|[^\r\n])*)
@@ -59,6 +60,7 @@ class TableReference:
         is_name_only: Whether only a name may stand here, nothing in parentheses (``TABLE a.b.c``).
         has_no_alias: Whether it certainly has no alias, so that columns may be qualified by its schema and catalog.
         version, timestamp: The literals of VERSION AS OF and TIMESTAMP AS OF.
+        profile: The profile of a table that is named by its address, ``deltaSharing.`profile#share.schema.table` ``.
     """
 
     name: Name
@@ -68,6 +70,7 @@ class TableReference:
     has_no_alias: bool = False
     version: str | None = None
     timestamp: str | None = None
+    profile: str | None = None
 
 
 def tokens_of(text: str, *, double_quoted_names: bool = False) -> list[Token]:
@@ -100,10 +103,11 @@ def _end_of_comment(text: str, position: int) -> int:
 
 
 def table_references(text: str, tokens: Sequence[Token]) -> list[TableReference]:
-    """Every three-part name that stands where a table may stand.
+    """Every three-part name that stands where a table may stand, and every address behind the name of the format.
 
     Raises:
         PredicateError: Time travel by anything but a literal.
+        AddressError: An address that is none.
     """
     references = []
     position = 0
@@ -112,6 +116,10 @@ def table_references(text: str, tokens: Sequence[Token]) -> list[TableReference]
         chain, after = _name_at(tokens, position)
         if len(chain) == 3 and before in _BEFORE_TABLE and tokens[after].text not in (".", "("):
             references.append(_reference(text, tokens, position, after, (chain[0], chain[1], chain[2])))
+        elif len(chain) == 2 and chain[0].lower() == "deltasharing" and before in _BEFORE_TABLE and "#" in chain[1]:
+            address = parse_address(chain[1])
+            name = (address.table.share, address.table.schema, address.table.table)
+            references.append(replace(_reference(text, tokens, position, after, name), profile=address.profile))
         position = after
     return references
 

@@ -82,7 +82,7 @@ def refresh_views(
 
 def _create(spark: SparkSession, views: Mapping[str, _ViewSource], strict: bool) -> Sequence[RegisteredView]:
     scans = {
-        view: known.client.table(str(known.table)).scan(**known.scan_options)  # type: ignore[arg-type]  # the user's
+        view: known.client.table(str(known.table)).scan(**known.scan_options).in_session(spark)  # type: ignore[arg-type]  # the user's
         for view, known in views.items()
     }
     failures = in_parallel([partial(_failure, scan) for scan in scans.values()])

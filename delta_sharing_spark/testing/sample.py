@@ -32,6 +32,14 @@ _STATIONS = (
     ("Ginza", "東京", 35.6717, 139.7650, 64),
     ("Ueno", "東京", 35.7141, 139.7774, 48),
 )
+#: Files of the sample's volume, model and skill.
+_ASSETS = {
+    "raw/weather/2026-01.csv": "day,rain\n2026-01-01,3.5\n2026-01-02,0.0\n",
+    "raw/weather/2026-02.csv": "day,rain\n2026-02-01,1.0\n",
+    "raw/notes.json": '{"station": "Harbour", "note": "closed on Mondays"}\n',
+    "fare/model.json": '{"base": 1.5, "per_minute": 0.2}\n',
+    "trip-report/SKILL.md": "---\nname: trip-report\ndescription: Writes a report of a day's trips\n---\n",
+}
 _CITIES = ("Copenhagen", "Lisbon", "München", "東京")
 _PAYMENTS = ("card", "cash", "pass")
 
@@ -71,7 +79,7 @@ def write_sample(directory: str | os.PathLike[str], *, trips: int = TRIPS) -> li
 
 
 def share_sample(server: SharingServer, directory: str | os.PathLike[str], *, trips: int = TRIPS) -> list[SampleTable]:
-    """Write the sample below ``directory`` and share it on ``server``, in both access modes.
+    """Write the sample below ``directory`` and share it on ``server``, in both access modes; and a volume, a model and a skill.
 
     Args:
         server: A server that runs.
@@ -80,6 +88,13 @@ def share_sample(server: SharingServer, directory: str | os.PathLike[str], *, tr
     tables = write_sample(directory, trips=trips)
     for table in tables:
         server.add_table(str(table), table.path, access_modes=("url", "dir"), comment=table.comment)
+    assets = Path(directory) / "assets"
+    for name, text in _ASSETS.items():
+        (assets / name).parent.mkdir(parents=True, exist_ok=True)
+        (assets / name).write_text(text, encoding="utf-8")
+    server.add_volume(f"{SHARE}.{SCHEMA}.raw", assets / "raw")
+    server.add_model(f"{SHARE}.{SCHEMA}.fare", assets / "fare", 1, aliases=("champion",), comment="Fare by minutes")
+    server.add_skill(f"{SHARE}.{SCHEMA}.trip-report", assets / "trip-report", "Writes a report of a day's trips")
     return tables
 
 

@@ -71,7 +71,7 @@ LOADS: list[dict[str, str]] = [
     {"accessMode": "dir"},
     {"where": "id > 10 AND part = 'a'", "columns": "s.x,id"},
     {"versionAsOf": "2", "accessMode": "url"},
-    {"timestampAsOf": "2024-01-03"},
+    {"timestampAsOf": "2024-01-03T00:00Z"},
     {"limit": "13", "accessMode": "url"},
     {"limit": "13", "accessMode": "dir", "columns": "part"},
     {"pushdown": "query", "responseFormat": "delta"},

@@ -230,9 +230,7 @@ def test_spark_s_own_reader_reads_where_it_fits_all_tables(
     assert "market.shop.odd" in client.explain_sql(mixed, spark).splitlines()[0]
 
 
-def test_the_lane_leaves_out_files(client: SharingClient, spark: Any, spark_mode: str) -> None:
-    if spark_mode == "connect":
-        pytest.skip("Spark asks for files on classic sessions only")
+def test_the_lane_leaves_out_files(client: SharingClient, spark: Any) -> None:
     text = "SELECT a.id FROM market.shop.orders a LEFT JOIN market.shop.orders b ON a.id = b.cust AND b.id < 5 WHERE a.id > 50"
     frame = client.sql(spark, text)
     assert len(frame.collect()) == 9
@@ -240,6 +238,16 @@ def test_the_lane_leaves_out_files(client: SharingClient, spark: Any, spark_mode
     whole = client.query(spark, lambda t: t("market.shop.orders").where("note LIKE '%e%' OR rand() < 2"))
     whole.collect()
     assert client.last_scans()[-1].files == 3
+    calls: list[int] = []
+
+    def build(table: Callable[[str], Any]) -> Any:
+        orders = table("market.shop.orders")
+        calls.append(orders.where("id > 50").count())  # Spark prunes what a function executes, too
+        return orders.where(f"id > {len(calls) + 49}").select("id")
+
+    assert len(client.query(spark, build).collect()) == calls[0] == 9
+    assert len(calls) == 1
+    assert [scan.files for scan in client.last_scans()[-2:]] == [1, 1]
 
 
 def test_the_tables_of_a_query_are_asked_for_at_the_same_time(

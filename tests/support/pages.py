@@ -15,7 +15,7 @@ import sys
 import traceback
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from io import StringIO, TextIOWrapper
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"(?ms)^(<!-- not executed: [^\n]+ -->\n)?```(python|sql|bash)\n(.*?)^```$")
 #: Commands of a terminal that read; the others install, serve or pack.
-_READING = {"ls", "schema", "head", "count", "download"}
+_READING = {"ls", "cat", "schema", "head", "count", "download"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def serve(asked: TextIOWrapper, answers: TextIOWrapper) -> None:
     for name in asked:
         failure = None
         try:
-            with redirect_stdout(StringIO()):
+            with redirect_stdout(TextIOWrapper(BytesIO(), "utf-8")):
                 run(Path(name.rstrip("\n")))
         except BaseException:
             failure = traceback.format_exc()

@@ -68,3 +68,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor and file.suffix == ".md":
             headings = re.findall(r"(?m)^#+ (.*)$", file.read_text(encoding="utf-8"))
             assert anchor in map(_anchor, headings), target
+
+
+def test_the_page_of_migrating_tells_every_setting_of_the_jvm_connector() -> None:
+    from delta_sharing_spark.spark.jvm_settings import JVM_SETTINGS
+
+    page = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+    for name, setting in JVM_SETTINGS.items():
+        options = "`, `".join(setting.text.split(", "))
+        here = f"option `{options}`" if setting.word == "option" else f"{setting.word}: {setting.text}"
+        assert f"| `{name}` | {f'`{setting.default}`' if setting.default else ''} | {here} |" in page

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import pickle
-from datetime import date, datetime, timezone
+import re
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -40,7 +40,7 @@ def parsed(streaming: bool | None = False, **options: str) -> ReadOptions:
         ({"ignoreChanges": "TRUE"}, "ignore_changes", True),
         ({"startingVersion": "latest"}, "starting_version", "latest"),
         ({"startingVersion": "12"}, "starting_version", 12),
-        ({"STARTINGTIMESTAMP": "2021-01-01"}, "starting_timestamp", utc(2021, 1, 1)),
+        ({"STARTINGTIMESTAMP": "2021-01-01T00:00Z"}, "starting_timestamp", utc(2021, 1, 1)),
         ({"pollInterval": "500ms"}, "poll_interval", 0.5),
         ({"pollInterval": "2m"}, "poll_interval", 120.0),
         ({"columns": "a, `b,c`,s.x,`q``r`"}, "columns", ("a", "b,c", "s.x", "q`r")),
@@ -57,10 +57,18 @@ def test_values_of_a_stream(options: dict[str, str], attribute: str, value: Any)
     [
         ({"timestampAsOf": "2021-01-01T00:00:00-01:00"}, "2021-01-01T01:00:00Z"),
         ({"timestampAsOf": "2022-01-01T00:00:00-02:00"}, "2022-01-01T02:00:00Z"),
-        ({"timestampAsOf": "2022-01-01 00:00:00"}, "2022-01-01T00:00:00Z"),
-        ({"timestampAsOf": "2022-01-01 00:00:00.25"}, "2022-01-01T00:00:00.250000Z"),
-        ({"timestampAsOf": "2022-1-5"}, "2022-01-05T00:00:00Z"),
-        ({"timestampAsOf": "2022"}, "2022-01-01T00:00:00Z"),
+        ({"timestampAsOf": "2022-01-01 00:00:00", "timeZone": "UTC"}, "2022-01-01T00:00:00Z"),
+        ({"timestampAsOf": "2022-01-01 00:00:00.25", "timeZone": "Z"}, "2022-01-01T00:00:00.250000Z"),
+        ({"timestampAsOf": "2022-1-5", "timeZone": "GMT"}, "2022-01-05T00:00:00Z"),
+        ({"timestampAsOf": "2022", "timeZone": "UTC"}, "2022-01-01T00:00:00Z"),
+        # Zones that Spark knows beside the names of the IANA data base.
+        ({"timestampAsOf": "2022-07-01", "timeZone": "EST"}, "2022-07-01T05:00:00Z"),
+        ({"timestampAsOf": "2022-07-01", "timeZone": "PST"}, "2022-07-01T07:00:00Z"),
+        ({"timestampAsOf": "2022-07-01", "timeZone": "UTC+1"}, "2022-06-30T23:00:00Z"),
+        ({"timestampAsOf": "2022-07-01", "timeZone": "GMT+01:30"}, "2022-06-30T22:30:00Z"),
+        ({"timestampAsOf": "2022-07-01", "timeZone": "-08:00"}, "2022-07-01T08:00:00Z"),
+        ({"timestampAsOf": "2022-07-01 12:00:00 EST"}, "2022-07-01T17:00:00Z"),
+        ({"timestampAsOf": "2022-07-01 12:00:00 UTC+1"}, "2022-07-01T11:00:00Z"),
         ({"timestampAsOf": "2022-07-01", "timeZone": "Europe/Berlin"}, "2022-06-30T22:00:00Z"),
         ({"timestampAsOf": "2022-07-01T00:00Z", "timeZone": "Europe/Berlin"}, "2022-07-01T00:00:00Z"),
         ({"timestampAsOf": "2022-07-01 00:00:00 America/New_York"}, "2022-07-01T04:00:00Z"),
@@ -78,19 +86,28 @@ def test_timestamps(options: dict[str, str], instant: str) -> None:
     assert moment.isoformat().replace("+00:00", "Z") == instant
 
 
-def test_a_timestamp_without_zone_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "delta_sharing_spark"):
-        parsed(timestampAsOf="2022-01-01T00:00Z", timeZone="Europe/Berlin")
-        parsed(timestampAsOf="1640995200")
-        assert not caplog.messages
-        parsed(timestampAsOf="2022-01-01")
-        parsed(True, startingTimestamp="2022-07-01 12:00", timeZone="Europe/Berlin")
-    assert caplog.messages == [
-        "option 'timestampAsOf': '2022-01-01' names no time zone and is read in UTC, as 2022-01-01T00:00:00Z; "
-        "the option 'timeZone' sets another zone",
-        "option 'startingTimestamp': '2022-07-01 12:00' names no time zone and is read in Europe/Berlin, "
-        "as 2022-07-01T10:00:00Z; the option 'timeZone' sets another zone",
-    ]
+@pytest.mark.parametrize("name", ["timestampAsOf", "startingTimestamp", "endingTimestamp"])
+@pytest.mark.parametrize(
+    ("moment", "shown"),
+    [
+        ("2026-03-02 08:00:00", "2026-03-02T08:00:00Z"),
+        ("2026-03-02T08:00", "2026-03-02T08:00Z"),
+        ("2026-03-02", "2026-03-02T00:00:00Z"),
+        ("2026", "2026-01-01T00:00:00Z"),
+    ],
+)
+def test_a_moment_without_a_zone_is_refused_where_nothing_tells_one(name: str, moment: str, shown: str) -> None:
+    feed = {} if name == "timestampAsOf" else {"readChangeFeed": "true", "startingVersion": "0"}
+    if name == "startingTimestamp":
+        del feed["startingVersion"]
+    with pytest.raises(OptionError, match=f"option '{name}': '{moment}' names no time zone") as refused:
+        parsed(**feed, **{name: moment})
+    assert f"'{shown}'" in str(refused.value)
+    assert "timeZone=" in str(refused.value)
+    in_zone = parsed(**feed, **{name: moment}, timeZone="UTC")
+    written_out = parsed(**feed, **{name: shown})
+    attribute = re.sub("(?=[A-Z])", "_", name).lower()
+    assert getattr(in_zone, attribute) == getattr(written_out, attribute)
 
 
 def test_a_range_of_moments_is_rounded_to_the_milliseconds_of_commits() -> None:
@@ -102,17 +119,12 @@ def test_a_range_of_moments_is_rounded_to_the_milliseconds_of_commits() -> None:
     assert to_iso(options.ending_timestamp) == "2022-01-01T00:00:00.999Z"
 
 
-@pytest.mark.parametrize("value", [utc(2024, 2, 3, 4), date(2024, 2, 3), datetime(2024, 2, 3), 1706918400])
-def test_python_values_are_timestamps_too(value: Any) -> None:
-    assert to_timestamp(value).date() == date(2024, 2, 3)
-
-
 @given(st.datetimes(min_value=datetime(1973, 3, 4), max_value=datetime(2286, 1, 1)))
 def test_epoch_seconds_and_milliseconds_are_told_apart(moment: datetime) -> None:
     moment = moment.replace(microsecond=0, tzinfo=timezone.utc)
     seconds = int(moment.timestamp())
     assert len(str(seconds)) <= EPOCH_SECONDS_DIGITS < len(str(seconds * 1000))
-    assert to_timestamp(str(seconds)) == to_timestamp(str(seconds * 1000)) == moment
+    assert {to_timestamp(str(n), timezone.utc, "timestampAsOf") for n in (seconds, seconds * 1000)} == {moment}
 
 
 MUST_BE_SIZE = "must be a size configuration such as '10g'"
@@ -167,8 +179,16 @@ REFUSED_IN_BATCH = [
     ({"callerOrg": "a\r\nX-Evil: 1"}, "line break"),
     ({"maxSplitBytes": "big"}, MUST_BE_SIZE),
     ({"versonAsOf": "1"}, "unknown option 'versonAsOf'; did you mean 'versionAsOf'?"),
-    ({"qqqqqqqq": "1"}, "unknown option 'qqqqqqqq'; docs/options.md"),
-    ({"schemaTrackingLocation": "/x"}, "of the JVM connector does not exist here"),
+    ({"qqqqqqqq": "1"}, "unknown option 'qqqqqqqq'; python -c"),
+    ({"schemaTrackingLocation": "/x"}, "of other readers is not read here: a stream fixes its schema"),
+    ({"SchemaLocation": "/x"}, "a restart picks up the new one"),
+    ({"ignoreFileDeletion": "true"}, "former name of ignoreChanges"),
+    ({"pathGlobFilter": "*.parquet"}, "use where, versionAsOf or timestampAsOf"),
+    ({"allowSourceColumnTypeChange": "always"}, "a stream fixes its schema"),
+    ({"failOnDataLoss": "false"}, "start with a new checkpoint"),
+    ({"excludeRegex": "x"}, "shows no paths"),
+    ({"replaceWhere": "a = 1"}, "read-only"),
+    ({"ignoreCorruptFiles": "true"}, "its rows would be missing"),
     ({"path": ""}, "'path' is not specified"),
     ({"bearerToken": "t"}, "cannot specify both share credentials options and a profile file path"),
     ({"proxy": "host"}, "option 'proxy' must be a URL"),
@@ -244,3 +264,7 @@ def test_options_pickle() -> None:
 def test_any_text_is_parsed_or_refused_by_an_error_of_ours(options: dict[str, str], streaming: bool) -> None:
     with contextlib.suppress(DeltaSharingError):
         parse_options({**PATH, **options}, is_stream=streaming)
+
+
+def test_options_of_other_readers_whose_value_changes_nothing_are_taken() -> None:
+    assert parsed(failOnDataLoss="true", mergeSchema="False", ignoreFileDeletion="false") == parsed()

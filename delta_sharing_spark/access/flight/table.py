@@ -123,10 +123,11 @@ class FlightTable(OpenTable):
         names = [field.name for field in scan.output.fields]
         columns = None if len(names) == len(scan.columns.fields) else names
         settings = {
-            "timeZone": options.time_zone,
             "commitTimestampType": options.commit_timestamp_type,
             "maxSplitBytes": str(options.max_split_bytes),
         }
+        if options.time_zone is not None:
+            settings["timeZone"] = options.time_zone
         return {
             "table": self._table,
             "columns": None if columns is None else ["`" + name.replace("`", "``") + "`" for name in columns],

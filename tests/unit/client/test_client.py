@@ -119,7 +119,7 @@ def test_a_count_from_metadata_reads_no_data(server: SharingServer, table: Share
 
 def test_versions_changes_and_metadata(table: SharedTable, built: DeltaTableBuilder) -> None:
     assert table.version() == 3
-    assert table.version(starting_timestamp="2020-01-01") == 0
+    assert table.version(starting_timestamp="2020-01-01T00:00:00Z") == 0
     assert table.version(datetime(2020, 1, 1, tzinfo=timezone.utc)) == 0
     assert table.scan(version=1).count() == 60
     assert table.scan(version=2).to_arrow().num_rows == 100

@@ -7,13 +7,16 @@ import io
 import json
 import os
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import requests
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.assets import arriving_file
@@ -32,6 +35,7 @@ from delta_sharing_spark.errors import (
     NotFoundError,
     ResponseError,
 )
+from delta_sharing_spark.native.place_gateway import PlaceGateway
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing import assets as calls
 from support.buckets import BucketServer
@@ -563,6 +567,50 @@ def test_text_modes_close_what_they_open(server: BucketServer, files: Path) -> N
     with _volume(server, files).open("raw/a.csv", "r", encoding="utf-8", newline="") as text:
         assert isinstance(text, io.TextIOWrapper)
         assert text.readline() == "id,city\n"
+
+
+# Through the gateway, as Spark's readers ask it
+
+
+def test_the_gateway_lists_and_sends_files_and_nothing_else(server: BucketServer, files: Path) -> None:
+    data = os.urandom(3 << 20)
+    (files / "large").write_bytes(data)
+    ended = False
+    gateway = PlaceGateway()
+    try:
+        place = _volume(server, files).place
+        address = gateway.share(place, lambda: ended)
+        assert gateway.share(place, lambda: ended) == address
+        base = address.replace("webhdfs://", "http://").replace(f":{gateway.port}/", f":{gateway.port}/webhdfs/v1/")
+
+        def ask(path: str, operation: str, offset: int = 0) -> requests.Response:
+            return requests.get(f"{base}/{quote(path)}", params={"op": operation, "offset": offset}, timeout=20)
+
+        listed = ask("raw", "LISTSTATUS").json()["FileStatuses"]["FileStatus"]
+        assert [one["pathSuffix"] for one in listed] == ["a.csv", "b 1%2F#?.json", "empty", "deep"]
+        server.reset_metrics()
+        assert ask("raw/a.csv", "GETFILESTATUS").json()["FileStatus"]["length"] == len(FILES["raw/a.csv"])
+        assert ask("raw/empty", "OPEN").content == b""
+        assert not server.requests, "what was listed is known for a while"
+        assert ask("raw/b 1%2F#?.json", "OPEN").content == FILES["raw/b 1%2F#?.json"]
+        assert ask("large", "OPEN").content == data
+        server.expire_credentials()
+        assert ask("large", "OPEN", 1 << 20).content == data[1 << 20 :]
+        (files / "raw" / "a.csv").write_bytes(b"changed since it was listed")
+        told = ask("raw/a.csv", "OPEN")
+        assert (told.status_code, "a.csv of volume s.d.v is not the one that was planned" in told.text) == (403, True)
+        assert ask("raw/a.csv", "OPEN").content == b"changed since it was listed"
+        assert ask("raw/none", "GETFILESTATUS").status_code == 404
+        assert requests.put(f"{base}/x?op=CREATE", timeout=20).status_code == 403
+        assert requests.get(f"{base[:-1]}/README?op=OPEN", timeout=20).status_code == 403
+        ended = True
+        for _ in range(100):
+            if gateway.is_closed:
+                break
+            time.sleep(0.1)
+        assert gateway.is_closed
+    finally:
+        gateway.close()
 
 
 # From a terminal

@@ -266,3 +266,10 @@ def test_instants(text: str, expected: str | None) -> None:
 def test_instants_as_python_writes_them(naive: datetime, minutes: int) -> None:
     moment = naive.replace(tzinfo=timezone(timedelta(minutes=minutes)))
     assert parse_instant(moment.isoformat()) == moment
+
+
+@pytest.mark.parametrize("url", ["hdfs://nowhere:1/p.share", "viewfs://nowhere/p.share", "dbfs:/nowhere/p.share"])
+def test_a_file_system_of_hadoops_without_a_session_says_who_can_read_it(url: str) -> None:
+    scheme = url.partition(":")[0]
+    with pytest.raises(ProfileError, match=rf"Spark's Hadoop can read {scheme}:.*register\(spark\).*local path"):
+        load_profile(url)

@@ -42,8 +42,50 @@ MIDDLE = json.loads(SAMPLES["the middle of a version"])
 
 
 @pytest.mark.parametrize("text", SAMPLES.values(), ids=list(SAMPLES))
-def test_a_sample_is_read_and_written_again_as_it_was(text: str) -> None:
-    assert json.dumps(parse_offset(json.loads(text), "s.d.t").to_json()) == text
+def test_a_sample_is_read_as_ever_and_written_with_what_the_jvm_connector_reads(text: str) -> None:
+    """That connector (1.4.1) reads sourceVersion, tableId, tableVersion, index and isStartingVersion, numbers all but the last."""
+    tree = json.loads(text)
+    offset = parse_offset(tree, "s.d.t")
+    assert (offset.position.version, offset.position.index, offset.position.snapshot) == (
+        tree["version"],
+        tree["index"],
+        tree["snapshot"],
+    )
+    written = offset.to_json()
+    assert parse_offset(written, "s.d.t") == offset
+    if offset.position.in_the_middle:
+        assert {name: written[name] for name in tree} == tree
+        # No number: it fails there, with this text in its error.
+        assert f"startingVersion={tree['version'] + tree['snapshot']} " in written["tableVersion"]
+    else:
+        theirs = {"sourceVersion": 1, "tableId": tree["tableId"], "tableVersion": tree["version"], "index": -1}
+        assert {**written, **theirs, "isStartingVersion": False} == written
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"sourceVersion": 1, "tableId": "7ba6c1f3", "tableVersion": 9, "index": -1, "isStartingVersion": False},
+        {"sourceVersion": 1, "reservoirId": "7ba6c1f3", "reservoirVersion": 9, "index": -1, "isStartingVersion": False},
+        {
+            "sourceVersion": 3,
+            "reservoirId": "7ba6c1f3",
+            "reservoirVersion": 9,
+            "index": -100,
+            "isStartingVersion": False,
+        },
+    ],
+)
+def test_an_offset_of_the_jvm_connector_is_read_at_the_end_of_a_version(tree: dict[str, Any]) -> None:
+    offset = parse_offset(tree, "s.d.t")
+    assert (offset.position, offset.identity.table_id) == (Position(9), "7ba6c1f3")
+    check_identity(offset, StreamIdentity("7ba6c1f3", "dir", "log", "path"), "s.d.t")
+    with pytest.raises(StreamError, match=r"JVM connector.* read version 9 in part.*startingVersion=9"):
+        parse_offset({**tree, "index": 3}, "s.d.t")
+    with pytest.raises(StreamError, match=r"the snapshot of version 9 in part.*no startingVersion"):
+        parse_offset({**tree, "index": 3, "isStartingVersion": True}, "s.d.t")
+    with pytest.raises(StreamError, match="damaged"):
+        parse_offset({**tree, "index": None}, "s.d.t")
 
 
 def test_the_beginning_is_a_constant() -> None:

@@ -44,8 +44,8 @@ def test_what_the_sample_is_there_to_show(tmp_path: Path, mode: str) -> None:
         client = SharingClient(server.profile(), accessMode=mode)
         bicycles = client.table("demo.city.bicycles")
         assert [bicycles.scan(version=v).count() for v in range(4)] == [0, 12, 12, 10]
-        assert [bicycles.version(day) for day in BICYCLE_DAYS] == [0, 1, 2, 3]
-        assert bicycles.scan(timestamp="2026-03-15").count() == 12
+        assert [bicycles.version(f"{day}T00:00:00Z") for day in BICYCLE_DAYS] == [0, 1, 2, 3]
+        assert bicycles.scan(timestamp="2026-03-15T00:00:00Z").count() == 12
         kinds = Counter(bicycles.changes(1).to_arrow().column("_change_type").to_pylist())
         assert kinds == {"insert": 12, "update_preimage": 3, "update_postimage": 3, "delete": 2}
         assert "deletionVector" in Path(tables[3].path, "_delta_log", f"{3:020}.json").read_text()

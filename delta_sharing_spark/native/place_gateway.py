@@ -1,0 +1,163 @@
+"""Serves the files of volumes, models and skills to Spark's own readers, on loopback as the native lane's gateway serves tables."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from functools import partial
+
+from delta_sharing_spark.errors import DeltaSharingError, FileError, NoSuchFileError
+from delta_sharing_spark.native import webhdfs
+from delta_sharing_spark.native.gateway import Gateway, HasEnded
+from delta_sharing_spark.native.webhdfs import Request
+from delta_sharing_spark.network.connections import Canceller
+from delta_sharing_spark.network.parallel_calls import begin
+from delta_sharing_spark.storage.objects import StoredObject
+from delta_sharing_spark.storage.place import Place
+from delta_sharing_spark.storage.ranges import Range
+
+#: Bytes of the first piece of an answer, and of the largest: a reader may leave after a footer.
+_FIRST, _LARGEST = 256 << 10, 8 << 20
+#: Files of a place whose size is kept, and for how many seconds: Spark asks for each after it has listed them.
+_KNOWN_FILES, _KNOWN_FOR = 200_000, 60.0
+
+
+class PlaceGateway(Gateway):
+    """Serves places, each under a path of 128 random bits, to processes of this user alone."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, tuple[_ServedPlace, HasEnded]] = {}
+        super().__init__()
+
+    def share(self, place: Place, has_ended: HasEnded) -> str:
+        """Serve a place until a session has ended; returns its address for Spark, the same for an equal place."""
+        with self._lock:
+            known = (token for token, (served, _) in self._places.items() if served.place == place)
+            token = next(known, None) or secrets.token_hex(16)
+            served = self._places[token][0] if token in self._places else _ServedPlace(place)
+            self._places[token] = (served, has_ended)
+        return self.address_of(token)
+
+    def _release_ended(self) -> bool:
+        with self._lock:
+            ended = [token for token, (_, has_ended) in self._places.items() if has_ended()]
+            for token in ended:
+                del self._places[token]
+            return bool(ended) and not self._places
+
+    def _answer(self, connection: socket.socket, request: Request) -> bool:
+        if request.method != "GET" or request.path is None:
+            connection.sendall(webhdfs.failure("what is shared is read-only"))
+            return request.method == "GET"
+        token, _, path = request.path.partition("/")
+        with self._lock:
+            served = self._places.get(token, (None, None))[0]
+        try:
+            if served is None:
+                raise FileError("this path is no longer served: its session has ended; ask for spark_path again")
+            if request.operation == "OPEN":
+                return _send(connection, served, path, request.offset)
+            connection.sendall(self._told(served, path, request.operation))
+        except NoSuchFileError:
+            connection.sendall(webhdfs.not_found(path))
+        except DeltaSharingError as error:
+            connection.sendall(webhdfs.failure(self.remember(error)))
+        return True
+
+    def _told(self, served: _ServedPlace, path: str, operation: str) -> bytes:
+        if operation == "LISTSTATUS":
+            statuses = [_status(entry, entry.name.rstrip("/").rpartition("/")[2]) for entry in served.listed(path)]
+            return webhdfs.json_answer({"FileStatuses": {"FileStatus": statuses}})
+        if operation == "GETFILESTATUS":
+            return webhdfs.json_answer({"FileStatus": _status(served.info(path), "")})
+        if operation in ("GETFILEBLOCKLOCATIONS", "GET_BLOCK_LOCATIONS"):
+            return webhdfs.json_answer(webhdfs.locations(served.info(path).size))
+        return webhdfs.failure(f"what is shared is read-only, and {operation or 'such a request'} is not known")
+
+
+class _ServedPlace:
+    """A place, and what was listed of it a short while ago."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._known: OrderedDict[str, tuple[float, StoredObject]] = OrderedDict()
+
+    def listed(self, path: str) -> list[StoredObject]:
+        """What lies in a directory; a file itself, under no name."""
+        known = self._fresh(path)
+        if known is not None:
+            return [known._replace(name="")]
+        entries = list(self.place.entries(path))
+        if not entries:
+            found = self.place.info(path)
+            return [] if found.name.endswith("/") else [found._replace(name="")]
+        now = time.monotonic()
+        for entry in entries:
+            self._known[entry.name] = (now, entry)
+        while len(self._known) > _KNOWN_FILES:
+            self._known.popitem(last=False)
+        return entries
+
+    def info(self, path: str) -> StoredObject:
+        """A file or a directory."""
+        return self._fresh(path) or self.place.info(path)
+
+    def forget(self, path: str) -> None:
+        """Ask for a file anew the next time."""
+        self._known.pop(path, None)
+
+    def _fresh(self, path: str) -> StoredObject | None:
+        moment, entry = self._known.get(path, (0.0, None))
+        return entry if time.monotonic() - moment < _KNOWN_FOR else None
+
+
+def _status(entry: StoredObject, name: str) -> dict[str, object]:
+    return webhdfs.status(name, None if entry.name.endswith("/") else entry.size, entry.modified_ms)
+
+
+def _send(connection: socket.socket, served: _ServedPlace, path: str, offset: int) -> bool:
+    """Send a file from ``offset`` on, until the reader leaves; returns whether the connection can be used for another."""
+    file = served.info(path)
+    if file.name.endswith("/"):
+        raise FileError(f"{path} of {served.place.name} is a directory; name a file in it", file=path)
+    left = file.size - offset
+    if left <= 0:
+        connection.sendall(webhdfs.answer(200, b""))
+        return True
+    canceller = Canceller(path)
+    pieces = _read_ahead(served.place, file, offset, canceller)
+    try:
+        first = next(pieces)  # an error has to come before the head
+    except DeltaSharingError:
+        served.forget(path)
+        raise
+    try:
+        connection.sendall(webhdfs.head(200, left, is_last=True))
+        connection.sendall(first)
+        for piece in pieces:
+            connection.sendall(piece)
+    except DeltaSharingError:
+        served.forget(path)  # the answer is shorter than its head says, which the reader sees
+    finally:
+        canceller.break_off()
+    return False
+
+
+def _read_ahead(place: Place, file: StoredObject, offset: int, canceller: Canceller) -> Iterator[memoryview]:
+    """The bytes of a file in growing pieces; the next arrives while one is sent."""
+    version = place.version(file)
+
+    def read(piece: Range) -> memoryview:
+        return place.read(file.name, version, piece.start, piece.length, canceller)
+
+    piece = Range(offset, min(offset + _FIRST, file.size))
+    data = read(piece)
+    while piece.end < file.size:
+        piece = Range(piece.end, min(piece.end + min(4 * piece.length, _LARGEST), file.size))
+        following = begin([partial(read, piece)], 1)[0]
+        yield data
+        data = following.result()
+    yield data

@@ -1,0 +1,180 @@
+"""Knows what a session's settings mean for its loads: its time zone, and the settings of the JVM connector.
+
+Every face that has a session asks :func:`session_options`. The Python data source has none: Spark tells its planning worker
+nothing of the session, and its tasks find the query's settings in their context (:func:`in_session_of_task`).
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from delta_sharing_spark.errors import ConfigError, OptionError
+from delta_sharing_spark.options import parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from delta_sharing_spark.client import SharingClient
+    from delta_sharing_spark.scan.plan import Split
+
+_ZONE = "spark.sql.session.timeZone"
+_NAME = re.compile(r"spark\.(?:sql\.)?delta\.sharing\.[\w.]+")
+#: Options of streams that a setting may become.
+_STREAM_ONLY = frozenset({"pollInterval"})
+
+_lock = threading.Lock()
+#: The settings that each session was warned of.
+_named: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+
+
+def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream: bool = False) -> dict[str, str]:
+    """The options that a session's settings add to those of a load: its zone, and what the JVM connector's settings mean.
+
+    Settings that no option means are named in one warning.
+
+    Args:
+        spark: A classic or Connect session.
+        given: The options that the user gave, which come first.
+        is_stream: Whether the load is a stream.
+
+    Raises:
+        ConfigError: Settings that belong together contradict each other.
+    """
+    known = {name.lower() for name in given}
+    added = {"timeZone": session_zone(spark)}
+    settings = _jvm_settings(spark)
+    if settings:
+        added |= _translated(spark, settings)
+    return {
+        name: value
+        for name, value in added.items()
+        if name.lower() not in known and (is_stream or name not in _STREAM_ONLY)
+    }
+
+
+def session_zone(spark: SparkSession) -> str:
+    """The name of a session's time zone."""
+    return str(spark.conf.get(_ZONE))
+
+
+def active_zone() -> str | None:
+    """The zone of the session that is active in this thread; None where there is none."""
+    pyspark = sys.modules.get("pyspark.sql")
+    session: Any = None if pyspark is None else pyspark.SparkSession.getActiveSession()
+    return None if session is None else session_zone(session)
+
+
+def in_session(client: SharingClient, spark: SparkSession) -> SharingClient:
+    """The client with a session's settings among its options: the same server, recipient and record of scans."""
+    inside = copy.copy(client)
+    inside.options = {**session_options(spark, client.options), **client.options}
+    return inside
+
+
+def in_session_of_task(split: Split) -> Split:
+    """A split as a task of the Python data source reads it, which the load may have known nothing of the session for.
+
+    Partition values that name no zone are in the session's; data comes through the proxy of the JVM connector's settings, which is
+    one of data alone there, too.
+
+    Raises:
+        ConfigError: The values need a zone, and Spark does not tell the session's; or the proxy's settings are half set.
+    """
+    return _through_proxy(_in_zone(split))
+
+
+def _through_proxy(split: Split) -> Split:
+    from pyspark import TaskContext
+
+    from delta_sharing_spark.access.url.access import UrlAccess
+    from delta_sharing_spark.spark.jvm_settings import proxy_of
+
+    access, context = split.access, TaskContext.get()
+    if not isinstance(access, UrlAccess) or access.settings.proxy is not None or context is None:
+        return split
+    hosts = {urlsplit(piece.task.location).hostname for piece in split.slices}
+    proxy = proxy_of(context.getLocalProperty, hosts)
+    if proxy is None:
+        return split
+    return replace(split, access=replace(access, settings=replace(access.settings, proxy=proxy)))
+
+
+def _in_zone(split: Split) -> Split:
+    from delta_sharing_spark.schema.types import Primitive
+
+    spec = split.spec
+    partitioned = [field for field in spec.full_schema.fields if field.name in spec.partition_columns]
+    if spec.time_zone or not any(field.type == Primitive("timestamp") for field in partitioned):
+        return split
+    zone = _zone_of_task()
+    if zone is None:
+        raise ConfigError(
+            f"{spec.table}: timestamps among its partition values may name no time zone, and Spark does not tell this task the "
+            f"session's; set {_ZONE}, or the option timeZone"
+        )
+    return replace(split, spec=replace(spec, time_zone=zone))
+
+
+def _zone_of_task() -> str | None:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    zone = None if context is None else context.getLocalProperty(_ZONE)
+    if zone is not None:
+        return str(zone)
+    # A session that sets no zone has its JVM's, which Spark hands to the worker's main function alone.
+    frame: Any = sys._getframe()
+    while frame is not None:
+        conf = frame.f_locals.get("runner_conf")
+        if conf is not None and frame.f_code.co_filename.endswith("worker.py"):
+            return getattr(conf, "timezone", None) or conf.get(_ZONE, None)
+        frame = frame.f_back
+    return None
+
+
+def _jvm_settings(spark: Any) -> dict[str, str]:
+    """The settings of the JVM connector that a session has."""
+    jvm = getattr(spark, "_jsparkSession", None)
+    # The names alone, by one call: py4j would bring every setting of the session one by one.
+    names = set(_NAME.findall(str(jvm.conf().getAll().toString()))) if jvm is not None else spark.conf.getAll
+    return {name: spark.conf.get(name) for name in names if _NAME.fullmatch(name)}
+
+
+def _translated(spark: Any, settings: Mapping[str, str]) -> dict[str, str]:
+    """The options that settings of the JVM connector become; warns of the others once in a session."""
+    from delta_sharing_spark.spark.jvm_settings import JVM_SETTINGS
+
+    options: dict[str, str] = {}
+    named: dict[str, str] = {}
+    for name, value in sorted(settings.items()):
+        known = JVM_SETTINGS.get(name)
+        if known is None:
+            named[name] = "the JVM connector 4.4 does not know it, either"
+        elif value.strip().lower() == known.default.lower():
+            continue
+        elif known.word != "option":
+            named[name] = known.text
+        else:
+            made = known.options(value, settings)
+            try:
+                parse_options({"path": "a.b.c", **made}, is_stream=None)
+                options |= made
+            except OptionError as error:
+                named[name] = f"its value does not fit: {error}"
+    with _lock:
+        told = _named.setdefault(spark, set())
+        news = {name: text for name, text in named.items() if name not in told}
+        told.update(news)
+    if news:
+        listed = "; ".join(f"{name} ({text})" for name, text in news.items())
+        warnings.warn(f"settings of the JVM connector have no effect here: {listed}", UserWarning, stacklevel=2)
+    return options

@@ -1,0 +1,110 @@
+"""Runs jobs in a session that has the JVM connector, or this one: a job a line of JSON in, its rows or its error a line out."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def session(jars: str) -> Any:
+    """A session, with the jars of the JVM connector or with ours registered: the one line that differs."""
+    from pyspark.sql import SparkSession
+
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+    )
+    builder = (
+        builder.config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.memory", "1500m")
+    )
+    builder = builder.config("spark.sql.warehouse.dir", tempfile.mkdtemp()).config(
+        "spark.driver.extraJavaOptions", "-Duser.timezone=UTC"
+    )
+    if jars:
+        builder = builder.config("spark.driver.extraClassPath", os.pathsep.join(sorted(glob.glob(f"{jars}/*.jar"))))
+        builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        builder = builder.config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    if not jars:
+        import delta_sharing_spark
+
+        delta_sharing_spark.register(spark)
+    return spark
+
+
+def stream(spark: Any, load: Any, checkpoint: str) -> Any:
+    out = tempfile.mkdtemp()
+    query = (
+        load.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    error = None
+    try:
+        query.awaitTermination(90)
+        error = query.exception()
+    except Exception as failure:
+        error = failure
+    finally:
+        query.stop()
+    if error is not None:
+        raise RuntimeError(str(error))
+    return spark.read.schema(load.schema).parquet(out)
+
+
+def run(spark: Any, job: dict[str, Any], path: str) -> list[str]:
+    """The rows of a job as sorted texts."""
+    options = dict(job["options"])
+    if job["kind"] == "sql":
+        frame = None
+        for statement in job["then"].format(path=path).split("; "):
+            frame = spark.sql(statement)
+        return rows(frame)
+    if job["kind"] == "batch":
+        load = spark.read.format("deltaSharing").options(**options).load(path)
+    else:
+        checkpoint = job.get("checkpoint") or tempfile.mkdtemp()
+        load = stream(spark, spark.readStream.format("deltaSharing").options(**options).load(path), checkpoint)
+    load.createOrReplaceTempView("t")
+    return rows(spark.sql(job["then"]))
+
+
+def rows(frame: Any) -> list[str]:
+    return sorted(str(tuple(row)) for row in frame.collect())
+
+
+def main() -> None:
+    """Answer jobs until the input ends."""
+    spark = session(sys.argv[1])
+    print("ready", flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        job = request["job"]
+        for name, value in job["settings"].items():
+            spark.conf.set(name, value)
+        with contextlib.redirect_stdout(sys.stderr):
+            try:
+                answer: dict[str, Any] = {"rows": run(spark, job, request["path"])}
+            except Exception as error:
+                lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("\tat ")]
+                answer = {"error": " | ".join(lines)[-600:]}
+            finally:
+                spark.sql("DROP TABLE IF EXISTS c")
+                for name in job["settings"]:
+                    spark.conf.set(name, "UTC") if name.endswith("timeZone") else spark.conf.unset(name)
+        print(json.dumps(answer), flush=True)
+    shutil.rmtree(Path("spark-warehouse"), ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

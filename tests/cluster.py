@@ -61,6 +61,7 @@ def machines() -> Iterator[None]:
 def remove() -> None:
     for name in NAMESPACES:
         ip(f"netns del {name}", check=False)
+        ip(f"link del {name}", check=False)
     ip("link del dss-bridge", check=False)
 
 
@@ -108,7 +109,7 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
     from delta_sharing_spark.testing.server import ServerSettings, SharingServer
     from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
-    noise = os.urandom(options.rows * 2).hex()
+    noise = os.urandom(options.rows * 2 + 40).hex()
     rows = [{"id": n, "text": noise[4 * n : 4 * n + 40], "city": ("Oslo", None)[n % 2]} for n in range(options.rows)]
     table = DeltaTableBuilder(directory / "t", SCHEMA, ["city"]).append(rows, files=4)
     settings = ServerSettings()
@@ -123,7 +124,7 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
 
         settings.rewrite = rewrite
         ip(f"-n dss-driver rule add dport {forwarder.port} ipproto tcp prohibit")
-        profile = server.write_profile(directory / "config.share")
+        profile = Path(server.write_profile(directory / "config.share"))
         profile.write_text(profile.read_text().replace(HERE, "127.0.0.1"))
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
         environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_NO_DAEMONIZE": "1", "SPARK_LOCAL_DIRS": str(directory)}

@@ -59,6 +59,7 @@ class Gateway:
     Attributes:
         shown_length: The length that Spark is told of each file; None for its own, for which its footer is fetched.
         key_field: A field that the header of each request must have, in lower case; None where none must.
+        hosts: Hosts of executors that have a gateway of their own, each of which some files prefer.
 
     Raises:
         OSError: The address cannot be bound.
@@ -66,6 +67,7 @@ class Gateway:
 
     shown_length: int | None = None
     key_field: str | None = None
+    hosts: Sequence[str] = ()
 
     def __init__(
         self,

@@ -7,12 +7,14 @@ Spark's: it proves the key by a field of its header, which Spark's own configura
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import logging
 import secrets
 import socket
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +23,7 @@ from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.doubts import Reaction
 from delta_sharing_spark.native.gateway import Gateway, authority_of
-from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.native.plan import NativePlan, VirtualFile
 from delta_sharing_spark.native.plan_reader import Pieces, PlanReader
 from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.sealed_channel import SealedChannel
@@ -35,6 +37,8 @@ SHOWN_LENGTH = 1 << 50
 SIGN_OF_LIFE, SILENCE = 2.0, 10.0
 #: Bytes of the message by which a gateway joins, at most.
 _HELLO = 64 << 10
+#: So many times the mean may a host be preferred for.
+_FAIR = 1.2
 #: Packed plans that are kept, for all machines ask for the same ones.
 _PACKED = 8
 #: Seconds for a gateway that did not answer a reader to be seen to have ended.
@@ -167,6 +171,10 @@ class ClusterGateway(Gateway):
             _log.warning("machine %s has no gateway of the native lane yet: its files pass the driver", address)
         return super()._open(connection, reader, number, request, columns)
 
+    def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
+        """See ``Gateway._failed``: what the driver cannot reach a machine's gateway may, so that others are not told."""
+        return self._note_failure(reader, number, f"{type(error).__name__}: {error}", is_of_network=False)
+
     def _bytes_used_up(self, address: str) -> str:
         why = f"machine {address} has no gateway of the native lane"
         if not self._driver_bytes:
@@ -272,6 +280,26 @@ class ClusterGateway(Gateway):
             while len(self._packed) > _PACKED:
                 self._packed.popitem(last=False)
             return packed
+
+
+def preferred_hosts(files: Sequence[VirtualFile], hosts: Sequence[str]) -> list[int]:
+    """The host that each file prefers, by its number; -1 where there are none to choose from.
+
+    It is the same in each listing as far as the hosts are, so that what a gateway holds of a file serves again; but none
+    is preferred for much more bytes than others.
+    """
+    if not hosts:
+        return [-1] * len(files)
+    fair = _FAIR * sum(file.size for file in files) / len(hosts)
+    loads, preferred = [0] * len(hosts), []
+    seeds = [hashlib.blake2b(host.encode(), digest_size=8).digest() for host in hosts]
+    for file in files:
+        ranks = [hashlib.blake2b(file.digest.to_bytes(8, "big") + seed, digest_size=8).digest() for seed in seeds]
+        order = sorted(range(len(hosts)), key=ranks.__getitem__)
+        chosen = next((host for host in order if loads[host] + file.size <= fair), min(order, key=loads.__getitem__))
+        loads[chosen] += file.size
+        preferred.append(chosen)
+    return preferred
 
 
 def _tell(machine: Machine, message: dict[str, Any], content: bytes = b"") -> None:

@@ -12,7 +12,9 @@ import java.util.concurrent.Future;
 import java.util.function.BiFunction;
 
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.BlockLocation;
 import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.LocatedFileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.classic.SparkSession;
@@ -145,6 +147,10 @@ public final class SharedTableIndex implements FileIndex {
             planned.remove();
             Long rows = isUnfiltered(others) ? rowsNeeded(filters) : null;
             DataInputStream answer = ask(filters, "[" + rows + "," + (required == null ? null : required.json()) + "]", LISTING);
+            String[][] hosts = new String[answer.readInt()][];
+            for (int host = 0; host < hosts.length; host++) {
+                hosts[host] = new String[] {answer.readUTF()};
+            }
             int partitions = answer.readInt();
             int fields = partitionSchema.size();
             List directories = new ArrayList(partitions);
@@ -160,9 +166,12 @@ public final class SharedTableIndex implements FileIndex {
                     int number = answer.readInt();
                     long digest = answer.readLong();
                     long size = answer.readLong();
+                    int host = answer.readShort();
                     if (isKept) {
                         String name = String.format("part-%06d-%016x.parquet", new Object[] {Integer.valueOf(number), Long.valueOf(digest)});
-                        files[file] = new FileStatus(size, false, 1, 128L << 20, moment, new Path(directory, name));
+                        FileStatus status = new FileStatus(size, false, 1, 128L << 20, moment, new Path(directory, name));
+                        files[file] = host < 0 ? status : new LocatedFileStatus(
+                            status, new BlockLocation[] {new BlockLocation(hosts[host], hosts[host], 0, size)});
                     }
                 }
                 if (isKept) {

@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native.gateway import Gateway
+from delta_sharing_spark.native.machines import preferred_hosts
 from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import LoadColumns, NativePlan
 from delta_sharing_spark.native.table_index import COUNTED, ScanListing, TableIndex
@@ -207,7 +208,7 @@ def _answering(index: TableIndex, gateway: Gateway, note: Callable[[ScanListing]
                     rows = None
                 plan, record = index.listed(texts, (condition, rows), lambda _: canceller.check())
                 note(record)
-                return _encoded(plan, plan.shown.scans.name(required))
+                return _encoded(plan, plan.shown.scans.name(required), gateway.hosts)
         except DeltaSharingError as error:
             if not isinstance(error, NetworkError) or not canceller.is_broken:
                 error.name_table(index.shown.table)
@@ -244,11 +245,14 @@ def _names(java: Any) -> list[str]:
     return [str(names.apply(place).name()).lower() for place in range(names.size())]
 
 
-def _encoded(plan: NativePlan, scan: str) -> bytes:
-    """A listing for a scan of a name, as SharedTableIndex.java reads it."""
+def _encoded(plan: NativePlan, scan: str, hosts: Sequence[str]) -> bytes:
+    """A listing for a scan of a name, as SharedTableIndex.java reads it; each file prefers one of the hosts."""
+    preferred = preferred_hosts(plan.files, hosts)
     types = [field.type for field in plan.partition_columns]
     directories = [(name, numbers) for name, numbers in plan.directories.items() if numbers]
-    parts = [_LISTING, struct.pack(">i", len(directories))]
+    parts = [_LISTING, struct.pack(">i", len(hosts))]
+    parts += [struct.pack(">H", len(host)) + host.encode() for host in hosts]
+    parts.append(struct.pack(">i", len(directories)))
     for name, numbers in directories:
         values = plan.partitions[plan.files[numbers[0]].partition] if types else ()
         row, path = unsafe_row(values, types), f"{plan.token}/{scan}/{name}".rstrip("/").encode()
@@ -256,7 +260,7 @@ def _encoded(plan: NativePlan, scan: str) -> bytes:
         parts.append(struct.pack(">i", len(numbers)))
         for number in numbers:
             file = plan.files[number]
-            parts.append(struct.pack(">iQq", number, file.digest, file.size))
+            parts.append(struct.pack(">iQqh", number, file.digest, file.size, preferred[number]))
     return b"".join(parts)
 
 
@@ -330,7 +334,13 @@ def _tried(spark: Any) -> Any:
         if filters is None:
             return _SIZE + struct.pack(">q", 7)
         asked.append(len(filters))
-        return _LISTING + struct.pack(">ii", 1, 0) + struct.pack(">H", 1) + b"t" + struct.pack(">iiQq", 1, 5, 6, 7)
+        return (
+            _LISTING
+            + struct.pack(">iii", 0, 1, 0)
+            + struct.pack(">H", 1)
+            + b"t"
+            + struct.pack(">iiQqh", 1, 5, 6, 7, -1)
+        )
 
     schemas = Struct(()), Struct(())
     named = "tried", "webhdfs://127.0.0.1:1/tried"

@@ -22,9 +22,13 @@ _log = logging.getLogger(__name__)
 _LOOK = 1.0
 #: Seconds after which a machine that could not be given a gateway is tried again; for its executors to be registered.
 _AGAIN = 30.0
+#: Seconds after which the gateway of a machine without executors ends.
+_UNUSED = 8.0
 #: Seconds that a load waits for the gateways: Spark's first Python workers on a busy machine may take 18.
-PATIENCE = 60.0
+PATIENCE = 120.0
 cloudpickle.register_pickle_by_value(start_gateway)  # type: ignore[no-untyped-call]
+#: Hosts that files may prefer: each file is hashed with all of them.
+_MOST_HOSTS = 100
 _INSTALL = "pip install delta-sharing-spark"
 
 
@@ -47,16 +51,18 @@ class GatewayStarts:
         #: The hosts of the executors, by their ids; and the machines that hosts are.
         self._seen: dict[str, str] = {}
         self._machine_of: dict[str, str] = {}
+        #: When a machine was last seen to run executors: one that was lost is replaced on the same machine, mostly.
+        self._used: dict[str, float] = {}
         self._has_looked = False
         threading.Thread(target=self._watch, name="delta-sharing-gateway-starts", daemon=True).start()
 
-    def why_not(self, seconds: float = PATIENCE) -> str | None:
+    def why_not(self) -> str | None:
         """Which machines have no gateway, and what they lack, once all starts have ended; None where all have one.
 
         Raises:
             ConfigError: The package is missing on all of them.
         """
-        until = time.monotonic() + seconds
+        until = time.monotonic() + PATIENCE
         with self._changed:
             while (
                 (waits := self._waits_for()) and (left := until - time.monotonic()) > 0 and not self._gateway.is_closed
@@ -74,13 +80,18 @@ class GatewayStarts:
                 f"neither way of reading works; run there: {_INSTALL}"
             )
         told_of = [f"machine {told['name']}: {told['lacks']}" for told in lacks]
-        return "; ".join(told_of) or f"{waits or 'some machines have no gateway yet'} after {seconds:.0f} s"
+        return "; ".join(told_of) or f"{waits or 'some machines have no gateway yet'} after {PATIENCE:.0f} s"
 
     def _waits_for(self) -> str | None:
         if not self._has_looked or not self._seen:
             return "Spark had no executor"
         waiting = self._without() - set(self._lacks)
         return f"no gateway was started on {', '.join(sorted(waiting))}" if waiting else None
+
+    def _prefer(self) -> None:
+        """Have files prefer the hosts that have a gateway."""
+        without = self._without()
+        self._gateway.hosts = sorted(set(self._seen.values()) - without)[:_MOST_HOSTS]
 
     def _without(self) -> set[str]:
         """The hosts of executors that have no gateway."""
@@ -108,6 +119,7 @@ class GatewayStarts:
             if not seen and not self._starting and self._is_dynamic:
                 hosts = {""}  # the job has Spark ask for an executor
             self._starting |= hosts
+            self._prefer()
             used = {self._machine_of.get(host) for host in seen.values()}
             self._changed.notify_all()
         if hosts:
@@ -115,7 +127,9 @@ class GatewayStarts:
                 target=self._start, args=(sorted(hosts),), name="delta-sharing-gateway-start", daemon=True
             ).start()
         for machine in self._gateway.machines():
-            if machine.identity not in used and not self._starting:
+            if machine.identity in used or self._starting:
+                self._used[machine.identity] = now
+            elif now - self._used.setdefault(machine.identity, now) > _UNUSED:
                 _log.info("machine %s runs no executor any more: its gateway ends", machine.name)
                 self._gateway.dismiss(machine)
 
@@ -143,6 +157,7 @@ class GatewayStarts:
                     else:
                         self._machine_of[host] = outcome["identity"]
             self._starting.difference_update(hosts)
+            self._prefer()
             self._changed.notify_all()
 
     def _run(self, hosts: list[str], places: list[list[str]]) -> list[dict[str, Any]]:

@@ -18,8 +18,9 @@ import logging, os, signal, sys, threading, time
 from pathlib import Path
 from pyspark.sql import SparkSession
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.spark import native
+from delta_sharing_spark.spark import gateway_starts, native
 
+gateway_starts.PATIENCE = 200.0  # a busy machine starts two JVMs and their Python workers
 logging.basicConfig(level=logging.INFO)
 profile, token = sys.argv[1:]
 spark = (

@@ -22,8 +22,8 @@ import pytest
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native.machine_gateway import loopback_identity
-from delta_sharing_spark.native.machines import ClusterGateway
-from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.native.machines import ClusterGateway, preferred_hosts
+from delta_sharing_spark.native.plan import NativePlan, VirtualFile
 from delta_sharing_spark.native.sealed_channel import SealedChannel, SealError
 from delta_sharing_spark.spark import start_gateway
 from delta_sharing_spark.spark.start_gateway import start
@@ -186,6 +186,17 @@ def test_a_machine_without_the_package() -> None:
         capture_output=True, text=True, check=True).stdout  # fmt: skip
     assert json.loads(told)["is_missing"] == "yes"
     assert "has no delta-sharing-spark (No module named 'delta_sharing_spark')" in json.loads(told)["lacks"]
+
+
+def test_files_prefer_the_same_host_again_and_none_too_many() -> None:
+    files = [VirtualFile((), 1 << 20, int.from_bytes(os.urandom(8), "big")) for _ in range(200)]
+    three = preferred_hosts(files, ["a", "b", "c"])
+    assert all(three.count(host) <= 81 for host in range(3))
+    assert three == preferred_hosts(files, ["a", "b", "c"])
+    four = preferred_hosts(files, ["a", "b", "c", "d"])
+    assert sum(one == other for one, other in zip(three, four, strict=True)) > 100
+    assert preferred_hosts(files[:2], []) == [-1, -1]
+    assert sorted(preferred_hosts(files[:2], ["a", "b"])) == [0, 1]
 
 
 def test_sealed_messages() -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -71,6 +72,9 @@ class _Session:
 _sessions: weakref.WeakKeyDictionary[SparkContext, _Session] = weakref.WeakKeyDictionary()
 _sessions_lock = threading.Lock()
 
+#: By Connect session, names of frames in the server to which nothing here refers any more.
+_ended: weakref.WeakKeyDictionary[Any, deque[str]] = weakref.WeakKeyDictionary()
+
 #: Listings under way, which an interrupt of the main thread ends.
 _under_way: set[Canceller] = set()
 
@@ -105,15 +109,20 @@ def _context(spark: Any) -> SparkContext:
 
 
 def _frame(spark: Any, dataset: Any) -> DataFrame:
-    """A dataset of the JVM's as a DataFrame. A Connect server lets go of it with the last DataFrame that is made of it."""
+    """A dataset of the JVM's as a DataFrame. A Connect server is told which ones have ended when the next one is made."""
     if not is_connect(spark):
         return DataFrame(dataset, spark)
     from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
-    from pyspark.sql.connect.plan import CachedRemoteRelation
 
-    name = f"delta-sharing-{uuid.uuid4()}"
-    _holder(jvm_session(spark)[0], spark).cacheDataFrameById(name, dataset)
-    return ConnectFrame(CachedRemoteRelation(name, spark), spark)
+    from delta_sharing_spark.spark.served_relation import ServedRelation
+
+    name, ended = f"delta-sharing-{uuid.uuid4()}", _ended.setdefault(spark, deque())
+    holder = _holder(jvm_session(spark)[0], spark)
+    with suppress(IndexError):  # none is left
+        while True:
+            holder.removeCachedDataFrame(ended.popleft())
+    holder.cacheDataFrameById(name, dataset)
+    return ConnectFrame(ServedRelation(name, spark, ended), spark)
 
 
 def index_relation(

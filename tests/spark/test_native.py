@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import re
@@ -20,7 +21,7 @@ from delta_sharing_spark import SharingClient, load_as_spark
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.schema.types import Array, Field, Primitive, Struct
-from delta_sharing_spark.spark import native
+from delta_sharing_spark.spark import file_index, native
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
@@ -70,6 +71,23 @@ def explained(frame: Any) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         frame.explain()
     return out.getvalue()
+
+
+def test_a_connect_server_lets_go_of_frames_that_have_ended(spark: Any, spark_mode: str, client: SharingClient) -> None:
+    """When the next one is made: nothing is asked of the server while the garbage collector runs."""
+    if spark_mode != "connect":
+        pytest.skip("classic frames are the JVM's own")
+    table = client.table("views.d.plain")
+    kept = table.to_spark(spark)
+    names = file_index._holder(file_index.jvm_session(spark)[0], spark).dataFrameCache().keySet
+    for _ in range(3):
+        other = table.to_spark(spark, "native").where("id < 5").select("city")
+        assert other.count() == 5
+        del other
+    gc.collect()
+    again = table.to_spark(spark)
+    assert sum(str(name).startswith("delta-sharing-") for name in names()) == 2
+    assert kept.count() == again.count() == 3000
 
 
 def test_engines(spark: Any, client: SharingClient, shared: SharingServer, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def in_zone(spark: Any) -> Iterator[Callable[[str], Any]]:
 
 
 def ids(frame: Any) -> list[int]:
-    return sorted(row.id for row in frame.collect())
+    return sorted(row.id for row in frame.select("id").collect())
 
 
 @pytest.mark.parametrize("zone", ZONES)

@@ -37,11 +37,14 @@ from delta_sharing_spark.storage.ranges import ByteSource
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from support.buckets import BucketServer
 
+#: Threads of earlier tests of other modules, which may still wait for a storage that they made silent.
+_EARLIER: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
 
 def ours() -> set[threading.Thread]:
-    """Threads of reads; a gateway of the native lane lives as long as its Spark session."""
+    """Threads of reads of a test; a gateway of the native lane lives as long as its Spark session."""
     names = re.compile("delta-sharing(?!-native)")
-    return {thread for thread in threading.enumerate() if names.match(thread.name)}
+    return {thread for thread in threading.enumerate() if names.match(thread.name) and thread not in _EARLIER}
 
 
 def sockets() -> int:
@@ -63,6 +66,7 @@ def planned(server: BucketServer, name: str = "s.d.t", **options: str) -> Split:
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
+    _EARLIER.update(ours())
     yield
     deadline = time.monotonic() + 5
     while ours() and time.monotonic() < deadline:

@@ -88,7 +88,7 @@ def jobs() -> Iterator[Job]:
     for table in ("appended", "feed", "vectors", "mapped", "by_time"):
         yield Job("batch", "snapshots", table)
         for then in _FILTERS:
-            yield Job("batch", "filters and aggregates", table, then=then)
+            yield Job("batch", "filters and aggregates", table, then=then, differs=_RIGHT if "NaN" in then else "")
         yield Job("batch", "snapshots", table, then="SELECT count(*) FROM (SELECT * FROM t LIMIT 7)")
         yield Job("batch", "a version", table, {"versionAsOf": "1"})
         yield Job("batch", "a version that is not there", table, {"versionAsOf": "99"})
@@ -161,8 +161,14 @@ def jobs() -> Iterator[Job]:
             "spark.delta.sharing.network.maxRetryDuration": "1",
         },
     ):
+        late = "a proxy is read there before the first file of a process, here at each load: this one answers nothing"
         yield Job(
-            "batch", "settings of the session", "appended", then="SELECT * FROM t WHERE id > 5", settings=settings
+            "batch",
+            "settings of the session",
+            "appended",
+            then="SELECT * FROM t WHERE id > 5",
+            settings=settings,
+            differs=late if len(settings) == 3 else "",
         )
     for options in (
         {},

@@ -92,12 +92,12 @@ def jvm_session(spark: Any) -> tuple[Any, Any]:
     """
     if not is_connect(spark):
         return spark._jvm, spark._jsparkSession
-    jvm = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
-    return jvm, _holder(jvm, spark).session()
+    return _context(spark)._jvm, _holder(spark).session()
 
 
-def _holder(jvm: Any, spark: Any) -> Any:
+def _holder(spark: Any) -> Any:
     """What the Connect server in this process holds of a session."""
+    jvm: Any = _context(spark)._jvm
     service = jvm.org.apache.spark.sql.connect.service.SparkConnectService
     return service.getOrCreateIsolatedSession(spark.client._user_id or "", spark.session_id, jvm.scala.Option.empty())
 
@@ -117,7 +117,7 @@ def _frame(spark: Any, dataset: Any) -> DataFrame:
     from delta_sharing_spark.spark.served_relation import ServedRelation
 
     name, ended = f"delta-sharing-{uuid.uuid4()}", _ended.setdefault(spark, deque())
-    holder = _holder(jvm_session(spark)[0], spark)
+    holder = _holder(spark)
     with suppress(IndexError):  # none is left
         while True:
             holder.removeCachedDataFrame(ended.popleft())

@@ -79,7 +79,7 @@ def test_a_connect_server_lets_go_of_frames_that_have_ended(spark: Any, spark_mo
         pytest.skip("classic frames are the JVM's own")
     table = client.table("views.d.plain")
     kept = table.to_spark(spark)
-    names = file_index._holder(file_index.jvm_session(spark)[0], spark).dataFrameCache().keySet
+    names = file_index._holder(spark).dataFrameCache().keySet
     for _ in range(3):
         other = table.to_spark(spark, "native").where("id < 5").select("city")
         assert other.count() == 5

@@ -38,6 +38,7 @@ def sharing(provider: OpenIdProvider, tmp_path: Path) -> Iterator[SharingServer]
         yield server
 
 
+@pytest.mark.connect
 def test_a_token_file_that_rotates_serves_batches_and_streams_on_classic(
     spark: Any, spark_mode: str, sharing: SharingServer, provider: OpenIdProvider, tmp_path: Path
 ) -> None:
@@ -93,12 +94,11 @@ spark.stop()
 """
 
 
+@pytest.mark.connect_only
 def test_whoever_runs_a_connect_server_asks_by_its_environment(
-    spark_mode: str, sharing: SharingServer, provider: OpenIdProvider, tmp_path: Path
+    sharing: SharingServer, provider: OpenIdProvider, tmp_path: Path
 ) -> None:
     """In a process of its own: the workers' environment is the server's."""
-    if spark_mode != "connect":
-        pytest.skip("for Spark Connect")
     (tmp_path / "token").write_text(provider.issue())
     named = {
         "DELTA_SHARING_BEARER_TOKEN_FILE": str(tmp_path / "token"),

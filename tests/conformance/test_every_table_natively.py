@@ -73,7 +73,9 @@ def as_nullable(tree: Any) -> Any:
     return [as_nullable(item) for item in tree] if isinstance(tree, list) else tree
 
 
-@pytest.mark.parametrize(("name", "mode"), zip([*ANSWERED, *COUNTED], itertools.cycle(["url", "dir"]), strict=False))
+@pytest.mark.parametrize(
+    ("name", "mode"), list(zip([*ANSWERED, *COUNTED], itertools.cycle(["url", "dir"]), strict=False))
+)
 def test_golden(spark: Any, client: SharingClient, name: str, mode: str) -> None:
     check(spark, client.table(f"golden.tables.{shared_name(name)}").scan(accessMode=mode))
 

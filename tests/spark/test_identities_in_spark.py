@@ -43,7 +43,7 @@ def test_a_token_file_that_rotates_serves_batches_and_streams_on_classic(
     spark: Any, spark_mode: str, sharing: SharingServer, provider: OpenIdProvider, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
-    options = {"bearerTokenFile": str(token), "identityEndpoint": sharing.endpoint, "pollInterval": "100ms"}
+    options = {"bearerTokenFile": str(token), "identityEndpoint": sharing.endpoint}
 
     def rotate() -> None:
         provider.revoke_all()
@@ -63,6 +63,7 @@ def test_a_token_file_that_rotates_serves_batches_and_streams_on_classic(
         with pytest.raises(Exception, match="the identity lives on the driver only"):
             frame.count()  # planned with the token before
     assert read.load("s.d.t").count() == 40
+    options["pollInterval"] = "100ms"
     if ADMISSION_CONTROL:  # before, Trigger.AvailableNow is one batch, which a bound would cut short
         options["maxFilesPerTrigger"] = "1"
     stream = spark.readStream.format("deltaSharing").options(**options).load("s.d.t")

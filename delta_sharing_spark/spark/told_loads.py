@@ -14,7 +14,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.access.recipient import Recipient
 from delta_sharing_spark.errors.tracebacks import short_traceback
 from delta_sharing_spark.options.parsing import log_stream_options
 from delta_sharing_spark.sharing.address import parse_address
@@ -70,7 +70,7 @@ def _tell(reader: Any, path: Any, is_stream: bool) -> Any:
         return path
     # The worker that loads has no Hadoop: it is given what the profile says.
     table = parse_address(address).table
-    reader.options(**SharingClient(profile).options_for(table))
+    reader.options(**Recipient(profile).options_for(table))
     return None
 
 

@@ -103,6 +103,9 @@ def test_a_machine_serves_what_it_fetched_itself(
     address = driver.add(plan, lambda: False)
     with pytest.raises(RemoteError, match="its own Spark application alone"):
         ask(address, "LISTSTATUS")
+    with socket.create_connection(("127.0.0.1", driver.port)) as by_proxy:
+        by_proxy.sendall(b"GET http://127.0.0.1/webhdfs/v1/x?op=OPEN HTTP/1.1\r\n\r\n")
+        assert b"add |127.0.0.1 to -Dhttp.nonProxyHosts" in by_proxy.recv(4096)
     told = start(settings_of(driver, hosts=["127.0.0.1", "192.0.2.77", "no such host"]))
     assert told == {"name": socket.gethostname(), "hosts": ["127.0.0.1"], "identity": loopback_identity()}
     (machine,) = driver.machines()

@@ -31,6 +31,8 @@ GROUP_BYTES = 48 << 20
 _OF_PROCESS = 112 << 20
 #: Seconds after which chunks are released for others that their reader has not come back for; and between two looks.
 _IDLE, _LOOK = 3.0, 0.5
+#: Seconds that a reader waits for room. After them it is sent small pieces, for which none is needed.
+PATIENCE = 30.0
 #: Bytes of rewritten files on local disk, over all plans.
 _REWRITTEN_BYTES = 4 << 30
 
@@ -107,7 +109,7 @@ class Budget:
         Where nothing is held there is room for any number.
         """
         with self._room:
-            if self._held and self._held + size > self._bounds.held and not at_all:
+            if size and self._held and self._held + size > self._bounds.held and not at_all:
                 return False
             self._held += size
         weakref.finalize(holder, self._free, size).atexit = False
@@ -118,9 +120,14 @@ class Budget:
             self._held -= size
             self._room.notify_all()
 
-    def wait_for_room(self, size: int, seconds: float) -> None:
-        """Wait until so many bytes may be held, or so long; what nobody has come for meanwhile is released."""
-        until = time.monotonic() + seconds
+    def admit_in_time(self, holder: object, size: int) -> bool:
+        """As ``admit``; waits for room."""
+        return self.admit(holder, size) or (
+            self.wait_for_room(size, time.monotonic() + PATIENCE) and self.admit(holder, size)
+        )
+
+    def wait_for_room(self, size: int, until: float) -> bool:
+        """Wait until so many bytes may be held, or a moment has come; what nobody has come for meanwhile is released."""
         with self._lock:
             gone = list(self._kept)
         while (left := until - time.monotonic()) > 0:
@@ -128,9 +135,10 @@ class Budget:
                 holder.drop(key)
             with self._room:
                 if self._room.wait_for(lambda: self._held + size <= self._bounds.held, min(left, _LOOK)):
-                    return
+                    return True
             with self._lock:
                 gone = self._idle()[:1]
+        return False
 
     def _idle(self) -> list[tuple[ChunksHolder, tuple[int, int]]]:
         """The chunks whose reader has not come back for a while, the longest first."""

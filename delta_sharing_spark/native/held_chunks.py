@@ -102,10 +102,10 @@ class HeldChunks:
             self.fetch(key, shown, chunks)
 
     def windowed(self, shown: ShownFile, requested: Range) -> Iterator[memoryview]:
-        """Bytes that are too many to be held, piece by piece, of which a few are fetched ahead where there is room."""
+        """Bytes that are too many to be held, piece by piece, of which a few are fetched ahead where room is found in time."""
         coming: deque[Future[memoryview]] = deque()
         window = min(_PIECE * _PIECES, self._budget.group_bytes)
-        if not self._budget.admit(coming, window):
+        if not self._budget.admit_in_time(coming, window):
             yield from (shown.read(piece.start, piece.end) for piece in cut(requested, _NARROW))
             return
         waiting = deque(cut(requested, window // _PIECES))

@@ -300,11 +300,10 @@ class ClusterGateway(PlaceGateway):
 
     def _send_plan(self, machine: Machine, message: dict[str, Any]) -> None:
         answer = {"kind": "answer", "id": message["id"]}
-        served = self._place(message["token"])
-        if served is not None:
-            _tell(machine, {**answer, "is_place": True}, pickle.dumps(served.place))
-            return
         try:
+            if (served := self._place(message["token"])) is not None:
+                _tell(machine, {**answer, "is_place": True}, pickle.dumps(served.place))
+                return
             reader = self._reader(message["token"])
         except DeltaSharingError as error:
             _tell(machine, {**answer, "error": self.remember(error)})

@@ -23,8 +23,6 @@ from delta_sharing_spark.storage.ranges import Range
 
 #: Bytes of the first piece of an answer, and of the largest: a reader may leave after a footer.
 _FIRST, _LARGEST = 256 << 10, 8 << 20
-#: Seconds that a reader waits for room in memory; after them it is served all the same.
-_PATIENCE = 30.0
 #: Files of a place whose size is kept, and for how many seconds: Spark asks for each after it has listed them.
 _KNOWN_FILES, _KNOWN_FOR = 200_000, 60.0
 
@@ -160,14 +158,13 @@ def _read_ahead(
     """The bytes of a file in growing pieces; the next arrives while one is sent, where there is room for two."""
     version, largest = place.version(file), min(_LARGEST, budget.group_bytes // 2)
     counted: set[int] = set()  # stands for the pieces, as long as they are sent
-    if not budget.admit(counted, 2 * largest):
-        budget.wait_for_room(2 * largest, _PATIENCE)
-        budget.admit(counted, 2 * largest, at_all=True)
+    if not budget.admit_in_time(counted, 2 * largest):
+        largest = min(largest, _FIRST)
 
     def read(piece: Range) -> memoryview:
         return place.read(file.name, version, piece.start, piece.length, canceller)
 
-    piece = Range(offset, min(offset + _FIRST, file.size))
+    piece = Range(offset, min(offset + min(_FIRST, largest), file.size))
     data = read(piece)
     while piece.end < file.size:
         piece = Range(piece.end, min(piece.end + min(4 * piece.length, largest), file.size))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 
 from delta_sharing_spark.errors import NullInRequiredError
-from delta_sharing_spark.native.budget import Budget
+from delta_sharing_spark.native.budget import PATIENCE, Budget
 from delta_sharing_spark.native.doubts import ENOUGH, LEAVES, TASTED, UNKNOWN, WAITS, Doubt, Reaction
 from delta_sharing_spark.native.file_pass import FilePass
 from delta_sharing_spark.native.files import ShownFile
@@ -35,8 +35,6 @@ _TASTE = 4 << 10
 #: Bytes of row groups that are fetched ahead of the one that is read, and how many: those of small files are many.
 _AHEAD, _GROUPS_AHEAD = 8 << 20, 16
 
-#: Seconds that a reader waits for room before it is sent small pieces, for which none is needed.
-_PATIENCE = 30.0
 #: Seconds for which a file that could not be reached is not tried again.
 _FAILED = 10.0
 
@@ -162,11 +160,10 @@ class PlanReader:
         """A chunk's bytes from ``start``; ``follows`` is whether the same reader has read the one before."""
         if chunk.null_in is not None:
             raise self._null_in(number, chunk)
-        size, until = chunk.range.length, time.monotonic() + _PATIENCE
-        while (buffer := self._expect(number, shown, chunk, columns, follows)) is None:
-            if (left := until - time.monotonic()) < 0 or not self._chunks.may_hold(chunk):
+        until = time.monotonic() + PATIENCE
+        while (buffer := self._expect(number, shown, chunk, columns, follows)) is None and self._chunks.may_hold(chunk):
+            if not self._budget.wait_for_room(chunk.range.length, until):
                 break
-            self._budget.wait_for_room(size, left)
         if buffer is None:
             yield from self._chunks.windowed(shown, Range(start, chunk.range.end))
             return

@@ -15,8 +15,6 @@ from delta_sharing_spark.storage.ranges import ByteSource
 
 #: Files whose footers are fetched ahead, at least and at most.
 _FEWEST, _MOST = 2, 32
-#: Seconds that small files wait for room; after them they are fetched all the same.
-_PATIENCE = 30.0
 
 
 class ShownFiles:
@@ -112,9 +110,7 @@ class ShownFiles:
         file, budget = self._plan.files[number], self._budget
         size = 2 * file.size if len(file.members) > 1 else 0
         arriving: set[int] = set()  # stands for the small files that are fetched, and for all as one
-        if not budget.admit(arriving, size):
-            budget.wait_for_room(size, _PATIENCE)
-            budget.admit(arriving, size, at_all=True)
+        budget.admit_in_time(arriving, size) or budget.admit(arriving, size, at_all=True)
         shown = self._plan.show(number, self._sources, budget.fetchers, columns, may_rewrite=may_rewrite)
         if shown.whole is not None:
             budget.admit(shown.whole, len(shown.whole), at_all=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Thread
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,14 +100,14 @@ def test_who_would_hold_too_much_waits_for_others() -> None:
         assert [buffer is not None for buffer in buffers] == [True] * 8 + [False]
         del buffers[0]
         held.was_read((0, 0), b"c")
-        budget.wait_for_room(2 * MIB, 5)
+        assert budget.wait_for_room(2 * MIB, monotonic() + 5)
         buffers.append(fetch(8))
         assert buffers[-1] is not None
         for group in range(1, 9):
             held.drop((0, group))
         assert fetch(9) is None
         Thread(target=buffers.clear).start()
-        budget.wait_for_room(2 * MIB, 20)
+        assert budget.wait_for_room(2 * MIB, monotonic() + 20)
         assert fetch(9) is not None
     finally:
         budget.close()

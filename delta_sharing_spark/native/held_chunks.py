@@ -7,14 +7,13 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.layout import Chunk
 from delta_sharing_spark.scan.pace import Pace
-from delta_sharing_spark.scan.read_ahead import GAP, BufferedRanges
-from delta_sharing_spark.storage.ranges import Range, coalesce, cut
+from delta_sharing_spark.scan.read_ahead import BufferedRanges
+from delta_sharing_spark.storage.ranges import Range, cut
 
 _PIECE, _PIECES = 4 << 20, 4
 #: Bytes of a request where there is no room for a window.
@@ -28,17 +27,10 @@ GroupKey = tuple[int, int]
 
 @dataclass(slots=True)
 class _Group:
-    """The chunks of a row group that are held or being fetched."""
+    """The chunks of a row group that are held or being fetched, and the columns of those that Spark has not read."""
 
-    buffers: list[BufferedRanges] = field(default_factory=list)
-    covered: list[Range] = field(default_factory=list)
+    held: BufferedRanges
     unread: set[bytes] = field(default_factory=set)
-
-    def find(self, requested: Range) -> BufferedRanges | None:
-        for buffer, covered in zip(self.buffers, self.covered, strict=True):
-            if covered.start <= requested.start and requested.end <= covered.end:
-                return buffer
-        return None
 
 
 class HeldChunks:
@@ -63,7 +55,7 @@ class HeldChunks:
         """The buffer that holds a chunk, or that it is being fetched into."""
         with self._lock:
             group = self._groups.get(key)
-            return None if group is None else group.find(chunk.range)
+            return group.held if group is not None and group.held.covers(chunk.range) else None
 
     def may_hold(self, chunk: Chunk) -> bool:
         """Whether a chunk is not too large to be held."""
@@ -77,23 +69,20 @@ class HeldChunks:
         if not self.may_hold(chunks[0]):
             return None
         with self._lock:
-            group = self._groups.get(key) or _Group()
-            missing = [chunk for chunk in chunks if chunk is chunks[0] or group.find(chunk.range) is None]
-            read, ranges = partial(self._pace.read, shown.source), [chunk.range for chunk in missing]
-            # It lives as long as the buffer and the requests for it.
-            if not self._budget.admit(read, sum(part.length for part in coalesce(ranges, GAP))):
+            group = self._groups.get(key) or _Group(BufferedRanges(shown.source, self._budget.fetchers, self._pace))
+            missing = [chunk for chunk in chunks if chunk is chunks[0] or not group.held.covers(chunk.range)]
+            wanted = self._pace.merged(chunk.range for chunk in missing)
+            if not self._budget.admit(group.held, sum(part.length for part in wanted)):
                 return None
             self._groups[key] = group
-            buffer = BufferedRanges(read, ranges, self._budget.fetchers, self._pace.request_bytes)
-            for chunk in missing:
-                group.buffers.append(buffer)
-                group.covered.append(chunk.range)
-                group.unread.add(chunk.column)
+            before = group.held.held_bytes
+            group.held.add(wanted)
+            group.unread.update(chunk.column for chunk in missing)
             self._groups.move_to_end(key)
             while len(self._groups) > _GROUPS:
                 self._drop(next(iter(self._groups)))
-            self._budget.add(self, key, buffer.size)
-            return buffer
+            self._budget.add(self, key, group.held.held_bytes - before)
+            return group.held
 
     def fetch_ahead(self, key: GroupKey, shown: ShownFile, chunks: Sequence[Chunk]) -> None:
         """Begin to fetch chunks of a row group of which nothing is held, if there is room."""

@@ -112,15 +112,21 @@ def main() -> int:
         profile = server.write_profile(root / "config.share")
         jvm, ours = Connector(f"{peer}/jars"), Connector("")
         for job in asked:
-            if job.kind == "continue":
+            path = f"{profile}#peer.d.{job.table}"
+            if job.kind in ("continue", "again"):
                 table = tables(Path(tempfile.mkdtemp(dir=root)))["appended"]
-                name = f"carried_{sum(map(len, results.values()))}"
+                name = f"moving_{sum(map(len, results.values()))}"
                 server.add_table(f"peer.d.{name}", table.path)
+                path = f"{profile}#peer.d.{name}"
+            if job.kind == "continue":
                 pair = (jvm, ours) if job.table == "there" else (ours, jvm)
-                found = carried_over(job, table, f"{profile}#peer.d.{name}", *pair)
+                found = carried_over(job, table, path, *pair)
                 there = here = {"error": "", "rows": []}
             else:
-                path = f"{profile}#peer.d.{job.table}"
+                if job.kind == "again":
+                    first = [connector.run(replace(job, kind="batch"), path) for connector in (jvm, ours)]
+                    table.append([{"id": 100}])
+                    print(f"       before: {first}")
                 there, here = jvm.run(job, path), ours.run(job, path)
                 found = verdict(there, here)
             unexplained = found in ("other rows", "only there") and not job.differs

@@ -7,7 +7,6 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.files import ShownFile
@@ -28,17 +27,10 @@ GroupKey = tuple[int, int]
 
 @dataclass(slots=True)
 class _Group:
-    """The chunks of a row group that are held or being fetched."""
+    """The chunks of a row group that are held or being fetched, and the columns of those that Spark has not read."""
 
-    buffers: list[BufferedRanges] = field(default_factory=list)
-    covered: list[Range] = field(default_factory=list)
+    held: BufferedRanges
     unread: set[bytes] = field(default_factory=set)
-
-    def find(self, requested: Range) -> BufferedRanges | None:
-        for buffer, covered in zip(self.buffers, self.covered, strict=True):
-            if covered.start <= requested.start and requested.end <= covered.end:
-                return buffer
-        return None
 
 
 class HeldChunks:
@@ -63,26 +55,26 @@ class HeldChunks:
         """The buffer that holds a chunk, or that it is being fetched into."""
         with self._lock:
             group = self._groups.get(key)
-            return None if group is None else group.find(chunk.range)
+            return group.held if group is not None and group.held.covers(chunk.range) else None
 
     def fetch(self, key: GroupKey, shown: ShownFile, chunks: Sequence[Chunk]) -> BufferedRanges | None:
         """Begin to fetch a chunk, and with it those of the others that are not held; None if the first is too large to be held."""
         if chunks[0].range.length > _PIECE * _PIECES:
             return None
         with self._lock:
-            group = self._groups.setdefault(key, _Group())
-            missing = [chunk for chunk in chunks if chunk is chunks[0] or group.find(chunk.range) is None]
-            read, ranges = partial(self._pace.read, shown.source), [chunk.range for chunk in missing]
-            buffer = BufferedRanges(read, ranges, self._budget.fetchers, self._pace.request_bytes)
-            for chunk in missing:
-                group.buffers.append(buffer)
-                group.covered.append(chunk.range)
-                group.unread.add(chunk.column)
+            group = self._groups.get(key)
+            if group is None:
+                held = BufferedRanges(shown.source, self._budget.fetchers, self._pace)
+                group = self._groups[key] = _Group(held)
+            missing = [chunk for chunk in chunks if chunk is chunks[0] or not group.held.covers(chunk.range)]
+            before = group.held.held_bytes
+            group.held.add(self._pace.merged(chunk.range for chunk in missing))
+            group.unread.update(chunk.column for chunk in missing)
             self._groups.move_to_end(key)
             while len(self._groups) > _GROUPS:
                 self._drop(next(iter(self._groups)))
-            self._budget.add(self, key, buffer.size)
-            return buffer
+            self._budget.add(self, key, group.held.held_bytes - before)
+            return group.held
 
     def fetch_ahead(self, key: GroupKey, shown: ShownFile, chunks: Sequence[Chunk]) -> None:
         """Begin to fetch chunks of a row group of which nothing is held, if there is room."""

@@ -215,7 +215,7 @@ class Progress:
 @contextmanager
 def counting(
     caption: str, unit: str, total: int | None = None, *, shown: bool = True
-) -> Iterator[Callable[[int], object] | None]:
+) -> Iterator[Callable[[int], None] | None]:
     """A count of files or bytes, shown as ``Progress`` is; yields what adds to it, None where nobody watches."""
     bar = _bar() if shown and _is_watched() else None
     if bar is None:

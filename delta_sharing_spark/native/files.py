@@ -37,8 +37,7 @@ from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAcces
 from delta_sharing_spark.scan.read_ahead import GAP
 from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
 from delta_sharing_spark.scan.split_reader import read_split
-from delta_sharing_spark.schema.mapping import without_mapping
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Struct, without_mapping
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 _log = logging.getLogger(__name__)

@@ -14,11 +14,18 @@ from fractions import Fraction
 from functools import reduce
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates.common_types import SCALARS, CastLiteral, common_type
 from delta_sharing_spark.predicates.keys import domain, from_key, key
 from delta_sharing_spark.predicates.literals import cast
 from delta_sharing_spark.predicates.monotone import Monotone, key_range, upcast
-from delta_sharing_spark.predicates.scalar_types import BITS, STRING, VOID, spark_name
+from delta_sharing_spark.predicates.scalar_types import (
+    BITS,
+    SCALARS,
+    STRING,
+    VOID,
+    CastLiteral,
+    common_type,
+    spark_name,
+)
 from delta_sharing_spark.predicates.times import Zone
 from delta_sharing_spark.predicates.tree import (
     FALSE,

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates import arithmetic, coercion, monotone
 from delta_sharing_spark.predicates.coercion import Scalar
-from delta_sharing_spark.predicates.common_types import CastLiteral
 from delta_sharing_spark.predicates.literals import cast
 from delta_sharing_spark.predicates.monotone import Monotone
 from delta_sharing_spark.predicates.scalar_types import (
@@ -21,6 +20,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     VOID,
+    CastLiteral,
     spark_name,
 )
 from delta_sharing_spark.predicates.times import DAY, Zone, civil_from_days, days_from_civil, plus_months

@@ -9,8 +9,7 @@ from typing import Any
 
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.sharing.catalog import LONGEST_PAGE_TOKEN, MOST_EMPTY_PAGES, MOST_PAGES
-from delta_sharing_spark.sharing.response import Answer
-from delta_sharing_spark.sharing.response_lines import Page
+from delta_sharing_spark.sharing.response import Answer, Page
 from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol, TableSnapshotHead
 
 

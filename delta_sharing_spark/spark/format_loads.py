@@ -138,8 +138,7 @@ def _lane_frame(reader: Any, path: Any) -> DataFrame | None:
 def _by_lane(
     spark: SparkSession, engine: str, options: Mapping[str, str], schema: Mapping[str, Any] | None
 ) -> DataFrame | None:
-    from delta_sharing_spark.access.open import TableOpener, negotiated_table
-    from delta_sharing_spark.access.resolve import resolve_opened
+    from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
     from delta_sharing_spark.options import parse_options
     from delta_sharing_spark.sharing.address import parse_address
 

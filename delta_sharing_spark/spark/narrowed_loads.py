@@ -10,8 +10,7 @@ from pyspark.sql.types import StructField, StructType
 
 from delta_sharing_spark.access.load import Load, cheapest_column
 from delta_sharing_spark.options.values import quoted_column
-from delta_sharing_spark.schema.spark import spark_schema_json
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Struct, spark_schema_json
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
 from delta_sharing_spark.spark.plan_needs import TableNeed

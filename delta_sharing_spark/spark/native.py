@@ -23,8 +23,7 @@ from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import ClusterGateway
 from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
 from delta_sharing_spark.native.table_index import TableIndex
-from delta_sharing_spark.schema.spark import spark_schema_json
-from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.schema.types import Field, Primitive, Struct, spark_schema_json
 from delta_sharing_spark.spark.file_index import index_relation, jvm_session, needs_deletion_column, why_no_index
 from delta_sharing_spark.spark.gateway_starts import GatewayStarts
 from delta_sharing_spark.spark.native_errors import raise_causes

@@ -105,8 +105,7 @@ class _StreamReader(DataSourceStreamReader):
 
     def _open(self) -> tuple[ResolvedScan, StreamPlanner]:
         if self._opened is None:
-            from delta_sharing_spark.access.open import TableOpener, negotiated_table
-            from delta_sharing_spark.access.resolve import resolve_opened
+            from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
             from delta_sharing_spark.access.stream.planner import open_stream
             from delta_sharing_spark.options import parse_options
             from delta_sharing_spark.schema.types import Struct, parse_type

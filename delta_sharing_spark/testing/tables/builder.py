@@ -216,7 +216,7 @@ class DeltaTableBuilder:
         Args:
             where: An Arrow expression, a function from a logical table to a mask, applied to each file's live rows.
             deletion_vectors: Mark rows instead of rewriting files.
-            storage, prefix, offsets: As :func:`delta_sharing_spark.testing.tables.deletion_vectors.write_vectors`.
+            storage, prefix, offsets: As :func:`delta_sharing_spark.testing.tables.rewrites.write_vectors`.
             change_files: Whether to write ``_change_data`` files; by default where the feed is on and files are
                 rewritten (a feed compares deletion vectors).
         """

@@ -235,7 +235,7 @@ def test_planning_imports_no_pandas(tmp_path):
     for name, data in log([add("a", p="1"), add("b%20c")]).files.items():
         (tmp_path / name).write_bytes(data)
     code = (
-        "import sys\nfrom delta_sharing_spark.testing.local_log_store import LocalLogStore\n"
+        "import sys\nfrom delta_sharing_spark.testing.server.table_logs import LocalLogStore\n"
         "from delta_sharing_spark.deltalog.replay import load_snapshot\n"
         f"assert len(list(load_snapshot(LocalLogStore({str(tmp_path)!r})).tasks())) == 2\n"
         "assert not {'pandas', 'sqlglot', 'fsspec'} & set(sys.modules), 'heavy imports'"

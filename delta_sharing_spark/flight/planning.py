@@ -18,14 +18,12 @@ from delta_sharing_spark.flight.commands import Command, StreamRange
 from delta_sharing_spark.flight.tickets import Ticket, split_bytes
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.plan import Split
+from delta_sharing_spark.schema.instants import due_before
 from delta_sharing_spark.schema.types import Struct, schema_to_json
 from delta_sharing_spark.sharing.address import TableName
 
 if TYPE_CHECKING:
     from delta_sharing_spark.client import SharingClient
-
-#: A ticket ends so many seconds before the URLs or credentials behind it, or a quarter of their time if that is less.
-_MARGIN, _MARGIN_SHARE = 60.0, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +81,9 @@ class PlannedFlight:
             endpoints,
             splits,
             self.issued,
-            min([self.expires, *(_before(end, self.issued) for end in ends if end is not None)]),
+            min([self.expires, *(due_before(end, self.issued) for end in ends if end is not None)]),
             about,
         )
-
-
-def _before(end: float, issued: float) -> float:
-    return end - min(_MARGIN, _MARGIN_SHARE * max(0.0, end - issued))
 
 
 class FlightPlanner:

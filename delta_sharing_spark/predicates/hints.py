@@ -48,7 +48,7 @@ from delta_sharing_spark.predicates.tree import (
     quote,
     timestamp_text,
 )  # fmt: skip
-from delta_sharing_spark.schema.types import DataType, Struct
+from delta_sharing_spark.schema.types import DataType, Struct, backquoted
 
 #: More values than this become their range; the peers' bound.
 MAX_VALUES = 20
@@ -285,7 +285,7 @@ def _sql_column(column: Column, partitions: set[str]) -> str | None:
     ):
         return None
     name = column.path[0]
-    return name if _SQL_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"
+    return name if _SQL_NAME.fullmatch(name) else backquoted(name)
 
 
 def _sql_compare(op: str, column: Column, literal: Literal, partitions: set[str]) -> str | None:
@@ -372,7 +372,7 @@ def _operand(node: Any) -> str:
 def _quoted(node: Any) -> str:
     if node["op"] != "column":
         raise ValueError(node["op"])
-    return "`" + str(node["name"]).replace("`", "``") + "`"
+    return backquoted(str(node["name"]))
 
 
 def _literal(node: Any) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates import arithmetic, coercion, literals
+from delta_sharing_spark.predicates import arithmetic, coercion, literals, tree
 from delta_sharing_spark.predicates.coercion import Scalar
 from delta_sharing_spark.predicates.functions import CURRENT, call, cast_operand, null_test
 from delta_sharing_spark.predicates.lexer import ARITHMETIC, RESERVED, Cursor, Token
@@ -29,18 +29,6 @@ from delta_sharing_spark.predicates.scalar_types import (
     spark_name,
 )
 from delta_sharing_spark.predicates.times import Zone
-from delta_sharing_spark.predicates.tree import (
-    UNKNOWN,
-    Column,
-    Constant,
-    Expression,
-    Like,
-    Literal,
-    conjunction,
-    depth,
-    disjunction,
-    negation,
-)  # fmt: skip
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct
 
 _COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", "!>": "<=", ">": ">", ">=": ">=",
@@ -51,7 +39,7 @@ _COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=
 _MAX_DEPTH = 64
 
 
-def parse_where(text: str, schema: Struct, *, time_zone: str = "UTC", now: int | None = None) -> Expression:
+def parse_where(text: str, schema: Struct, *, time_zone: str = "UTC", now: int | None = None) -> tree.Expression:
     """Parse a SQL boolean expression in Spark's dialect, bound to the columns of ``schema``.
 
     Args:
@@ -66,7 +54,7 @@ def parse_where(text: str, schema: Struct, *, time_zone: str = "UTC", now: int |
     """
     cursor = Cursor(text)
     result = _Conditions(cursor, Context(schema, Zone(time_zone), now)).parse()
-    if depth(result) > _MAX_DEPTH:
+    if tree.depth(result) > _MAX_DEPTH:
         raise cursor.error(
             cursor.peek, f"conditions are nested more than {_MAX_DEPTH} deep; write a flatter expression"
         )
@@ -80,12 +68,12 @@ class _Conditions:
         self._cursor, self._zone = cursor, context.zone
         self._operands = Operands(cursor, context, self._or)
 
-    def parse(self) -> Expression:
+    def parse(self) -> tree.Expression:
         start = self._cursor.peek
         if start.kind == "end":
             raise self._cursor.error(start, "the expression is empty; leave where out to read all rows")
         operand = run(self._or())
-        if isinstance(operand, Literal) and operand.type == VOID:
+        if isinstance(operand, tree.Literal) and operand.type == VOID:
             raise self._cursor.error(start, "NULL alone is not a condition")
         result = self._boolean(operand, start)
         if self._cursor.peek.kind != "end":
@@ -93,12 +81,14 @@ class _Conditions:
         return result
 
     def _or(self) -> Steps:
-        return self._chain("OR", self._and, disjunction)
+        return self._chain("OR", self._and, tree.disjunction)
 
     def _and(self) -> Steps:
-        return self._chain("AND", self._not, conjunction)
+        return self._chain("AND", self._not, tree.conjunction)
 
-    def _chain(self, word: str, operand: Callable[[], Steps], join: Callable[[list[Expression]], Expression]) -> Steps:
+    def _chain(
+        self, word: str, operand: Callable[[], Steps], join: Callable[[list[tree.Expression]], tree.Expression]
+    ) -> Steps:
         start = self._cursor.peek
         first = yield operand()
         if not self._cursor.peek.is_one_of(word):
@@ -119,23 +109,25 @@ class _Conditions:
         if not negations:
             return operand
         inner = self._boolean(operand, start)
-        return negation(inner) if negations % 2 else inner
+        return tree.negation(inner) if negations % 2 else inner
 
-    def _boolean(self, operand: Operand, start: Token) -> Expression:
+    def _boolean(self, operand: Operand, start: Token) -> tree.Expression:
         """A column or literal that stands for a boolean expression."""
-        if isinstance(operand, Column | Monotone | coercion.Coalesce):
+        if isinstance(operand, tree.Column | Monotone | coercion.Coalesce):
             if operand.type != BOOLEAN:
                 raise self._cursor.error(
                     start, f"a condition is needed here, not a column of type {spark_name(operand.type)}"
                 )
-            return self._cursor.bound(start, lambda: coercion.compare("=", operand, Literal(True, BOOLEAN), self._zone))
-        if isinstance(operand, Literal):
+            return self._cursor.bound(
+                start, lambda: coercion.compare("=", operand, tree.Literal(True, BOOLEAN), self._zone)
+            )
+        if isinstance(operand, tree.Literal):
             if operand.type not in (BOOLEAN, VOID):
                 raise self._cursor.error(
                     start, f"a condition is needed here, not the {spark_name(operand.type)} literal {operand}"
                 )
             assert operand.value is None or isinstance(operand.value, bool)
-            return Constant(operand.value)
+            return tree.Constant(operand.value)
         return operand
 
     def _predicated(self) -> Steps:
@@ -156,7 +148,9 @@ class _Conditions:
             lower = yield self._comparison()
             self._cursor.expect("AND")
             upper = yield self._comparison()
-            result = conjunction([self._compare(">=", value, lower, word), self._compare("<=", value, upper, word)])
+            result = tree.conjunction(
+                [self._compare(">=", value, lower, word), self._compare("<=", value, upper, word)]
+            )
         elif self._cursor.accept("IN"):
             result = yield self._membership(value, word)
         elif self._cursor.accept("LIKE"):
@@ -167,25 +161,25 @@ class _Conditions:
             )
         else:
             return value
-        return negation(self._boolean(result, start)) if negated else result
+        return tree.negation(self._boolean(result, start)) if negated else result
 
     def _is_predicate(self, value: Operand, start: Token) -> Steps:
         negated = self._cursor.accept("NOT")
-        result: Expression
+        result: tree.Expression
         word = self._cursor.advance()
         if word.is_one_of("NULL"):
             result = null_test(value)
         elif word.is_one_of("TRUE", "FALSE"):
             inner = self._boolean(value, start)
-            result = coercion.is_true(inner if word.value == "TRUE" else negation(inner))
+            result = coercion.is_true(inner if word.value == "TRUE" else tree.negation(inner))
         elif word.is_one_of("UNKNOWN"):
             result = null_test(self._boolean(value, start))
         elif word.is_one_of("DISTINCT"):
             self._cursor.expect("FROM")
-            result = negation(self._compare("<=>", value, (yield self._comparison()), word))
+            result = tree.negation(self._compare("<=>", value, (yield self._comparison()), word))
         else:
             raise self._cursor.error(word, "after IS comes [NOT] NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM")
-        return negation(result) if negated else result
+        return tree.negation(result) if negated else result
 
     def _membership(self, value: Operand, word: Token) -> Steps:
         self._cursor.expect("(")
@@ -216,15 +210,15 @@ class _Conditions:
             if token.kind != "string" or len(token.value.encode("utf-16-le")) != 2:  # one unit of UTF-16, as in Spark
                 raise self._cursor.error(token, "ESCAPE takes a string of one character")
             escape = token.value
-        if not isinstance(value, Column) or value.type != STRING:
+        if not isinstance(value, tree.Column) or value.type != STRING:
             raise self._cursor.error(word, "LIKE is evaluated on STRING columns only")
-        if not isinstance(pattern, Literal) or pattern.type not in (STRING, VOID):
+        if not isinstance(pattern, tree.Literal) or pattern.type not in (STRING, VOID):
             raise self._cursor.error(word, "the pattern of LIKE must be a string literal")
         if not isinstance(pattern.value, str):
-            return UNKNOWN
+            return tree.UNKNOWN
         text = pattern.value
         self._cursor.bound(word, lambda: like_parts(text, escape))
-        return Like(value, text, escape)
+        return tree.Like(value, text, escape)
 
     def _comparison(self) -> Steps:
         value = yield self._operands.sum()
@@ -246,22 +240,26 @@ class _Conditions:
             else:
                 return value
 
-    def _compare(self, op: str, left: Operand, right: Operand, token: Token) -> Expression:
+    def _compare(self, op: str, left: Operand, right: Operand, token: Token) -> tree.Expression:
         if isinstance(left, coercion.Scalar) and isinstance(right, coercion.Scalar):
             return self._cursor.bound(token, lambda: coercion.compare(op, left, right, self._zone))
         condition, other = (right, left) if isinstance(left, coercion.Scalar) else (left, right)
-        if isinstance(other, Literal) and isinstance(other.value, bool) and not isinstance(condition, coercion.Scalar):
-            same = condition if other.value else negation(condition)
+        if (
+            isinstance(other, tree.Literal)
+            and isinstance(other.value, bool)
+            and not isinstance(condition, coercion.Scalar)
+        ):
+            same = condition if other.value else tree.negation(condition)
             if op in ("=", "<>", "<=>"):
-                return coercion.is_true(same) if op == "<=>" else same if op == "=" else negation(same)
-        if isinstance(left, Constant) and isinstance(right, Constant):
-            return self._compare(op, Literal(left.value, BOOLEAN), Literal(right.value, BOOLEAN), token)
+                return coercion.is_true(same) if op == "<=>" else same if op == "=" else tree.negation(same)
+        if isinstance(left, tree.Constant) and isinstance(right, tree.Constant):
+            return self._compare(op, tree.Literal(left.value, BOOLEAN), tree.Literal(right.value, BOOLEAN), token)
         raise self._cursor.error(
             token, "a condition is compared with TRUE or FALSE only; combine conditions with AND, OR and NOT"
         )
 
 
-Operand = Scalar | Expression
+Operand = Scalar | tree.Expression
 #: A part of the grammar: yields the parts within it, and is sent what they parsed (``run``).
 Steps: TypeAlias = "Generator[Steps, Operand, Operand]"
 
@@ -332,7 +330,7 @@ class Operands:
         return value
 
     def _compute(self, token: Token, left: Operand, right: Operand) -> Operand:
-        if not (isinstance(left, Literal) and isinstance(right, Literal)):
+        if not (isinstance(left, tree.Literal) and isinstance(right, tree.Literal)):
             raise self._cursor.error(
                 token, f"arithmetic ({token.text}) on columns is not part of the language of where; compute the literal"
             )
@@ -356,19 +354,19 @@ class Operands:
             else:
                 return value
 
-    def literal(self) -> Literal | None:
+    def literal(self) -> tree.Literal | None:
         """A number or a string, if one stands here alone before a comma or a parenthesis: the values of a long IN."""
         token = self._cursor.peek
         if token.kind not in ("number", "string") or not self._cursor.ahead(1).is_one_of(",", ")"):
             return None
         self._cursor.advance()
-        return Literal(token.value, STRING) if token.kind == "string" else self._number(token, False)
+        return tree.Literal(token.value, STRING) if token.kind == "string" else self._number(token, False)
 
     def _plain(self) -> Steps:
         token = self._cursor.peek
         if token.kind == "number" or token.kind == "string":
             self._cursor.advance()
-            return Literal(token.value, STRING) if token.kind == "string" else self._number(token, False)
+            return tree.Literal(token.value, STRING) if token.kind == "string" else self._number(token, False)
         if token.is_one_of("-", "+"):
             self._cursor.advance()
             if self._cursor.peek.kind == "number":
@@ -378,15 +376,15 @@ class Operands:
             return (yield self._parenthesised())
         if token.kind == "word" and token.value in ("TRUE", "FALSE", "NULL"):
             self._cursor.advance()
-            return Literal(None, VOID) if token.value == "NULL" else Literal(token.value == "TRUE", BOOLEAN)
+            return tree.Literal(None, VOID) if token.value == "NULL" else tree.Literal(token.value == "TRUE", BOOLEAN)
         if token.kind in ("word", "quoted"):
             return (yield self._name())
         if token.is_one_of("?", ":"):
             raise self._cursor.error(token, "parameters are not filled in; write the value itself")
         raise self._cursor.unexpected(token)
 
-    def _signed(self, token: Token, value: Operand) -> Literal:
-        if not isinstance(value, Literal):
+    def _signed(self, token: Token, value: Operand) -> tree.Literal:
+        if not isinstance(value, tree.Literal):
             raise self._cursor.error(
                 token, f"arithmetic ({token.text}) on columns is not part of the language of where; compute the literal"
             )
@@ -410,7 +408,7 @@ class Operands:
         self._cursor.expect(")")
         return value
 
-    def _number(self, token: Token, is_negative: bool) -> Literal:
+    def _number(self, token: Token, is_negative: bool) -> tree.Literal:
         return self._cursor.bound(token, lambda: literals.number(token.value, is_negative))
 
     def _name(self) -> Steps:
@@ -477,16 +475,18 @@ class Operands:
             )
         return result
 
-    def _typed_literal(self) -> Literal:
+    def _typed_literal(self) -> tree.Literal:
         kind, text = self._cursor.advance(), self._cursor.advance()
         if kind.value in ("DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"):
             target, context = SQL_TYPES[kind.value], self._context
-            return self._cursor.bound(text, lambda: literals.cast(Literal(text.value, STRING), target, context.zone))
+            return self._cursor.bound(
+                text, lambda: literals.cast(tree.Literal(text.value, STRING), target, context.zone)
+            )
         if kind.value == "X":
             digits = text.value if len(text.value) % 2 == 0 else "0" + text.value
             if not re.fullmatch(r"[0-9A-Fa-f]*", digits):
                 raise self._cursor.error(text, "a binary literal X'..' holds hexadecimal digits only")
-            return Literal(bytes.fromhex(digits), BINARY)
+            return tree.Literal(bytes.fromhex(digits), BINARY)
         raise self._cursor.error(kind, f"{kind.text} literals are not part of the language of where")
 
     def _begins_interval(self) -> bool:
@@ -495,7 +495,7 @@ class Operands:
             *arithmetic.UNITS
         )
 
-    def _interval(self) -> Literal:
+    def _interval(self) -> tree.Literal:
         start = self._cursor.advance()
         parts: list[tuple[str, str]] = []
         while self._cursor.peek.kind in ("number", "string") or (
@@ -519,7 +519,7 @@ class Operands:
                 return self._interval_range(start, *parts[0], last.value)
         return self._cursor.bound(start, lambda: arithmetic.interval(parts))
 
-    def _interval_range(self, start: Token, text: str, first: str, last: str) -> Literal:
+    def _interval_range(self, start: Token, text: str, first: str, last: str) -> tree.Literal:
         return self._cursor.bound(start, lambda: arithmetic.interval_range(text, first, last))
 
     def _cast_call(self) -> Steps:
@@ -532,7 +532,7 @@ class Operands:
         return self._cast(value, target, token)
 
     def _cast(self, value: Operand, target: DataType, token: Token) -> Operand:
-        if not isinstance(value, Literal | Column | Monotone):
+        if not isinstance(value, tree.Literal | tree.Column | Monotone):
             raise self._cursor.error(token, "only literals and columns are cast in the language of where")
         return self._cursor.bound(token, lambda: cast_operand(value, target, self._context.zone))
 
@@ -564,7 +564,7 @@ class Operands:
         return int(token.value)
 
 
-def resolve(names: Iterable[str], schema: Struct) -> Column:
+def resolve(names: Iterable[str], schema: Struct) -> tree.Column:
     """The column, or field of structs, that a dotted name means.
 
     Args:
@@ -598,4 +598,4 @@ def resolve(names: Iterable[str], schema: Struct) -> Column:
             )
         path.append(field.name)
         kind = field.type
-    return Column(tuple(path), kind)
+    return tree.Column(tuple(path), kind)

@@ -380,6 +380,11 @@ def without_mapping(schema: Struct) -> Struct:
 _STRIPPED = frozenset({"CURRENT_DEFAULT", "EXISTS_DEFAULT"})
 
 
+def backquoted(*path: str) -> str:
+    """A name, or the path of a nested field, as SQL takes any name: each part between backquotes."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in path)
+
+
 def spark_schema_json(schema: Struct) -> dict[str, Any]:
     """``schema`` as the JSON tree that ``StructType.fromJson`` takes.
 

@@ -21,7 +21,7 @@ from delta_sharing_spark.deltalog.vector_descriptor import unique_id
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.network.bodies import parse_count
 from delta_sharing_spark.scan.plan import DeletionVector
-from delta_sharing_spark.schema.instants import parse_instant
+from delta_sharing_spark.schema.instants import due_before, parse_instant
 from delta_sharing_spark.sharing.wire_records import FileRecord
 
 #: Entries compressed together. URLs of one answer differ in little but path and signature.
@@ -146,9 +146,7 @@ def vector_of(record: FileRecord, table: str) -> DeletionVector | None:
     )
 
 
-#: A URL is renewed this many seconds before it ends, or a quarter of its life if that is less.
-MARGIN, MARGIN_SHARE = 60.0, 0.25
-#: So much earlier still, by a share that differs from process to process: they do not all ask at one moment.
+#: A URL is renewed so much earlier than ``due_before`` says, by a share that differs from process to process: they do not all ask at one moment.
 JITTER, JITTER_SHARE = 30.0, 0.125
 
 _SIGNED = re.compile(r"[?&]X-(Amz|Goog)-(Date|Expires)=([^&]+)", re.IGNORECASE)
@@ -203,7 +201,7 @@ def renew_at(end: float | None, since: float) -> float | None:
     if end is None or end <= since:
         return None
     life = end - since
-    return end - min(MARGIN, MARGIN_SHARE * life) - process_share() * min(JITTER, JITTER_SHARE * life)
+    return due_before(end, since) - process_share() * min(JITTER, JITTER_SHARE * life)
 
 
 def process_share() -> float:

@@ -61,7 +61,7 @@ def _open_directory(negotiated: NegotiatedTable) -> OpenTable:
 
 
 def _open_flight(negotiated: NegotiatedTable) -> OpenTable:
-    from delta_sharing_spark.access.flight.settings import gateway_address
+    from delta_sharing_spark.access.flight.connection import gateway_address
     from delta_sharing_spark.access.flight.table import FlightTable
 
     return FlightTable(negotiated, gateway_address(negotiated.options))

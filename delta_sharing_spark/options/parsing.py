@@ -15,8 +15,7 @@ from typing import Any
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.errors.redaction import redact
 from delta_sharing_spark.options import values
-from delta_sharing_spark.options.declared import IDENTITY, INLINE, OPTIONS, ReadOptions
-from delta_sharing_spark.options.option import Option
+from delta_sharing_spark.options.declared import IDENTITY, INLINE, OPTIONS, Option, ReadOptions
 
 _BY_NAME: Mapping[str, Option] = MappingProxyType(
     {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}

@@ -20,7 +20,7 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.schema.features import reader_features_header
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.query import Query
-from delta_sharing_spark.sharing.refusals import is_about_versions
+from delta_sharing_spark.sharing.transport import is_about_versions
 
 #: The page size of the paged shape; the reference server's own bound.
 PAGE_SIZE = 10_000

@@ -50,8 +50,8 @@ from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.auth import carried_profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
-from delta_sharing_spark.sharing.refusals import is_about_versions
 from delta_sharing_spark.sharing.rest import SharingRest
+from delta_sharing_spark.sharing.transport import is_about_versions
 from delta_sharing_spark.sharing.wire_records import Protocol, TableSnapshotHead
 
 #: The hash that streams ask for file ids under, so that these do not depend on the response format.

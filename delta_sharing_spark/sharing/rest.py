@@ -34,8 +34,10 @@ from delta_sharing_spark.sharing.catalog import (
     walk_pages,
 )
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
-from delta_sharing_spark.sharing.request_shape import (
+from delta_sharing_spark.sharing.query import (
+    ChangesQuery,
+    Query,
+    QueryResponse,
     asked_with_known_features,
     fallback_after,
     fallback_of,
@@ -247,7 +249,7 @@ class SharingRest:
     ) -> QueryResponse:
         """The files of a snapshot, or of a range of versions. The first page is fetched before this returns.
 
-        A query that the server refuses is sent once more in its other shape (``sharing.request_shape``).
+        A query that the server refuses is sent once more in its other shape.
 
         Args:
             sink: Makes the sink of a page's records (``QueryResponse.pages``).

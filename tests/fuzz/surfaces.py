@@ -408,7 +408,7 @@ class Offsets(Surface):
         schema = StructType.fromJson(spark_schema_json(client.table(NAME).scan().schema))
         options = {"path": f"{profile}#{NAME}", "responseFormat": "delta", "ignoreChanges": "true", **QUICK}
         reader = _StreamReader(options, schema, columns_chosen=False)
-        from delta_sharing_spark.access.stream.position import Limits
+        from delta_sharing_spark.access.stream.planner import Limits
 
         self._offsets = [dict(INITIAL)]
         for _ in range(3):

@@ -19,8 +19,7 @@ from object_server import ObjectServer, serving
 from shared_tables import upload
 
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
-from delta_sharing_spark.access.stream.planner import open_stream
-from delta_sharing_spark.access.stream.position import Limits
+from delta_sharing_spark.access.stream.planner import Limits, open_stream
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.table_scan import Scan

@@ -119,9 +119,9 @@ _log = logging.getLogger(__name__)
 
 #: Tells a client to fetch over the connection it has (Flight RPC, "Connection Reuse").
 REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
-#: What an info has beside schema, descriptor and endpoints; what frames an endpoint in it.
+#: Bytes of a flight's info beside schema, descriptor and endpoints; bytes around each endpoint.
 _ABOUT_BYTES, _ENDPOINT_BYTES = 8 << 10, 8
-#: Fewer endpoints would leave a client nothing to read at the same time.
+#: A client reads so many endpoints at the same time: a flight is not cut into fewer.
 _LEAST_ENDPOINTS = 8
 _ACTIONS = [
     flight.ActionType(
@@ -247,10 +247,10 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
             )
 
     def _endpoints(self, planned: PlannedFlight, room: int) -> list[flight.FlightEndpoint]:
-        """An endpoint for each split; fewer where each repeats a long condition, or there would be no room for so many.
+        """An endpoint for each split; fewer where a long condition stands in each, or the message has no room for so many.
 
-        There is one for each split after all where even few have no room, for then the files' own names and URLs take it,
-        and in a stream, whose endpoints are of one version each, for our own client, which takes messages of any size.
+        Where even a few endpoints have no room, the names and URLs of files fill the message, and each split has an endpoint. So it is in
+        a stream, whose endpoints are of one version each: only our own client reads streams, and it takes messages of any size.
         """
         count, parts = len(planned.splits), SharedParts()
         is_bound = planned.command.stream is None

@@ -66,9 +66,9 @@ class PlannedFlight:
         return sum(split_bytes(split) for split, _ in self.splits)
 
     def ticket(self, endpoint: int, endpoints: int) -> Ticket:
-        """The ticket of one endpoint of so many, by its number: neighbouring splits share one where there are more splits.
+        """The ticket of the endpoint ``endpoint`` of ``endpoints``. Neighbouring splits share a ticket where there are more splits.
 
-        A limit gives one split alone, which counts its rows.
+        A load with a limit has one split, which counts its rows.
         """
         first, last = (number * len(self.splits) // endpoints for number in (endpoint, endpoint + 1))
         splits, about = tuple(split for split, _ in self.splits[first:last]), self.splits[first][1]

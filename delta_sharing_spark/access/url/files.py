@@ -100,7 +100,7 @@ class SnapshotFiles:
 
 @dataclass(frozen=True, slots=True)
 class _ChangedFile:
-    """A line of a change feed, for the reconciler (``scan.change_files.ChangedFile``)."""
+    """A line of a change feed, for the reconciler (``scan.change_feed.ChangedFile``)."""
 
     record: FileRecord
     table: str

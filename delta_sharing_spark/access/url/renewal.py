@@ -1,9 +1,9 @@
 """Asks the sharing server for fresh URLs of a split: before they end, and when the storage refuses one.
 
 A worker process asks once for many tasks: an answer is kept, compressed, for as long as its URLs are valid. The ways to
-ask, the surest first: the refresh token of the plan, the planned version, the same query again. A way that answers another
-version than the planned one is taken for refused, but for the last. Whatever answers is compared with the plan: a table
-that has changed is an error, never other rows.
+ask, the surest first: the refresh token of the plan, the planned version, the same query again. Where an answer is of
+another version than the planned one, the next way is tried; after the last way it is an error. Each answer is compared with the
+plan: a table that has changed is an error, never other rows.
 """
 
 from __future__ import annotations

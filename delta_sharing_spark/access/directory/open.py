@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from delta_sharing_spark.sharing.profile import Profile
     from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
+_T = TypeVar("_T")
+_S = TypeVar("_S", "NetworkSettings", StorageSettings)
+
 #: Seconds within which the driver knows whether a table's locations can be read.
 DECISION_SECONDS = 10.0
 #: The share of them that a request of the log may stay unanswered, where another access mode is at hand.
@@ -217,18 +220,17 @@ def open_directory(
     for location in (root, *others):
         _readable(location, profile, name)
     driver_issuer: Issuer = issuer or SharingIssuer(profile, transport, table, root)
-    # Equal to `asking`, so that the tokens are the same; it only gives up sooner.
-    quick_issuer: Issuer = issuer or SharingIssuer(profile, _rest_with_deadline(transport, seconds), table, root)
+    # Equal to ``driver_issuer``, so that the tokens are the same; it only gives up sooner.
+    quick_issuer: Issuer = issuer or SharingIssuer(
+        profile, _bounded(transport, seconds / 3, seconds, seconds / 2), table, root
+    )
     known = None if head.version is None else f"_delta_log/{head.version:020d}.json"
     probed_location = parse_location(f"{root}/{known or '_delta_log/_last_checkpoint'}")
-    driver_settings = settings if not has_fallback else _with_deadline(settings, seconds * _SILENCE)
-    probe_settings = replace(
-        driver_settings,
-        # Without another way a busy machine is waited for as long as the decision may take.
-        connect_timeout=min(driver_settings.connect_timeout, seconds * (_SILENCE if has_fallback else 0.8)),
-        read_timeout=min(driver_settings.read_timeout, seconds * 0.8),
-        retry_seconds=min(driver_settings.retry_seconds, seconds * 0.4),
-    )
+    silence = seconds * _SILENCE
+    driver_settings = _bounded(settings, silence, silence, silence) if has_fallback else settings
+    # Without another way a busy machine is waited for as long as the decision may take.
+    connecting = silence if has_fallback else seconds * 0.8
+    probe_settings = _bounded(driver_settings, connecting, seconds * 0.8, seconds * 0.4)
 
     def connect(location: Location) -> StorageToken:
         token = TOKENS.get(quick_issuer, location)
@@ -266,21 +268,13 @@ def open_directory(
     )
 
 
-def _with_deadline(settings: StorageSettings, seconds: float) -> StorageSettings:
+def _bounded(settings: _S, connect: float, read: float, retry: float) -> _S:
+    """The settings with no longer time-outs than these, in seconds."""
     return replace(
         settings,
-        connect_timeout=min(settings.connect_timeout, seconds),
-        read_timeout=min(settings.read_timeout, seconds),
-        retry_seconds=min(settings.retry_seconds, seconds),
-    )
-
-
-def _rest_with_deadline(transport: NetworkSettings, seconds: float) -> NetworkSettings:
-    return replace(
-        transport,
-        connect_timeout=min(transport.connect_timeout, seconds / 3),
-        read_timeout=min(transport.read_timeout, seconds),
-        retry_seconds=min(transport.retry_seconds, seconds / 2),
+        connect_timeout=min(settings.connect_timeout, connect),
+        read_timeout=min(settings.read_timeout, read),
+        retry_seconds=min(settings.retry_seconds, retry),
     )
 
 
@@ -350,9 +344,6 @@ def table_tokens(
         locations = (requested,)
     issuer = SharingIssuer(profile, transport, table, root)
     return tuple(TOKENS.get(issuer, each) for each in locations)
-
-
-T = TypeVar("T")
 
 
 class StorageLogStore:
@@ -426,7 +417,7 @@ class StorageLogStore:
         with self._lock:
             self._canary, self._has_read = path, True
 
-    def _run(self, location: Location, path: str, action: Callable[[Storage], T]) -> T:
+    def _run(self, location: Location, path: str, action: Callable[[Storage], _T]) -> _T:
         lease = self._lease_for(location)
         refusals = 0
         while True:

@@ -13,14 +13,21 @@ from delta_sharing_spark.deltalog.commit_times import CommitTimes
 from delta_sharing_spark.deltalog.replay import Head
 from delta_sharing_spark.schema.instants import show_millis
 from delta_sharing_spark.schema.partition_values import timestamp_micros
-from delta_sharing_spark.testing.server.answers import Answer, Pages, TableRequest
-from delta_sharing_spark.testing.server.capabilities import answer_header, choose_format
+from delta_sharing_spark.testing.server.answers import (
+    Answer,
+    Pages,
+    TableRequest,
+    answer_header,
+    choose_format,
+    encode_line,
+    metadata_line,
+    protocol_line,
+)
+from delta_sharing_spark.testing.server.data_urls import Signer
 from delta_sharing_spark.testing.server.predicate_hints import HintFilter, limited
-from delta_sharing_spark.testing.server.response_lines import encode_line, metadata_line, protocol_line
 from delta_sharing_spark.testing.server.responses import Refusal, Response, bad_request, lines_response
 from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
 from delta_sharing_spark.testing.server.table_logs import FileAction, LoggedCommit, LoggedSnapshot, TableLogs, located
-from delta_sharing_spark.testing.server.tokens import Signer
 
 _OFFSET = re.compile(r"T.*(?:[Zz]|[+-]\d{2}:?\d{2})$")
 _EXPIRED_REFRESH = "The refresh token has expired. Please restart the query."

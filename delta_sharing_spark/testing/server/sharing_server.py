@@ -20,17 +20,14 @@ from urllib.parse import parse_qs, unquote
 
 from delta_sharing_spark.sharing.address import parse_table_name
 from delta_sharing_spark.testing.server.answers import Pages
-from delta_sharing_spark.testing.server.catalog import Catalog
-from delta_sharing_spark.testing.server.credentials import CredentialVendor
-from delta_sharing_spark.testing.server.data_urls import serve_data
-from delta_sharing_spark.testing.server.endpoints import Endpoints
+from delta_sharing_spark.testing.server.data_urls import Signer, serve_data
+from delta_sharing_spark.testing.server.endpoints import Catalog, CredentialVendor, Endpoints
 from delta_sharing_spark.testing.server.faults import Faults
 from delta_sharing_spark.testing.server.http import SocketServer
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.server.responses import Refusal, Request, Response, json_response
 from delta_sharing_spark.testing.server.settings import ServerSettings, SharedAsset, SharedTable
 from delta_sharing_spark.testing.server.table_logs import TableLogs
-from delta_sharing_spark.testing.server.tokens import Signer
 
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 

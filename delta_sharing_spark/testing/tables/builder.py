@@ -24,8 +24,7 @@ from delta_sharing_spark.testing.tables.columns import (
     to_logical,
     to_physical,
 )
-from delta_sharing_spark.testing.tables.data_files import FileStyle, FileWriter, LiveFile
-from delta_sharing_spark.testing.tables.expected_changes import Change, changes_table
+from delta_sharing_spark.testing.tables.data_files import Change, FileStyle, FileWriter, LiveFile, changes_table
 from delta_sharing_spark.testing.tables.rewrites import Rewrite, rewrite
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""Data and change files of a table under construction: written as Parquet, remembered with their rows."""
+"""Data and change files of a table under construction: written as Parquet with statistics, remembered with their rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import decimal
 import json
 import math
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struct
-from delta_sharing_spark.testing.tables.columns import empty_is_null, to_physical, without
+from delta_sharing_spark.testing.tables.columns import empty_is_null, to_logical, to_physical, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,3 +382,35 @@ def dump(tree: Any) -> str:
     if isinstance(tree, dict):
         return "{" + ",".join(f"{json.dumps(k, ensure_ascii=False)}:{dump(v)}" for k, v in tree.items()) + "}"
     return str(tree) if isinstance(tree, _Exact) else json.dumps(tree, ensure_ascii=False)
+
+
+_TYPES = ((CHANGE_TYPE, pa.string()), (COMMIT_VERSION, pa.int64()), (COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC")))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Rows of one kind of change in one commit, under physical names; ``timestamp`` in milliseconds."""
+
+    version: int
+    timestamp: int
+    kind: str
+    rows: pa.Table = field(repr=False)
+
+
+def changes_table(changes: Sequence[Change], schema: Struct) -> pa.Table:
+    """The changes in the shape of ``schema``, with the three change columns at the end."""
+    tables = [_with_columns(to_logical(c.rows, schema), c) for c in changes]
+    if tables:
+        return pa.concat_tables(tables)
+    empty = arrow_schema(schema)
+    for name, kind in _TYPES:
+        empty = empty.append(pa.field(name, kind))
+    return empty.empty_table()
+
+
+def _with_columns(table: pa.Table, change: Change) -> pa.Table:
+    values = (change.kind, change.version, change.timestamp * 1000)
+    for (name, kind), value in zip(_TYPES, values, strict=True):
+        scalar = pa.scalar(value, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.scalar(value, kind)
+        table = table.append_column(name, pa.repeat(scalar, table.num_rows))
+    return table

@@ -27,9 +27,7 @@ MODES = ("url", "dir")
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, spark_mode: str) -> Iterator[SharingServer]:
-    if spark_mode != "classic":
-        pytest.skip("on Connect the server plans")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingServer]:
     root = tmp_path_factory.mktemp("format")
     days = itertools.count(1_704_067_200_000, 86_400_000)
     built = DeltaTableBuilder(root / "t", SCHEMA, ["part"], VECTORS, clock=lambda: next(days))
@@ -170,8 +168,7 @@ def test_another_name_and_undoing(spark: Any, address: str, monkeypatch: pytest.
     assert not is_lane(spark.read.format("deltaSharing").load(address))
 
 
-def test_connect_refuses(spark: Any, spark_mode: str) -> None:
-    if spark_mode == "classic":
-        pytest.skip("on Connect the server plans")
+@pytest.mark.connect_only
+def test_connect_refuses(spark: Any) -> None:
     with pytest.raises(ConfigError, match="classic session"):
         delta_sharing_spark.register(spark, engine="auto")

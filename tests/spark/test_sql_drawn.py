@@ -98,12 +98,14 @@ def drawn_seed(pytestconfig: pytest.Config) -> int:
     return int(pytestconfig.getoption("--drawn-seed"))
 
 
+@pytest.mark.connect
 @pytest.mark.timeout(6 * 3600)  # nox -s fuzz-sql draws a thousand
 @pytest.mark.filterwarnings("ignore:The SQL config:UserWarning")
 def test_drawn_queries_answer_as_over_whole_tables(
-    client: SharingClient, spark: Any, drawn_seed: int, pytestconfig: pytest.Config
+    client: SharingClient, spark: Any, spark_mode: str, drawn_seed: int, pytestconfig: pytest.Config
 ) -> None:
-    count, queries = pytestconfig.getoption("--drawn-queries"), Queries(drawn_seed)
+    count = pytestconfig.getoption("--drawn-queries") or (20 if spark_mode == "classic" else 8)
+    queries = Queries(drawn_seed)
     compared = refused = 0
     wrong = []
     while compared < count:

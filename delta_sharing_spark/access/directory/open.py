@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from delta_sharing_spark.access.directory.access import DirectoryAccess, paths_of, storage_for
@@ -32,7 +32,7 @@ from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.sharing.auth import carried_profile
 from delta_sharing_spark.storage.answers import is_sure
 from delta_sharing_spark.storage.locations import Location, parse_location
-from delta_sharing_spark.storage.object_source import ObjectSource, SourceFile, StorageLease
+from delta_sharing_spark.storage.object_source import ObjectSource, StorageLease
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.settings import StorageSettings
 
@@ -378,12 +378,11 @@ class StorageLogStore:
         self._note(path)
         return bytes(data)
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, size: int | None = None) -> ObjectSource:
         """See ``LogStore.open``: reads by range, so that columns of a checkpoint need not be fetched whole."""
         location = self._location_of(path)
         listed = self._run(location, path, lambda storage: storage.info(location, what=path))
-        source = ObjectSource(self._lease_for(location), location, name=path, size=listed.size, is_data=False)
-        return cast("BinaryIO", SourceFile(source))
+        return ObjectSource(self._lease_for(location), location, name=path, size=listed.size, is_data=False)
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         """See ``LogStore.list_from``."""

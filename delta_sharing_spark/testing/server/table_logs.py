@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol
 from delta_sharing_spark.deltalog.add_batch import vector_from
@@ -26,6 +26,7 @@ from delta_sharing_spark.deltalog.paths import (
 )
 from delta_sharing_spark.deltalog.replay import Head, load_head, load_snapshot
 from delta_sharing_spark.scan.plan import DeletionVector
+from delta_sharing_spark.storage.local_files import LocalSource
 from delta_sharing_spark.testing.server.responses import not_found
 from delta_sharing_spark.testing.server.settings import SharedTable
 
@@ -213,11 +214,8 @@ class LocalLogStore:
     def read(self, path: str) -> bytes:
         return self._path(path).read_bytes()
 
-    def open(self, path: str) -> BinaryIO:
-        import pyarrow as pa
-
-        file: BinaryIO = pa.OSFile(str(self._path(path)))  # read by Arrow's threads without Python's lock
-        return file
+    def open(self, path: str, size: int | None = None) -> LocalSource:
+        return LocalSource(open(self._path(path), "rb"), path)
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         entries = []

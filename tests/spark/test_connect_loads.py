@@ -120,16 +120,6 @@ def test_what_is_kept_is_whole(load: Load, spark: Any, server: SharingServer, tm
     assert type(stream._plan).__name__ == "DataSource"
 
 
-def cogrouped(a: Any, b: Any) -> Any:
-    def counted(left: Any, right: Any) -> Any:
-        import pandas
-
-        return pandas.DataFrame({"n": [len(left)], "m": [int(right["offset"].sum())]})
-
-    left, right = a.select("id", "note").groupBy("id"), b.selectExpr("id + 0 AS id", "offset", "order").groupBy("id")
-    return left.cogroup(right).applyInPandas(counted, "n long, m long")
-
-
 #: Plans that only DataFrames make: of a table's columns as a whole, of one load under two needs, of rows' places, of functions.
 FRAMES: dict[str, Callable[[Any, Any], Any]] = {
     "no nulls": lambda a, b: a.na.drop().select("id"),
@@ -155,7 +145,6 @@ FRAMES: dict[str, Callable[[Any, Any], Any]] = {
         "id", "row_number() OVER (PARTITION BY id ORDER BY offset, note) AS n"
     ).where("id > 2 AND n = 1"),
     "a function": lambda a, b: a.mapInPandas(lambda parts: (part[["id"]] for part in parts), "id long").where("id > 2"),
-    "groups of both": cogrouped,
     "described": lambda a, b: a.where("id > 2").describe("id"),
     "crossed": lambda a, b: a.where("id > 2").select("id", "offset").crosstab("id", "offset"),
     "transposed": lambda a, b: a.select("id").orderBy("id").limit(2).transpose("id"),

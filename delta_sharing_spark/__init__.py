@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from delta_sharing_spark._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.errors import DeltaSharingError
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
     from delta_sharing_spark.spark.format_loads import register
     from delta_sharing_spark.table import SharedTable
     from delta_sharing_spark.table_scan import Scan
-
-#: The one place of the version; the build and ``--version`` take it from here.
-__version__ = "0.1.0"
 
 # Names are imported when they are used: importing the package is part of every query's latency.
 _HOMES = {

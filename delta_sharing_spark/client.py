@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from delta_sharing_spark.access.settings import transport_of
 from delta_sharing_spark.assets.catalog import AssetCatalog
 from delta_sharing_spark.display import Explanation, Listing
-from delta_sharing_spark.errors import AddressError, NotFoundError, OptionError, ProfileError, RequestRefusedError
+from delta_sharing_spark.errors import AddressError, NotFoundError, RequestRefusedError
 from delta_sharing_spark.errors.tracebacks import short_tracebacks
-from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name
-from delta_sharing_spark.sharing.identity import Identity, identity_of
-from delta_sharing_spark.sharing.name_suggestions import with_near_names
-from delta_sharing_spark.sharing.profile import ENVIRONMENT, Profile, load_profile, profile_from_environment
+from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
-from delta_sharing_spark.storage.profile_files import only_spark_reads
 from delta_sharing_spark.table import SharedTable
-from delta_sharing_spark.table_scan import ENGINES, option_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Unpack
 
-    from delta_sharing_spark.access.flight.catalog import FlightCatalog
-    from delta_sharing_spark.native.table_index import ScanListing
+    from delta_sharing_spark.access.recipient import ScanListing
     from delta_sharing_spark.options.keywords import ClientOptions, ViewOptions
     from delta_sharing_spark.spark.views import RegisteredView
+    from delta_sharing_spark.table_scan import Scan
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 #: What completion leaves out: it serves this package.
-_INTERNAL = frozenset({"rest", "options", "note_listing", "shares_among", "load_options", "options_for"})
-#: Scans of Spark's that ``last_scans`` tells.
-_SCANS_KEPT = 100
+_INTERNAL = frozenset(
+    {"rest", "options", "scans", "shares_among", "load_options", "options_for", "with_options", "is_of"}
+)
 
 
 @short_tracebacks
@@ -68,25 +60,7 @@ class SharingClient(AssetCatalog):
         engine: str = "auto",
         **options: Unpack[ClientOptions],
     ) -> None:
-        if engine not in ENGINES:
-            raise OptionError(f"engine={engine!r} is not known; use one of {', '.join(ENGINES)}")
-        self._source = profile
-        self.engine = engine
-        self.options = {name: option_text(value) for name, value in options.items()}
-        parsed = parse_options({"path": "a.b.c", **self.options})
-        self.profile = _profile(profile, identity_of(parsed))
-        self.rest: SharingRest | FlightCatalog
-        if parsed.gateway is None:
-            self.rest = SharingRest(self.profile, transport_of(parsed))
-        else:
-            from delta_sharing_spark.access.flight.catalog import FlightCatalog
-            from delta_sharing_spark.access.flight.connection import GatewayConnection
-            from delta_sharing_spark.access.flight.settings import gateway_address
-
-            self.rest = FlightCatalog(GatewayConnection(gateway_address(parsed)))
-        self._scans: deque[ScanListing] = deque(maxlen=_SCANS_KEPT)
-        #: Names of shares that the server has had, in lower case.
-        self._shares: frozenset[str] = frozenset()
+        super().__init__(profile, engine, **options)
 
     @classmethod
     def over(cls, gateway: str, token: str | None = None, engine: str = "auto", **options: Any) -> SharingClient:
@@ -124,25 +98,11 @@ class SharingClient(AssetCatalog):
 
         These are scans by the native lane on classic sessions, where Spark asks for the files of each query; 100 are kept.
         """
-        return Listing(self._scans)
-
-    def note_listing(self, scan: ScanListing) -> None:
-        """Keep what a scan was answered, for ``last_scans``."""
-        self._scans.append(scan)
+        return Listing(self.scans)
 
     def list_shares(self) -> Sequence[Share]:
         """All shares."""
         return Listing(self.rest.list_shares())
-
-    def shares_among(self, names: Set[str]) -> Set[str]:
-        """Those of some names, in lower case, that are shares of the server; it is not asked for those that it has had.
-
-        Raises:
-            DeltaSharingError: As ``list_shares``.
-        """
-        if not names <= self._shares:
-            self._shares = frozenset(share.name.lower() for share in self.rest.list_shares())
-        return names & self._shares
 
     def list_schemas(self, share: Share | str) -> Sequence[Schema]:
         """All schemas of a share."""
@@ -182,7 +142,7 @@ class SharingClient(AssetCatalog):
         try:
             return Listing(ask())
         except NotFoundError as error:
-            raise (with_near_names(error, self.rest, *names) if isinstance(self.rest, SharingRest) else error) from None
+            raise (self.rest.with_near_names(error, *names) if isinstance(self.rest, SharingRest) else error) from None
 
     def table(self, name: str | Table) -> SharedTable:
         """A table by its three-part name, or as a listing holds it. No request is made yet.
@@ -302,7 +262,10 @@ class SharingClient(AssetCatalog):
         """
         from delta_sharing_spark.spark.views import register_views
 
-        return register_views(self, spark, tables, engine, **options)
+        def load_of(name: TableName) -> Scan:
+            return self.table(str(name)).scan(**options)
+
+        return register_views(self, spark, tables, engine, load_of, self.list_all_tables)
 
     def refresh(self, spark: SparkSession, views: str | Sequence[str] | None = None) -> Sequence[RegisteredView]:
         """Plan registered views anew, by their names; all of this client's by default.
@@ -314,64 +277,3 @@ class SharingClient(AssetCatalog):
         from delta_sharing_spark.spark.views import refresh_views
 
         return refresh_views(self, spark, views)
-
-    def options_for(self, name: TableName) -> dict[str, str]:
-        """The options of a Spark load of a table: its path, and the credentials unless the profile is a path."""
-        source = str(self._source).strip() if isinstance(self._source, (str, Path)) else ""
-        if source and not source.startswith("{") and not only_spark_reads(source):
-            return {**self.options, "path": f"{self._source}#{name}"}
-        if self._source is None:
-            named = os.environ.get(ENVIRONMENT, "").strip()
-            if named and not named.startswith("{"):
-                return {**self.options, "path": f"{named}#{name}"}
-        inline = {} if "gateway" in self.options else _inline(self.profile)
-        return {**self.options, **inline, "path": str(name)}
-
-    def is_of(self, profile: str) -> bool:
-        """Whether a path is that of the client's profile."""
-        named = self._source if self._source is not None else os.environ.get(ENVIRONMENT, "")
-        return isinstance(named, (str, Path)) and str(named).strip() == profile.strip()
-
-    def load_options(self, name: TableName, more: Mapping[str, str]) -> dict[str, str]:
-        """The options of a load in this process."""
-        given = {option.lower() for option in more}
-        return {**{o: value for o, value in self.options.items() if o.lower() not in given}, **more, "path": str(name)}
-
-
-def _profile(source: str | Path | Mapping[str, Any] | Profile | None, identity: Identity | None) -> Profile:
-    if isinstance(source, Profile) and identity is not None:
-        source = {"shareCredentialsVersion": source.version, "endpoint": source.endpoint}
-    if isinstance(source, Profile):
-        return source
-    if source is not None:
-        return load_profile(source, identity)
-    profile = profile_from_environment(identity)
-    if profile is None:
-        raise ProfileError(
-            f"no profile was given and {ENVIRONMENT} is not set; give a path, the JSON, or set {ENVIRONMENT}"
-        )
-    return profile
-
-
-def _inline(profile: Profile) -> dict[str, str]:
-    """A profile as options of a Spark load; those of an identity are the client's own."""
-    if profile.identity is not None:
-        return {"endpoint": profile.endpoint}
-    if profile.private_key is not None:
-        raise ProfileError(
-            "a profile with a private key cannot be given to Spark as options; give the client the path of its profile file"
-        )
-    fields = {
-        "shareCredentialsVersion": str(profile.version),
-        "type": profile.type if profile.version > 1 else None,
-        "endpoint": profile.endpoint,
-        "bearerToken": profile.bearer_token,
-        "expirationTime": profile.expiration_time,
-        "tokenEndpoint": profile.token_endpoint,
-        "clientId": profile.client_id,
-        "clientSecret": profile.client_secret,
-        "scope": profile.scope,
-        "username": profile.username,
-        "password": profile.password,
-    }
-    return {name: value for name, value in fields.items() if value is not None}

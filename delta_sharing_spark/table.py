@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from delta_sharing_spark.access.load import active_zone, column_names
+from delta_sharing_spark.access.recipient import RecipientTable
 from delta_sharing_spark.access.table_schema import shape_of
 from delta_sharing_spark.display import Column, Listing, TableVersion, columns_of, schema_html
 from delta_sharing_spark.errors import AccessModeError
 from delta_sharing_spark.errors.tracebacks import short_tracebacks
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.values import option_text, quoted_column
 from delta_sharing_spark.schema.instants import EPOCH
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
-from delta_sharing_spark.table_scan import Scan, active_zone, column_names, option_text, quoted_column
+from delta_sharing_spark.table_scan import Scan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from delta_sharing_spark.access.directory.tokens import StorageToken
-    from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.interop import Engine, EngineOptions
     from delta_sharing_spark.options.keywords import LoadOptions
     from delta_sharing_spark.storage.settings import StorageSettings
@@ -36,15 +37,8 @@ Moment = datetime | date | str | int
 
 
 @short_tracebacks
-@dataclass(frozen=True)
-class SharedTable(RowSource):
+class SharedTable(RecipientTable, RowSource):
     """One shared table; as a source of rows, its newest version."""
-
-    client: SharingClient = field(repr=False)
-    name: TableName
-
-    def __str__(self) -> str:
-        return str(self.name)
 
     def version(self, starting_timestamp: Moment | None = None) -> int:
         """The newest version, or the earliest at or after a moment."""

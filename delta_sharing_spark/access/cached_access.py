@@ -9,8 +9,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from delta_sharing_spark.scan.file_access import FileAccess
-from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask
+from delta_sharing_spark.scan.plan import Access, DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.storage.block_cache import CachedSource, CacheSettings, cache_of
@@ -31,7 +30,7 @@ def cached(access: Access, scan: ResolvedScan) -> FileAccess:
 
 @dataclass(frozen=True, slots=True)
 class CachedAccess(FileAccess):
-    """Another access behind a cache (``scan.file_access.FileAccess``). Picklable; what is cached needs no URL and no credential."""
+    """Another access behind a cache (``scan.plan.FileAccess``). Picklable; what is cached needs no URL and no credential."""
 
     inner: FileAccess
     settings: CacheSettings
@@ -49,11 +48,11 @@ class CachedAccess(FileAccess):
         return CachedSource(source, cache_of(self.settings), f"vector\0{self.settings.namespace}\0{vector.unique_id}")
 
     def ends(self, task: FileTask) -> float | None:
-        """See ``Access.ends``."""
+        """See ``FileAccess.ends``."""
         return self.inner.ends(task)
 
     def renewed(self) -> CachedAccess:
-        """See ``Access.renewed``."""
+        """See ``FileAccess.renewed``."""
         return replace(self, inner=self.inner.renewed())
 
 

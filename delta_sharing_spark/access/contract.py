@@ -47,7 +47,7 @@ class TableState:
     shape: TableShape
 
 
-class SplitAccess(Access, Protocol):
+class SplitAccess(Protocol):
     """The access to all files of a listing, from which each split takes what its own files need."""
 
     def restricted_to(self, tasks: Iterable[FileTask]) -> Access:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from delta_sharing_spark.access.recipient import Recipient
 from delta_sharing_spark.access.settings import storage_settings
 from delta_sharing_spark.assets.asset import Asset, SharedModel
 from delta_sharing_spark.display import Listing
@@ -14,28 +15,18 @@ from delta_sharing_spark.errors.tracebacks import short_tracebacks
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.sharing.address import TableName, is_odd, parse_table_name
 from delta_sharing_spark.sharing.assets import AssetName, Kind, Model, Record, Skill, Volume, list_assets, shares_kind
-from delta_sharing_spark.sharing.name_suggestions import with_near_names
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.access.flight.catalog import FlightCatalog
     from delta_sharing_spark.storage.settings import StorageSettings
 
 _log = logging.getLogger(__name__)
 
 
 @short_tracebacks
-class AssetCatalog:
-    """Volumes, models and skills of a sharing server (OpenSharing). A server of Delta Sharing alone is told in one line.
-
-    Attributes:
-        rest: The server.
-        options: Options of every load.
-    """
-
-    rest: SharingRest | FlightCatalog
-    options: dict[str, str]
+class AssetCatalog(Recipient):
+    """Volumes, models and skills of a sharing server (OpenSharing). A server of Delta Sharing alone is told in one line."""
 
     def volumes(self, share: Share | Schema | str | None = None, schema: str | None = None) -> Sequence[Volume]:
         """All volumes, or those of a share, or of a schema of it.
@@ -85,7 +76,7 @@ class AssetCatalog:
         try:
             return Listing(list_assets(rest, kind, name, schema))
         except NotFoundError as error:
-            raise (with_near_names(error, rest, name, schema or "") if shares_kind(rest, kind) else error) from None
+            raise (rest.with_near_names(error, name, schema or "") if shares_kind(rest, kind) else error) from None
 
     def _sharing_rest(self) -> SharingRest:
         if not isinstance(self.rest, SharingRest):

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark import __version__
+from delta_sharing_spark._version import __version__
 from delta_sharing_spark.cli.completion import SHELLS, completion_script
 from delta_sharing_spark.cli.terminal import styled, write_table
 from delta_sharing_spark.errors import ConfigError, DeltaSharingError, NetworkError, NotFoundError, UnavailableError
@@ -357,7 +357,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.testing.sample import TRIPS
 
     try:
-        from delta_sharing_spark.spark import demo
+        from delta_sharing_spark.cli import demo
     except ImportError as missing:
         raise ConfigError(
             f'the demonstration runs Spark, and {missing.name} is not installed: pip install "delta-sharing-spark[spark]"'

@@ -24,8 +24,8 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from delta_sharing_spark.errors import CommandError
+from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
-from delta_sharing_spark.table_scan import quoted_column
 
 #: The longest command that is read: 30,000 ids. Its condition is parsed in Python, during which other calls wait.
 _LONGEST_COMMAND = 1 << 18

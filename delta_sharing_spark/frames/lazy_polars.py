@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal as DecimalValue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.frames.unfit_values import fit_for_others
@@ -22,13 +22,16 @@ from delta_sharing_spark.predicates.tree import (
     disjunction,
     negation,
 )
+from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struct
 
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow as pa
 
-    from delta_sharing_spark.table_scan import Scan
+    from delta_sharing_spark.access.load import Load
 
+_L = TypeVar("_L", bound="Load")
 #: The kind of a literal in Polars' expressions that is exactly a column's type, by that type.
 _KINDS = {
     "byte": "Int8",
@@ -53,8 +56,8 @@ class _Inexpressible(Exception):
     """``where`` cannot express this exactly."""
 
 
-def lazy_frame(scan: Scan) -> pl.LazyFrame:
-    """A lazy frame that reads ``scan``, narrowed by each query; the scan is resolved now and read when collected.
+def lazy_frame(load: _L, rows_of: Callable[[_L], pa.RecordBatchReader]) -> pl.LazyFrame:
+    """A lazy frame of a load, narrowed by each query; it is resolved now and read, by ``rows_of``, when collected.
 
     Raises:
         ConfigError: Polars is missing, or too old to have the plugin.
@@ -62,16 +65,15 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
     polars = library("polars", "lazy()")
     from polars.io.plugins import register_io_source
 
-    empty: pl.DataFrame = polars.from_arrow(scan.arrow_schema().empty_table())
+    empty: pl.DataFrame = polars.from_arrow(arrow_schema(load.schema).empty_table())
 
     def read(
         columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _batch_rows: int | None
     ) -> Iterator[pl.DataFrame]:
-        narrowed = _narrowed(scan, columns, predicate, rows)
         left = rows
         has_yielded = False
-        with narrowed.to_record_batch_reader() as reader:
-            for batch in fit_for_others(reader, str(scan.table)):
+        with rows_of(_narrowed(load, columns, predicate, rows)) as reader:
+            for batch in fit_for_others(reader, str(load.table)):
                 frame: pl.DataFrame = polars.from_arrow(batch)
                 if left is not None:
                     frame = frame.head(left)
@@ -89,8 +91,8 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
     return frame
 
 
-def _narrowed(scan: Scan, columns: list[str] | None, predicate: pl.Expr | None, rows: int | None) -> Scan:
-    """The scan that reads what the query needs, and perhaps more rows. Polars counts ``rows`` before it filters."""
+def _narrowed(scan: _L, columns: list[str] | None, predicate: pl.Expr | None, rows: int | None) -> _L:
+    """The load that reads what the query needs, and perhaps more rows. Polars counts ``rows`` before it filters."""
     if columns is not None:
         names = columns or [min(scan.schema.fields, key=lambda f: len(str(f.type))).name]
         scan = scan.select(*(f"`{name.replace('`', '``')}`" for name in names))
@@ -138,7 +140,7 @@ def _expression(tree: Any, types: Mapping[str, DataType]) -> Expression:
     """Convert a whole expression.
 
     Raises:
-        _Unsaid, KeyError, TypeError, ValueError, AttributeError, IndexError: It has a part that is not known here.
+        _Inexpressible, KeyError, TypeError, ValueError, AttributeError, IndexError: It has a part that is not known here.
     """
     (kind,) = tree
     body = tree[kind]

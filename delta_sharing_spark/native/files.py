@@ -31,10 +31,9 @@ from delta_sharing_spark.native.joined_layout import (
 from delta_sharing_spark.native.layout import Chunk, Constants, Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.open_ones import OpenOnes
-from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import TAIL
-from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.read_ahead import GAP
 from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
 from delta_sharing_spark.scan.split_reader import read_split
@@ -101,11 +100,11 @@ class NotedAccess(FileAccess):
         return self.sources.add(self.access.open_vector(task, vector))
 
     def ends(self, task: FileTask) -> float | None:
-        """See ``Access.ends``."""
+        """See ``FileAccess.ends``."""
         return self.access.ends(task)
 
     def renewed(self) -> FileAccess:
-        """See ``Access.renewed``."""
+        """See ``FileAccess.renewed``."""
         return NotedAccess(self.access.renewed(), self.sources)
 
 

@@ -32,9 +32,8 @@ from delta_sharing_spark.native.files import (
 from delta_sharing_spark.native.layout import lay_out_rows
 from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.open_ones import OpenOnes
-from delta_sharing_spark.scan.file_access import FileAccess
 from delta_sharing_spark.scan.pace import TAIL
-from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileSlice, FileTask, Split
+from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileAccess, FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import constants_of, read_split
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct

@@ -8,14 +8,15 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Protocol
 
 from delta_sharing_spark.access.cached_access import table_namespace
 from delta_sharing_spark.access.contract import NotPinnedError
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import PlanReport, plan
+from delta_sharing_spark.access.recipient import ScanListing
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.native.plan import Joined, LoadColumns, NativePlan, renewing_here
 from delta_sharing_spark.network.process_cache import ProcessCache
@@ -49,55 +50,6 @@ class ListingKeeper(Protocol):
 
     def release(self, plan: NativePlan) -> None:
         """Let go of a listing."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScanListing:
-    """What one scan of a query was answered: which files Spark reads.
-
-    Attributes:
-        table, version, mode: The table, its version where the server tells, and the access mode.
-        filters: Spark's filters, as it prints them.
-        condition: What of them leaves files out; None where nothing does.
-        rows: So many rows are enough (a LIMIT); None where all are needed.
-        is_counted: Whether the statistics answer, with no request to the storage, for the scan reads no column.
-        sent: Hints that the sharing server was sent, by their names in the protocol.
-        listed: Files that the server or the log named.
-        files, bytes: Files left to read, and their whole size.
-        shown: So many files are they to Spark, which is shown small ones as one.
-        total_files: Files of the table; None where neither the server nor a listing tells.
-        seconds: What the answer took.
-        is_repeated: Whether an earlier listing answered, with no request.
-    """
-
-    table: str
-    version: int | None
-    mode: str
-    filters: tuple[str, ...]
-    condition: str | None
-    rows: int | None
-    is_counted: bool
-    sent: Mapping[str, str]
-    listed: int
-    files: int
-    bytes: int
-    shown: int
-    total_files: int | None
-    seconds: float
-    is_repeated: bool
-
-    def __str__(self) -> str:
-        total = "" if self.total_files is None else f" of {self.total_files}"
-        hints = ", ".join(f"{name}={text}" for name, text in self.sent.items()) or "no hints"
-        together = "" if self.shown == self.files else f", shown as {self.shown}"
-        if self.is_counted:
-            together = ", whose rows the statistics count"
-        enough = "" if self.rows is None else f", {self.rows} rows are enough"
-        how = "from an earlier listing" if self.is_repeated else f"sent {hints}"
-        return (
-            f"{self.table} version {self.version} ({self.mode}): {self.files}{total} files, {self.bytes} bytes{together}, "
-            f"for [{', '.join(self.filters)}]{enough}; {how}; {self.listed} files listed in {self.seconds:.3f} s"
-        )
 
 
 class TableIndex:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from delta_sharing_spark import __version__
+from delta_sharing_spark._version import __version__
 from delta_sharing_spark.network.connections import pause
 
 #: How often one read asks for another URL or credential after a refusal, in both access modes.

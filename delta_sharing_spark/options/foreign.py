@@ -41,11 +41,12 @@ _FOREIGN: dict[str, tuple[str | None, str]] = {
     "datetimerebasemode": (None, "dates are read as Delta writes them, by the proleptic Gregorian calendar; leave it out"),
     "int96rebasemode": (None, "dates are read as Delta writes them, by the proleptic Gregorian calendar; leave it out"),
     "sharecredentialstype": (None, "the option is called type"),
+    **dict.fromkeys(("checkpointlocation", "queryname"), (None, "it is one of writeStream; set it there")),
     **dict.fromkeys(
         (
             "replacewhere", "replaceon", "replaceusing", "targetalias", "overwriteschema", "usermetadata", "datachange",
             "partitionoverwritemode", "optimizewrite", "maxrecordsperfile", "compression", "txnappid", "txnversion",
-            "parquet.writer.version", "writepartitioncolumns",
+            "parquet.writer.version", "writepartitioncolumns", "usenullintolerantequalitywithdpo",
         ),
         (None, _WRITING),
     ),

@@ -6,8 +6,8 @@ names the nearest known one.
 
 from __future__ import annotations
 
-import logging
 import time
+import warnings
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -18,8 +18,6 @@ from delta_sharing_spark.options import values
 from delta_sharing_spark.options.declared import IDENTITY, INLINE, OPTIONS, ReadOptions
 from delta_sharing_spark.options.foreign import refuse_foreign
 from delta_sharing_spark.options.option import Option
-
-_log = logging.getLogger(__name__)
 
 _BY_NAME: Mapping[str, Option] = MappingProxyType(
     {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
@@ -216,7 +214,10 @@ def _check_scope(parsed: Mapping[str, Any], is_stream: bool) -> None:
             )
         for option in OPTIONS:
             if option.scope == "batch" and option.attribute in parsed:
-                raise OptionError(f"option '{option.name}' has no meaning in a stream; remove it", option=option.name)
+                reads_on = ", which reads on: a batch with readChangeFeed has an end" if "ending" in option.name else ""
+                raise OptionError(
+                    f"option '{option.name}' has no meaning in a stream{reads_on}; remove it", option=option.name
+                )
         return
     if parsed.get("starting_version") == "latest":
         raise OptionError(
@@ -241,15 +242,19 @@ def _check_scope(parsed: Mapping[str, Any], is_stream: bool) -> None:
             f"option '{ranged[0]}' needs readChangeFeed=true; for the table as of a version use versionAsOf",
             option=ranged[0],
         )
-    log_stream_options(option.name for option in OPTIONS if option.attribute in parsed)
+    warn_of_stream_options(option.name for option in OPTIONS if option.attribute in parsed)
 
 
-def log_stream_options(names: Iterable[str]) -> None:
+def warn_of_stream_options(names: Iterable[str]) -> None:
     """Warn of options of a batch load that only streams have: jobs share one set of options between a load and a stream."""
     options = filter(None, (_BY_NAME.get(name.lower()) for name in names))
     idle = sorted(option.name for option in options if option.scope == "stream")
     if idle:
-        _log.warning("option '%s' belongs to readStream and does nothing in a batch read", "', '".join(idle))
+        named = "', '".join(idle)
+        # From here, so that a load which is looked at in several places warns once.
+        warnings.warn(
+            f"option '{named}' belongs to readStream and does nothing in a batch read", UserWarning, stacklevel=1
+        )
 
 
 def redacted_options(written: Mapping[str, str]) -> dict[str, str]:

@@ -1,10 +1,10 @@
-"""Parses the text of option values: numbers, sizes, durations, timestamps, lists. Each error names option and value."""
+"""Parses and writes the text of option values: numbers, sizes, durations, timestamps, lists. Each error names option and value."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 from delta_sharing_spark.errors import OptionError
@@ -290,3 +290,19 @@ def require_zone(option: str, value: str) -> None:
         f"delta_sharing_spark.register(spark) it means the session's",
         option=option,
     )
+
+
+def option_text(value: object) -> str:
+    """A Python value as the option's text."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    return str(value)
+
+
+def quoted_column(column: str) -> str:
+    """A column's name as the option ``columns`` takes it; a name that is already in backquotes stays as it is."""
+    if re.fullmatch(r"`(?:[^`]|``)+`(?:\.`(?:[^`]|``)+`)*", column):
+        return column
+    return "`" + column.replace("`", "``") + "`" if re.search(r"[^\w.]", column) else column

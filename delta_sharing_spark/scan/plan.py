@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.storage.ranges import Range
+from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,25 +143,47 @@ class FileSlice:
     end: int | None = None
 
 
-class Access(Protocol):
-    """How an executor reads a split. Picklable."""
+class RowAccess(Protocol):
+    """Rows of a split from whoever has read its files. Picklable."""
 
     def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
-        """The rows of the split, as batches of exactly the schema of ``split.spec.schema``.
+        """See ``scan.split_reader.read_split``."""
 
-        A repeated call repeats the rows in order. Closing the generator early ends what is being fetched.
+    def ends(self, task: FileTask) -> float | None:
+        """See ``FileAccess.ends``."""
+
+    def renewed(self) -> RowAccess:
+        """See ``FileAccess.renewed``."""
+
+
+class FileAccess(ABC):
+    """The bytes of a split's files. Picklable. A subclass asks for fresh URLs or credentials by itself when its own end."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def open(self, task: FileTask) -> ByteSource:
+        """A data file's bytes by range.
 
         Raises:
-            FileError: A file is gone, damaged, or has a NULL where none may be.
-            SchemaError: A file's column cannot become the declared one.
-            NetworkError, CredentialError, TableChangedError: The way to the rows fails.
+            FileGoneError, CredentialError, NetworkError, TableChangedError
         """
+
+    @abstractmethod
+    def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
+        """The ``frame`` of a vector that lies in a file (storage ``u`` or ``p``), and no more of that file."""
 
     def ends(self, task: FileTask) -> float | None:
         """When the access to a file ends unless it is renewed, in seconds since the epoch; None where nothing tells."""
+        return task.expires_at
 
-    def renewed(self) -> Access:
-        """The same access with credentials asked for now, where it holds credentials."""
+    def renewed(self) -> FileAccess:
+        """The same access with credentials asked for now, where it holds some; URLs come with their files."""
+        return self
+
+
+#: How an executor reads a split.
+Access = FileAccess | RowAccess
 
 
 @dataclass(frozen=True, slots=True)

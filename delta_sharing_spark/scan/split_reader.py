@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -27,6 +26,7 @@ from delta_sharing_spark.scan.plan import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     DeletionVector,
+    FileAccess,
     FileSlice,
     FileTask,
     ReadSpec,
@@ -41,9 +41,6 @@ from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.partition_values import partition_scalar
 from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.storage.ranges import ByteSource
-
-if TYPE_CHECKING:
-    from delta_sharing_spark.scan.file_access import FileAccess
 
 #: Requests under way at once, and slices opened ahead of the one being decoded.
 CONNECTIONS = 8
@@ -114,12 +111,19 @@ class _OpenSlice:
 
 
 def read_split(split: Split) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of one split, as its access reads them (``Access.rows``)."""
-    return split.access.rows(split)
+    """The rows of the split, as batches of exactly the schema of ``split.spec.schema``, in the order of files and row groups.
+
+    A repeated call repeats the rows in order. Closing the generator early ends what is being fetched.
+
+    Raises:
+        FileError: A file is gone, damaged, or has a NULL where none may be.
+        SchemaError: A file's column cannot become the declared one.
+        NetworkError, CredentialError, TableChangedError: The way to the rows fails.
+    """
+    return _read_files(split, split.access) if isinstance(split.access, FileAccess) else split.access.rows(split)
 
 
-def read_files(split: Split, access: FileAccess) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of the split's files, in the order of files and row groups; raises as ``Access.rows``."""
+def _read_files(split: Split, access: FileAccess) -> Generator[pa.RecordBatch, None, None]:
     reader = _SplitReader(split, access)
     try:
         yield from first_rows(reader.batches(), split.spec.limit)

@@ -11,8 +11,7 @@ from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, Respons
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment
 from delta_sharing_spark.sharing.catalog import parse_credentials, walk_pages
-from delta_sharing_spark.sharing.name_suggestions import near_name, with_near_names
-from delta_sharing_spark.sharing.rest import UNKNOWN_CALL, SharingRest
+from delta_sharing_spark.sharing.rest import UNKNOWN_CALL, SharingRest, near_name
 from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 
 Kind = Literal["volume", "model", "skill"]
@@ -258,7 +257,7 @@ def _listed(rest: SharingRest, asset: AssetName, unknown: ServerError) -> Record
     except NotFoundError as missing:
         if not shares_kind(rest, kind):
             raise
-        raise with_near_names(missing, rest, name.share, name.schema) from None
+        raise rest.with_near_names(missing, name.share, name.schema) from None
     hint = near_name(kind, name.table, names[:_LOOKED_AT], f"{name.share}.{name.schema}")
     try:
         tables = islice(rest.list_tables(name.share, name.schema), _LOOKED_AT)

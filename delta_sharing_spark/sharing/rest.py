@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 import requests
 
 from delta_sharing_spark.errors import (
+    DeltaSharingError,
     NotFoundError,
     RequestRefusedError,
     ResponseError,
@@ -19,6 +21,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.options.values import nearest
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment
 from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable
 from delta_sharing_spark.sharing.catalog import (
@@ -54,6 +57,13 @@ UNKNOWN_CALL = (404, 405, 501)
 _FIRST_PAGE_ONLY = ("includeRefreshToken", "refreshToken")
 #: Both, the delta format first: it carries every feature.
 FORMATS = ("delta", "parquet")
+#: Names looked at, which is one page of a listing, and names shown where none is near.
+_LOOKED_AT, _SHOWN = 500, 5
+#: Seconds for an answer, and for tries: the error is known already, and this only explains it.
+_TIMEOUT = 5.0
+#: What a 404 says to do, which the names that there are make needless.
+_ADVICE = "; check the names of share, schema and table, and the endpoint in the profile"
+
 #: Endpoints without Get Table.
 _no_get_table: ProcessCache[str, bool] = ProcessCache(256)
 
@@ -115,7 +125,11 @@ class SharingRest:
         """
         if starting_timestamp is None:
             return self.named_version(table)
-        return first_version_at(self, table, starting_timestamp)
+
+        def newest_by(moment: str) -> int | None:
+            return self.query(table, Query(timestamp=moment, limit_hint=1)).head.version
+
+        return first_version_at(lambda moment: self.named_version(table, moment), newest_by, starting_timestamp)
 
     def named_version(self, table: TableName, starting_timestamp: str | None = None) -> int:
         """The version that the endpoint names, in one request. Raises as ``table_version``."""
@@ -173,9 +187,47 @@ class SharingRest:
         """A 404 with the nearest names that the share has; any other error unchanged."""
         if not isinstance(error, NotFoundError):
             return error
-        from delta_sharing_spark.sharing.name_suggestions import with_near_names
+        return self.with_near_names(error, table.share, table.schema, table.table)
 
-        return with_near_names(error, self, table.share, table.schema, table.table)
+    def with_near_names(self, error: NotFoundError, share: str, schema: str = "", table: str = "") -> NotFoundError:
+        """The same error with the nearest names of the share added, if one page of one listing has any; else unchanged.
+
+        Args:
+            error: The server's 404.
+            share, schema, table: The names asked for; without a table, or a schema, those whose content was to be listed.
+        """
+        settings = replace(self.settings, read_timeout=min(_TIMEOUT, self.settings.read_timeout), retry_seconds=0.0)
+        brief = replace(self, settings=settings)
+        listings: tuple[tuple[str, str, Callable[[], Iterator[str]], str], ...] = (
+            ("table", table, lambda: (t.name for t in brief.list_tables(share, schema)), f"{share}.{schema}"),
+            ("schema", schema, lambda: (s.name for s in brief.list_schemas(share)), share),
+            ("share", share, lambda: (s.name for s in brief.list_shares()), "the profile"),
+        )
+        for kind, name, listing, holder in listings:
+            if not name:
+                continue
+            try:
+                names = list(islice(listing(), _LOOKED_AT))
+            except NotFoundError:
+                continue  # the name above it is wrong as well
+            except DeltaSharingError:
+                return error
+            hint = near_name(kind, name, names, holder)
+            if hint is None:
+                return error
+            if kind == "table" and brief._is_volume(share, schema, table):
+                hint = f"it is a volume: client.volume('{share}.{schema}.{table}')"
+            return NotFoundError(
+                f"{str(error).removesuffix(_ADVICE)}; {hint}", **{**error.__dict__, "is_unlisted": True}
+            )
+        return error
+
+    def _is_volume(self, share: str, schema: str, name: str) -> bool:
+        path = f"/shares/{segment(share)}/schemas/{segment(schema)}/volumes/{segment(name)}"
+        try:
+            return bool(self.ask_json("GET", path, "the description of a volume"))
+        except DeltaSharingError:
+            return False  # the error is known already, and this only explains it
 
     def query(
         self,
@@ -424,3 +476,17 @@ def _capabilities(formats: Sequence[str], features: Sequence[str], end_action: b
     if end_action:
         parts["includeendstreamaction"] = "true"
     return ";".join(f"{k}={v}" for k, v in {**parts, **more}.items())
+
+
+def near_name(kind: str, name: str, names: Iterable[str], holder: str) -> str | None:
+    """That ``holder`` has no ``kind`` of a name, and what it has that is near; None if it has it."""
+    known = sorted(names)
+    if name.lower() in (k.lower() for k in known):
+        return None
+    if not known:
+        return f"{holder} has no {kind}s"
+    close = nearest(name, known)
+    if close is not None:
+        return f"{holder} has no {kind} {name!r}; did you mean {close!r}?"
+    shown = ", ".join(map(repr, known[:_SHOWN])) + (", ..." if len(known) > _SHOWN else "")
+    return f"{holder} has no {kind} {name!r}; it has {shown}"

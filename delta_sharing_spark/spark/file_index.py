@@ -26,12 +26,13 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from delta_sharing_spark.access.recipient import ScanListing
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import preferred_hosts
 from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import LoadColumns, NativePlan
-from delta_sharing_spark.native.table_index import COUNTED, ScanListing, TableIndex
+from delta_sharing_spark.native.table_index import COUNTED, TableIndex
 from delta_sharing_spark.native.unsafe_rows import unsafe_row
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
 from delta_sharing_spark.schema.types import Struct

@@ -19,11 +19,12 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 
+from delta_sharing_spark.access.recipient import checked_engine
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.errors.tracebacks import short_traceback
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 from delta_sharing_spark.spark.inline_secrets import refuse_identity_options
-from delta_sharing_spark.spark.lanes import checked_engine, lane_frame
+from delta_sharing_spark.spark.lanes import lane_frame
 from delta_sharing_spark.spark.native import reach_of, start_gateways
 from delta_sharing_spark.spark.register import OWN_LOAD, register_source
 from delta_sharing_spark.spark.session_settings import session_options
@@ -31,8 +32,8 @@ from delta_sharing_spark.spark.statement import is_connect
 from delta_sharing_spark.spark.told_loads import tell_loads
 
 if TYPE_CHECKING:
+    from delta_sharing_spark.access.recipient import ScanListing
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
-    from delta_sharing_spark.native.table_index import ScanListing
     from delta_sharing_spark.spark.native import Opened
 
 

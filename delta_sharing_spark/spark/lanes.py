@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from delta_sharing_spark.errors import ConfigError, OptionError
+from delta_sharing_spark.access.recipient import checked_engine
+from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
 from delta_sharing_spark.schema.markup import text_table
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
@@ -21,14 +22,13 @@ from delta_sharing_spark.spark.native import (
     why_not_in,
 )
 from delta_sharing_spark.spark.register import load_by_python, register_source
-from delta_sharing_spark.table_scan import ENGINES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from delta_sharing_spark.access.load import Load
     from delta_sharing_spark.access.plan import ScanPlan
-    from delta_sharing_spark.client import SharingClient
-    from delta_sharing_spark.table_scan import Scan
+    from delta_sharing_spark.access.recipient import Recipient
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _SCANS_EXPLAINED = 5
 
 
-def frame_of(scan: Scan, spark: SparkSession, engine: str | None = None) -> DataFrame:
+def frame_of(scan: Load, spark: SparkSession, engine: str | None = None) -> DataFrame:
     """A scan as a DataFrame, read by ``engine``, the client's by default.
 
     Where the native lane cannot read the table or the session, the Python source reads; the log says why.
@@ -47,7 +47,7 @@ def frame_of(scan: Scan, spark: SparkSession, engine: str | None = None) -> Data
         DeltaSharingError: The table cannot be loaded.
     """
     client = scan.table.client
-    frame = lane_frame(spark, str(scan.table), engine or client.engine, scan.opened, client.note_listing)
+    frame = lane_frame(spark, str(scan.table), engine or client.engine, scan.opened, client.scans.append)
     return python_frame(scan, spark) if frame is None else frame
 
 
@@ -83,7 +83,7 @@ def lane_frame(
     return None
 
 
-def lane_of_query(spark: SparkSession, engine: str) -> Callable[[Scan], DataFrame] | None:
+def lane_of_query(spark: SparkSession, engine: str) -> Callable[[Load], DataFrame] | None:
     """What makes the scans of one query DataFrames of the native lane, equal ones once; None where the session cannot use it.
 
     It raises StepAsideError where the lane cannot read a scan: all of the query is to be read by the Python source then.
@@ -105,11 +105,11 @@ def lane_of_query(spark: SparkSession, engine: str) -> Callable[[Scan], DataFram
         return None
     frames: dict[str, DataFrame] = {}
 
-    def frame(scan: Scan) -> DataFrame:
+    def frame(scan: Load) -> DataFrame:
         load = repr((str(scan.table), sorted(scan.options.items())))
         if load not in frames:
             try:
-                frames[load] = native_frame(spark, scan.opened(), reach, scan.table.client.note_listing)
+                frames[load] = native_frame(spark, scan.opened(), reach, scan.table.client.scans.append)
             except StepAsideError as reason:
                 raise StepAsideError(f"{scan.table}: {reason}") from None
         return frames[load]
@@ -122,7 +122,7 @@ def note_python_source(engine: str, why: object) -> None:
     _log.log(logging.WARNING if engine == "native" else logging.INFO, "query: Python data source (%s)", why)
 
 
-def python_frame(scan: Scan, spark: SparkSession) -> DataFrame:
+def python_frame(scan: Load, spark: SparkSession) -> DataFrame:
     """A scan as a DataFrame of the Python data source."""
     register_source(spark)
     given = {name.lower() for name in scan.options}
@@ -133,7 +133,7 @@ def python_frame(scan: Scan, spark: SparkSession) -> DataFrame:
     return load_by_python(spark.read.format("deltaSharing").options(**options), path)
 
 
-def explain_engine(scan: Scan, spark: SparkSession, planned: ScanPlan, engine: str | None = None) -> str:
+def explain_engine(scan: Load, spark: SparkSession, planned: ScanPlan, engine: str | None = None) -> str:
     """The lane that a scan, whose plan is ``planned``, takes in a session, and why not the other."""
 
     def why_not_planned() -> str | None:
@@ -147,9 +147,9 @@ def explain_engine(scan: Scan, spark: SparkSession, planned: ScanPlan, engine: s
     return _explained(spark, asked, lambda: why_not_in(spark, scan.resolved()) or why_not_planned())
 
 
-def explain_scans(client: SharingClient, tables: Collection[str]) -> Iterator[str]:
+def explain_scans(client: Recipient, tables: Collection[str]) -> Iterator[str]:
     """What Spark's latest scans of some tables were answered: a small table, and a line each with all there is to tell."""
-    latest = [scan for scan in client.last_scans() if scan.table in tables][-_SCANS_EXPLAINED:]
+    latest = [scan for scan in client.scans if scan.table in tables][-_SCANS_EXPLAINED:]
     if not latest:
         return
     rows = []
@@ -160,7 +160,7 @@ def explain_scans(client: SharingClient, tables: Collection[str]) -> Iterator[st
     yield from (f"scan       {scan}" for scan in latest)
 
 
-def explain_engines(spark: SparkSession, scans: Sequence[Scan], engine: str) -> str:
+def explain_engines(spark: SparkSession, scans: Sequence[Load], engine: str) -> str:
     """The lane that a query over scans takes in a session, in one line."""
 
     def why_not_all() -> str | None:
@@ -178,17 +178,6 @@ def _explained(spark: SparkSession, engine: str, why_not_loads: Callable[[], str
     reach = reach_of(spark)
     why = _unfit(reach, engine, "read") or why_not_loads()
     return f"native lane, Spark's own Parquet reader: {reach.reason}" if why is None else f"Python data source: {why}"
-
-
-def checked_engine(engine: str) -> str:
-    """``engine``, if there is such a one.
-
-    Raises:
-        OptionError: There is no such engine.
-    """
-    if engine not in ENGINES:
-        raise OptionError(f"engine={engine!r} is not known; use one of {', '.join(ENGINES)}")
-    return engine
 
 
 def _unfit(reach: Reach, engine: str, what: str) -> str | None:

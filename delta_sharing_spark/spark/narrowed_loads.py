@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructField, StructType
 
+from delta_sharing_spark.access.load import Load, cheapest_column
+from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
 from delta_sharing_spark.spark.plan_needs import TableNeed
 from delta_sharing_spark.spark.register import load_by_python
-from delta_sharing_spark.table_scan import Scan, cheapest_column, quoted_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from delta_sharing_spark.client import SharingClient
+    from delta_sharing_spark.access.recipient import Recipient
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class SharedReference:
     """
 
     name: TableName
-    scan: Scan
+    scan: Load
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -50,7 +51,7 @@ class Frames:
         references: The tables of a query.
     """
 
-    def __init__(self, client: SharingClient, spark: SparkSession, references: Sequence[SharedReference]) -> None:
+    def __init__(self, client: Recipient, spark: SparkSession, references: Sequence[SharedReference]) -> None:
         self.references = references
         self._client, self._spark = client, spark
         self._loaded: dict[tuple[tuple[str, str], ...], DataFrame] = {}
@@ -88,7 +89,7 @@ class Frames:
         return self._loaded[key]
 
 
-def sent_condition(client: SharingClient, need: TableNeed) -> str | None:
+def sent_condition(client: Recipient, need: TableNeed) -> str | None:
     """The condition that a table is loaded with: the client's own and the query's."""
     options = {name.lower(): value for name, value in client.options.items()}
     own = options.get("where")

@@ -15,13 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.recipient import ScanListing
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.expressions import condition_sql
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import ClusterGateway
 from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
-from delta_sharing_spark.native.table_index import ScanListing, TableIndex
+from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.spark.file_index import index_relation, jvm_session, needs_deletion_column, why_no_index

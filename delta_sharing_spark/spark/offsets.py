@@ -1,8 +1,8 @@
 """Reads and writes stream offsets as Spark stores them: stable, versioned JSON, which is checked when it is read.
 
-The end of a version is written so that the JVM connector reads it as well (``tableVersion``, ``index`` -1,
-``isStartingVersion``), and read as that connector writes it, in the parquet format or in delta (``reservoirVersion``). Within a
-version the two count files in other orders: there either one refuses the other's offset.
+The end of a version is written so that the JVM connector reads it as well, and read as that connector writes it: in the parquet
+format (``tableVersion``, ``index`` -1, ``isStartingVersion``) and in delta (``reservoirId``, ``reservoirVersion``). Within a version the
+two count files in other orders: there either one refuses the other's offset.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StreamOffset:
             "fileIdHash": self.identity.hash,
             "first": _position_json(self.first),
             **_position_json(self.position),
-            **_for_the_jvm_connector(self.position),
+            **_for_the_jvm_connector(self.position, self.identity.table_id),
         }
 
 
@@ -112,16 +112,17 @@ def _check_version(tree: dict[str, Any], table: str) -> None:
         )
 
 
-def _for_the_jvm_connector(position: Position) -> dict[str, Any]:
+def _for_the_jvm_connector(position: Position, table_id: str) -> dict[str, Any]:
     """Fields by which the JVM connector goes on from a position, or fails with what they say; it ignores those it does not know."""
-    if not position.in_the_middle:
-        return {"tableVersion": position.version, "index": -1, "isStartingVersion": False}
-    part = "the snapshot of version" if position.snapshot else "version"
-    return {
-        "tableVersion": f"delta-sharing-spark has read {part} {position.version} in part: let it finish that (Trigger.AvailableNow), "
-        f"then this checkpoint goes on; or start another one with startingVersion={position.version + position.snapshot} once "
-        f"{part} {position.version} is read"
-    }
+    version: int | str = position.version
+    if position.in_the_middle:
+        part = f"{'the snapshot of ' if position.snapshot else ''}version {position.version}"
+        version = (
+            f"delta-sharing-spark has read {part} in part: let it finish that (Trigger.AvailableNow), then this checkpoint goes on; or "
+            f"start another one with startingVersion={position.version + position.snapshot} once {part} is read"
+        )
+    both = {"tableVersion": version, "reservoirId": table_id, "reservoirVersion": version}
+    return both if position.in_the_middle else {**both, "index": -1, "isStartingVersion": False}
 
 
 def _of_the_jvm_connector(tree: dict[str, Any], table: str) -> StreamOffset:

@@ -122,9 +122,7 @@ def _probe() -> type[DataSource]:
 
 def _ship(spark: Any) -> None:
     """Send this package's modules to the server, for this session."""
-    import delta_sharing_spark
-
-    root = Path(delta_sharing_spark.__file__).parent.parent
+    root = Path(__file__).parents[2]
     _log.info("the Spark Connect server lacks delta-sharing-spark; sending it")
     with tempfile.TemporaryDirectory() as directory:
         archive = Path(directory) / "delta_sharing_spark_modules.zip"

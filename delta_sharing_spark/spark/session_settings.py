@@ -6,7 +6,6 @@ nothing of the session, and its tasks find the query's settings in their context
 
 from __future__ import annotations
 
-import copy
 import re
 import sys
 import threading
@@ -23,7 +22,7 @@ from delta_sharing_spark.options import parse_options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from delta_sharing_spark.client import SharingClient
+    from delta_sharing_spark.access.recipient import Recipient
     from delta_sharing_spark.scan.plan import Split
 
 _ZONE = "spark.sql.session.timeZone"
@@ -66,18 +65,9 @@ def session_zone(spark: SparkSession) -> str:
     return str(spark.conf.get(_ZONE))
 
 
-def active_zone() -> str | None:
-    """The zone of the session that is active in this thread; None where there is none."""
-    pyspark = sys.modules.get("pyspark.sql")
-    session: Any = None if pyspark is None else pyspark.SparkSession.getActiveSession()
-    return None if session is None else session_zone(session)
-
-
-def in_session(client: SharingClient, spark: SparkSession) -> SharingClient:
-    """The client with a session's settings among its options: the same server, recipient and record of scans."""
-    inside = copy.copy(client)
-    inside.options = {**session_options(spark, client.options), **client.options}
-    return inside
+def in_session(client: Recipient, spark: SparkSession) -> Recipient:
+    """The recipient with a session's settings among its options."""
+    return client.with_options({**session_options(spark, client.options), **client.options})
 
 
 def in_session_of_task(split: Split) -> Split:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, PySparkException
 
+from delta_sharing_spark.access.load import Load
+from delta_sharing_spark.access.recipient import RecipientTable
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, PredicateError
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.network.parallel_calls import in_parallel
@@ -23,7 +25,7 @@ from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.spark.connect_plans import WordRelations
-from delta_sharing_spark.spark.lanes import explain_engines, lane_of_query, note_python_source
+from delta_sharing_spark.spark.lanes import explain_engines, lane_of_query, note_python_source, python_frame
 from delta_sharing_spark.spark.narrowed_loads import Frames, SharedReference, column_paths, sent_condition
 from delta_sharing_spark.spark.plan_needs import TableNeed
 from delta_sharing_spark.spark.plan_reading import PlanningRelations
@@ -35,7 +37,7 @@ from delta_sharing_spark.spark.table_names import TableReference, table_referenc
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from delta_sharing_spark.client import SharingClient
+    from delta_sharing_spark.access.recipient import Recipient
 
 _log = logging.getLogger(__name__)
 
@@ -56,15 +58,13 @@ class QueryNeeds:
     columns: Sequence[tuple[str, str]] = ()
 
 
-def run(
-    client: SharingClient, spark: SparkSession, text: str, args: Any = None, engine: str | None = None
-) -> DataFrame:
+def run(client: Recipient, spark: SparkSession, text: str, args: Any = None, engine: str | None = None) -> DataFrame:
     """Run a SQL text over shared tables (``SharingClient.sql``)."""
     references, over = _of_text(client, spark, text, args)
     return _loaded(client, spark, references, over, engine or client.engine)
 
 
-def query(client: SharingClient, spark: SparkSession, build: Build, engine: str | None = None) -> DataFrame:
+def query(client: Recipient, spark: SparkSession, build: Build, engine: str | None = None) -> DataFrame:
     """Build a DataFrame over shared tables (``SharingClient.query``)."""
     lane = lane_of_query(spark, engine or client.engine)
     if lane is not None:
@@ -89,11 +89,11 @@ def query(client: SharingClient, spark: SparkSession, build: Build, engine: str 
     if whole is None:
         return _narrowed(Frames(client, spark, references), plan(client, spark, references, over), over)
     _log.info("%s; its tables are loaded whole", whole)
-    return build(lambda name: client.table(name).scan().to_spark(spark, "python"))
+    return build(lambda name: python_frame(_load(client, parse_table_name(name)), spark))
 
 
 def _loaded(
-    client: SharingClient, spark: SparkSession, references: Sequence[SharedReference], over: _Query, engine: str
+    client: Recipient, spark: SparkSession, references: Sequence[SharedReference], over: _Query, engine: str
 ) -> DataFrame:
     """A query over loads of its tables: by Spark's own reader where that can read all, else with only what is needed."""
     lane = lane_of_query(spark, engine) if references else None
@@ -108,7 +108,7 @@ def _loaded(
 
 
 def explain(
-    client: SharingClient,
+    client: Recipient,
     asked: str | Build,
     spark: SparkSession | None = None,
     args: Any = None,
@@ -131,7 +131,7 @@ def explain(
     return "\n".join(lines)
 
 
-def _explained(client: SharingClient, reference: SharedReference, need: TableNeed) -> list[str]:
+def _explained(client: Recipient, reference: SharedReference, need: TableNeed) -> list[str]:
     travel = "".join(f", {name} {value}" for name, value in reference.options.items())
     if need.columns is None:
         columns = f"all: {need.reason}"
@@ -147,7 +147,7 @@ def _explained(client: SharingClient, reference: SharedReference, need: TableNee
     return lines + [f"  left     {text}" for text in need.left]
 
 
-def plan(client: SharingClient, spark: SparkSession, references: Sequence[SharedReference], over: _Query) -> QueryNeeds:
+def plan(client: Recipient, spark: SparkSession, references: Sequence[SharedReference], over: _Query) -> QueryNeeds:
     """Find what a query needs of each of its shared tables; nothing of it is executed.
 
     Raises:
@@ -171,7 +171,7 @@ def plan(client: SharingClient, spark: SparkSession, references: Sequence[Shared
             return QueryNeeds([TableNeed(reason=reason) for _ in references])
 
 
-def _relations(client: SharingClient, spark: SparkSession) -> AbstractContextManager[PlanningRelations | WordRelations]:
+def _relations(client: Recipient, spark: SparkSession) -> AbstractContextManager[PlanningRelations | WordRelations]:
     """The relations that stand in for tables while a query is planned."""
     if is_connect(spark):
         return nullcontext(WordRelations(spark))
@@ -200,7 +200,7 @@ def _described(frame: DataFrame) -> list[tuple[str, str]]:
 # --- the tables of a query --------------------------------------------------------------------------------------------
 
 
-def _of_text(client: SharingClient, spark: SparkSession, text: str, args: Any) -> tuple[list[SharedReference], _Query]:
+def _of_text(client: Recipient, spark: SparkSession, text: str, args: Any) -> tuple[list[SharedReference], _Query]:
     """The shared tables of a SQL text, and the text as a query over other relations in their place."""
     require_query(spark, text)
     register_source(spark)
@@ -251,7 +251,7 @@ def _is_set(spark: SparkSession, conf: str) -> bool:
 class _SharedTableCatalog:
     """Finds the shared tables among the three-part names of a query: names in the server's shares that the server knows."""
 
-    def __init__(self, client: SharingClient, time_zone: str) -> None:
+    def __init__(self, client: Recipient, time_zone: str) -> None:
         self._client, self._time_zone = client, time_zone
 
     def find_all(self, mentions: Sequence[TableReference]) -> list[SharedReference | NotFoundError | None]:
@@ -306,15 +306,17 @@ class _SharedTableCatalog:
         return (datetime(1970, 1, 1) + timedelta(microseconds=micros)).isoformat() + "Z"
 
 
-def _reference(client: SharingClient, name: TableName, options: Mapping[str, str] | None = None) -> SharedReference:
-    scan = client.table(str(name)).scan(**(options or {}))  # type: ignore[arg-type]
-    scan.resolved()  # a table that is not there is known now
-    return SharedReference(name, scan, options or {})
+def _reference(client: Recipient, name: TableName, options: Mapping[str, str] | None = None) -> SharedReference:
+    load = _load(client, name, options)
+    load.resolved()  # a table that is not there is known now
+    return SharedReference(name, load, options or {})
 
 
-def _of_build(
-    client: SharingClient, spark: SparkSession, build: Build
-) -> tuple[list[SharedReference], _Query, str | None]:
+def _load(client: Recipient, name: TableName, options: Mapping[str, str] | None = None) -> Load:
+    return Load(RecipientTable(client, name), options or {})
+
+
+def _of_build(client: Recipient, spark: SparkSession, build: Build) -> tuple[list[SharedReference], _Query, str | None]:
     """The shared tables that a function asks for, the function as a query, and why its tables must be loaded whole, if so.
 
     The function is called over tables that nothing can execute, twice: only if it makes the same of them both times,
@@ -353,7 +355,7 @@ def _of_build(
     return references, over, None if same else "the function makes another data frame at each call"
 
 
-def _zone_of_loads(client: SharingClient) -> str:
+def _zone_of_loads(client: Recipient) -> str:
     """The zone in which a load reads the literals of ``where`` that name none."""
     return parse_options(client.load_options(TableName("a", "b", "c"), {})).zone
 

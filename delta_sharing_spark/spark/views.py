@@ -6,24 +6,28 @@ import logging
 import re
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from delta_sharing_spark.access.load import Load
+from delta_sharing_spark.access.recipient import Recipient, checked_engine
 from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
-from delta_sharing_spark.spark.lanes import checked_engine, frame_of
-from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.sharing.wire_records import Table
+from delta_sharing_spark.spark.lanes import frame_of
+from delta_sharing_spark.spark.session_settings import in_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from delta_sharing_spark.client import SharingClient
-
 _log = logging.getLogger(__name__)
+
+#: Makes the load of a table that a view is of.
+LoadOf = Callable[[TableName], Load]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,8 @@ class RegisteredView:
 class _ViewSource:
     """The arguments that a view was made with, to make it again."""
 
-    client: SharingClient
-    scan_options: Mapping[str, object]
+    client: Recipient
+    load_of: LoadOf
     table: TableName
     engine: str
 
@@ -51,22 +55,29 @@ _views_lock = threading.Lock()
 
 
 def register_views(
-    client: SharingClient,
+    client: Recipient,
     spark: SparkSession,
-    tables: str | Sequence[str] | Mapping[str, str] | None = None,
-    engine: str | None = None,
-    **options: object,
+    tables: str | Sequence[str] | Mapping[str, str] | None,
+    engine: str | None,
+    load_of: LoadOf,
+    listed: Callable[[str | None], Sequence[Table]],
 ) -> Sequence[RegisteredView]:
-    """Create temporary views of shared tables (``SharingClient.register``)."""
+    """Create temporary views of shared tables (``SharingClient.register``).
+
+    Args:
+        client, spark, tables, engine: As there.
+        load_of: Makes the load of a table that a view is of.
+        listed: Lists the tables of a share, or of all shares.
+    """
     engine = checked_engine(engine or client.engine)
-    named = _named(client, tables)
-    known = {view: _ViewSource(client, options, table, engine) for view, table in named.items()}
+    named = _named(tables, listed)
+    known = {view: _ViewSource(client, load_of, table, engine) for view, table in named.items()}
     strict = isinstance(tables, Mapping) or (tables is not None and not _is_share(tables))
     return _create(spark, known, strict)
 
 
 def refresh_views(
-    client: SharingClient, spark: SparkSession, views: Sequence[str] | None = None
+    client: Recipient, spark: SparkSession, views: Sequence[str] | None = None
 ) -> Sequence[RegisteredView]:
     """Plan registered views anew (``SharingClient.refresh``)."""
     with _views_lock:
@@ -82,8 +93,7 @@ def refresh_views(
 
 def _create(spark: SparkSession, views: Mapping[str, _ViewSource], strict: bool) -> Sequence[RegisteredView]:
     scans = {
-        view: known.client.table(str(known.table)).scan(**known.scan_options).in_session(spark)  # type: ignore[arg-type]  # the user's
-        for view, known in views.items()
+        view: known.load_of(known.table).as_read_by(in_session(known.client, spark)) for view, known in views.items()
     }
     failures = in_parallel([partial(_failure, scan) for scan in scans.values()])
     done = []
@@ -105,7 +115,7 @@ def _create(spark: SparkSession, views: Mapping[str, _ViewSource], strict: bool)
     return Listing(done)
 
 
-def _failure(scan: Scan) -> DeltaSharingError | None:
+def _failure(scan: Load) -> DeltaSharingError | None:
     """Resolve a scan; returns why that failed, if it did."""
     try:
         scan.resolved()
@@ -114,7 +124,7 @@ def _failure(scan: Scan) -> DeltaSharingError | None:
     return None
 
 
-def _create_one(spark: SparkSession, view: str, scan: Scan, engine: str) -> None:
+def _create_one(spark: SparkSession, view: str, scan: Load, engine: str) -> None:
     frame_of(scan, spark, engine).createOrReplaceTempView(view)
 
 
@@ -122,7 +132,9 @@ def _is_share(tables: object) -> bool:
     return isinstance(tables, str) and tables.count(".") == 0
 
 
-def _named(client: SharingClient, tables: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, TableName]:
+def _named(
+    tables: str | Sequence[str] | Mapping[str, str] | None, listed: Callable[[str | None], Sequence[Table]]
+) -> dict[str, TableName]:
     """Map the names of views to tables.
 
     Raises:
@@ -131,8 +143,7 @@ def _named(client: SharingClient, tables: str | Sequence[str] | Mapping[str, str
     if isinstance(tables, Mapping):
         return {view: parse_table_name(table) for view, table in tables.items()}
     if tables is None or _is_share(tables):
-        listed = client.list_all_tables(tables if isinstance(tables, str) else None)
-        names = [TableName(t.share, t.schema, t.name) for t in listed]
+        names = [TableName(t.share, t.schema, t.name) for t in listed(tables if isinstance(tables, str) else None)]
     else:
         names = [parse_table_name(t) for t in ([tables] if isinstance(tables, str) else tables)]
     named: dict[str, TableName] = {}

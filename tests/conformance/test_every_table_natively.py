@@ -43,7 +43,7 @@ def client() -> Iterator[SharingClient]:
 
 
 def check(spark: Any, scan: Scan) -> None:
-    frame = native_frame(spark, scan.opened(), reach_of(spark), scan.table.client.note_listing)
+    frame = native_frame(spark, scan.opened(), reach_of(spark), scan.table.client.scans.append)
     described = json.loads(frame.schema.json())
     assert described == as_nullable(spark_schema_json(scan.schema))
     if "variant" in str(scan.schema):  # Spark's toArrow refuses a variant that is NULL
@@ -83,7 +83,7 @@ def test_broken_golden(spark: Any, client: SharingClient, name: str) -> None:
     error, words = BROKEN[name]
     scan = client.table(f"golden.tables.{shared_name(name)}").scan(accessMode="dir")
     with pytest.raises(Exception) as refused:  # noqa: PT011 - ours at the load, Spark's own in a query
-        native_frame(spark, scan.opened(), reach_of(spark), scan.table.client.note_listing).collect()
+        native_frame(spark, scan.opened(), reach_of(spark), scan.table.client.scans.append).collect()
     text = f"{type(refused.value).__name__}: {refused.value}"
     assert error in text
     assert words in text
@@ -98,7 +98,7 @@ def test_written_by_delta(spark: Any, client: SharingClient, name: str) -> None:
         scan = table.scan(version=int(version), accessMode=mode)
         if name in ASIDE:
             with pytest.raises(Exception, match=ASIDE[name]):
-                native_frame(spark, scan.opened(), reach_of(spark), scan.table.client.note_listing)
+                native_frame(spark, scan.opened(), reach_of(spark), scan.table.client.scans.append)
             continue
         check(spark, scan)
 
@@ -109,7 +109,7 @@ def test_change_feeds(spark: Any, tmp_path: Path) -> None:
             server.add_table(f"feeds.d.t{number}", build(tmp_path / str(number)).path, access_modes=("url", "dir"))
             table = SharingClient(server.profile()).table(f"feeds.d.t{number}")
             scan = table.changes(number % 2, accessMode=("url", "dir")[number // 2 % 2])
-            frame = native_frame(spark, scan.opened(), reach_of(spark), scan.table.client.note_listing)
+            frame = native_frame(spark, scan.opened(), reach_of(spark), scan.table.client.scans.append)
             expected = python_frame(scan, spark)
             assert frame.dtypes == expected.dtypes, name
             for condition in ("true", "_change_type <> 'insert' AND id < 7", "_commit_version = 2 OR id IS NULL"):

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from delta_sharing_spark.deltalog.paths import local_path
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.scan.file_access import FileAccess
-from delta_sharing_spark.scan.plan import DeletionVector, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

@@ -293,3 +293,31 @@ def test_an_address_in_a_statement_is_a_table_of_the_clients_profile(spark: Any,
     assert ids(client.sql(spark, travelled)) == [1, 2]
     with pytest.raises(PredicateError, match=r"of the profile other\.share.*SharingClient\('other\.share'\)\.sql"):
         client.sql(spark, "SELECT * FROM deltaSharing.`other.share#zones.d.t`")
+
+
+def test_plain_statements_name_tables_by_their_addresses(
+    in_zone: Callable[[str], Any], address: str, tmp_path: Path
+) -> None:
+    """Spark itself takes them of its own file formats alone; `register` reads them in whatever runs at once."""
+    spark = in_zone("America/New_York")
+    table = f"deltaSharing.`{address}`"
+    assert ids(spark.sql(f"SELECT id FROM {table} WHERE id > :least", {"least": 1})) == ALL[1:]
+    travelled = f"SELECT a.id, '{{}} deltaSharing.`' AS x FROM {table} VERSION AS OF 2 AS a JOIN {table} b USING (id)"
+    assert ids(spark.sql(travelled)) == [1, 2]
+    assert ids(spark.sql(f"SELECT * FROM {table} TIMESTAMP AS OF '2026-03-08 12:00:00'")) == ids(
+        spark.read.format("deltaSharing").option("timestampAsOf", "2026-03-08 12:00:00").load(address)
+    )
+    spark.sql(f"CREATE TABLE copied USING parquet LOCATION '{tmp_path / 'copied'}' AS SELECT id FROM {table}")
+    spark.sql(f"INSERT INTO copied SELECT id FROM {table}")
+    assert ids(spark.table("copied")) == sorted([*ALL, *ALL])
+    spark.sql("DROP TABLE copied")
+    for later in (
+        f"CREATE TEMPORARY VIEW later AS SELECT * FROM {table}",
+        f"CACHE TABLE later AS SELECT * FROM {table}",
+    ):
+        with pytest.raises(PredicateError, match=r"CREATE TEMPORARY VIEW name USING deltaSharing OPTIONS \(path"):
+            spark.sql(later)
+    with pytest.raises(Exception, match=r"none\.share does not exist"):
+        spark.sql("SELECT * FROM deltaSharing.`/none.share#a.b.c`").collect()
+    assert spark.sql("SELECT 'deltaSharing.`a#b.c.d`' AS id").first().id == "deltaSharing.`a#b.c.d`"
+    assert not [t.name for t in spark.catalog.listTables() if t.name.startswith("t0")]

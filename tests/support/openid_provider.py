@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import threading
 import time
@@ -102,10 +103,10 @@ class OpenIdProvider:
         monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", self.url)
         monkeypatch.setenv("GCE_METADATA_IP", host)
         monkeypatch.setenv("GCE_METADATA_HOST", host)
-        # Google's library reads the host where it is imported.
+        # Google's library reads the host where it is imported, its older releases into every address of theirs.
         from google.auth.compute_engine import _metadata
 
-        monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", host)
+        importlib.reload(_metadata)
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
         parts = urlsplit(handler.path)

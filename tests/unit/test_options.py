@@ -143,7 +143,10 @@ REFUSED_IN_STREAMS = [
     ({"startingVersion": "1", "startingTimestamp": "2022-01-01"}, "provide 'startingVersion' or 'startingTimestamp'."),
     ({"versionAsOf": "1"}, "Cannot time travel streams."),
     ({"timestampAsOf": "2022-01-01"}, "Cannot time travel streams."),
-    ({"endingVersion": "1"}, "option 'endingVersion' has no meaning in a stream"),
+    (
+        {"endingVersion": "1"},
+        "option 'endingVersion' has no meaning in a stream, which reads on: a batch with readChangeFeed",
+    ),
     ({"pollInterval": "soon"}, "must be a duration such as '30s'"),
 ]
 
@@ -221,9 +224,9 @@ def test_what_depends_on_batch_or_stream_waits_until_that_is_known() -> None:
     assert parsed(None, versionAsOf="1").version_as_of == 1
 
 
-def test_stream_options_in_a_batch_read_do_nothing_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
-    assert parsed(ignoreDeletes="true").ignore_deletes
-    assert "'ignoreDeletes' belongs to readStream" in caplog.text
+def test_stream_options_in_a_batch_read_do_nothing_and_say_so() -> None:
+    with pytest.warns(UserWarning, match="'ignoreDeletes', 'maxFilesPerTrigger' belongs to readStream"):
+        assert parsed(ignoreDeletes="true", maxFilesPerTrigger="1").ignore_deletes
 
 
 def test_inline_credentials() -> None:

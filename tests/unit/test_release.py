@@ -27,7 +27,7 @@ TAKES = {spark: [p for p in PYTHONS if (spark, p) not in {("4.0", "3.14"), ("4.3
 
 
 def test_one_version() -> None:
-    assert (ROOT / PROJECT["tool"]["hatch"]["version"]["path"]).samefile(delta_sharing_spark.__file__)
+    assert (ROOT / PROJECT["tool"]["hatch"]["version"]["path"]).samefile(delta_sharing_spark._version.__file__)
     headings = re.findall(r"(?m)^## \[(.+?)\](?: - (\S+))?$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     assert headings[0] == ("Unreleased", "")
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", name) and day for name, day in headings[1:])

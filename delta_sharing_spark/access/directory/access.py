@@ -11,8 +11,7 @@ from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, StorageT
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import MAX_RENEWALS
-from delta_sharing_spark.scan.file_access import FileAccess
-from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.storage.answers import is_sure, reason_of
 from delta_sharing_spark.storage.locations import Location, parse_location
@@ -41,7 +40,7 @@ def storage_for(token: StorageToken, settings: StorageSettings) -> Storage:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryAccess(FileAccess):
-    """The access of splits whose files are read from storage (``scan.file_access.FileAccess``). Picklable; carried in splits.
+    """The access of splits whose files are read from storage (``scan.plan.FileAccess``). Picklable; carried in splits.
 
     Attributes:
         table: How errors name the table.
@@ -79,11 +78,11 @@ class DirectoryAccess(FileAccess):
         return DirectoryLease(self, token_covering(self.tokens, location, table=self.table))
 
     def ends(self, task: FileTask) -> float | None:
-        """See ``Access.ends``: with the first of the tokens."""
+        """See ``FileAccess.ends``: with the first of the tokens."""
         return min((token.expires for token in self.tokens), default=None)
 
     def renewed(self) -> DirectoryAccess:
-        """See ``Access.renewed``; a request for each token."""
+        """See ``FileAccess.renewed``; a request for each token."""
         issuer = self.issuer
         if issuer is None:
             return self

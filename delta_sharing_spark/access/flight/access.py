@@ -26,7 +26,7 @@ _MARGIN, _RENEWALS = 1.0, 3
 
 @dataclass(frozen=True, slots=True)
 class FlightAccess:
-    """The access of splits that a gateway reads (``scan.plan.Access``). A task's location is its ticket; the gateway has filtered its rows and chosen its columns.
+    """The access of splits that a gateway reads (``scan.plan.RowAccess``). A task's location is its ticket; the gateway has filtered its rows and chosen its columns.
 
     Attributes:
         gateway: The gateway that planned.
@@ -45,15 +45,15 @@ class FlightAccess:
         return True
 
     def ends(self, task: FileTask) -> float | None:
-        """See ``Access.ends``: with the ticket."""
+        """See ``FileAccess.ends``: with the ticket."""
         return task.expires_at
 
     def renewed(self) -> FlightAccess:
-        """See ``Access.renewed``; tickets come with their endpoints."""
+        """See ``FileAccess.renewed``; tickets come with their endpoints."""
         return self
 
     def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
-        """See ``Access.rows``."""
+        """See ``scan.split_reader.read_split``."""
         from delta_sharing_spark.scan.filter_rows import first_rows
 
         return first_rows(self._conformed(split), split.spec.limit)

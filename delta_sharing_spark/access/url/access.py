@@ -12,8 +12,7 @@ from delta_sharing_spark.access.url.renewal import RenewalContext, fresh_url
 from delta_sharing_spark.errors import NetworkError, ServerError
 from delta_sharing_spark.network.sessions import data_session
 from delta_sharing_spark.network.settings import NetworkSettings
-from delta_sharing_spark.scan.file_access import FileAccess
-from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.ranges import ByteSource, Part
 
@@ -100,7 +99,7 @@ class UrlAccess(FileAccess):
         return Part(source, vector.frame)
 
     def ends(self, task: FileTask) -> float | None:
-        """See ``Access.ends``: by the answer, the file's record and the URL itself."""
+        """See ``FileAccess.ends``: by the answer, the file's record and the URL itself."""
         return earliest(task.expires_at, self.expires_at, url_end(task.location))
 
     def restricted_to(self, tasks: Iterable[FileTask]) -> UrlAccess:

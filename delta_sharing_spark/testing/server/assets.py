@@ -3,51 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
-from delta_sharing_spark.testing.server.catalog import Catalog, id_of, page
+from delta_sharing_spark.testing.server.catalog import Catalog, page
 from delta_sharing_spark.testing.server.credentials import CredentialVendor, credentials_of
 from delta_sharing_spark.testing.server.responses import Refusal, Response, bad_request, json_response, not_found
-from delta_sharing_spark.testing.server.settings import ServerSettings
+from delta_sharing_spark.testing.server.settings import ServerSettings, SharedAsset
 
 #: The collections of a schema, and what one of each is.
 COLLECTIONS = {"volumes": "volume", "models": "model", "skills": "skill"}
 _MODEL_CREDENTIALS = ("temporary-model-version-credentials", "temporary-model-credentials")
-
-
-@dataclass(frozen=True, slots=True)
-class SharedAsset:
-    """A volume, a model, a version of a model, or a skill.
-
-    Attributes:
-        collection: ``volumes``, ``models`` or ``skills``.
-        share, schema, name: Where it stands.
-        location: ``storageLocation``; None leaves the field out.
-        fields: Further fields of its answers (``description``, ``comment``, ``status``...).
-        versions: Those of a model, by number.
-        aliases: Numbers of versions by alias.
-    """
-
-    collection: str
-    share: str
-    schema: str
-    name: str
-    location: str | None
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    versions: dict[int, SharedAsset] = field(default_factory=dict)
-    aliases: dict[str, int] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"{self.share}.{self.schema}.{self.name}"
-
-    def item(self) -> dict[str, Any]:
-        """Its fields, as listings and its own call answer them."""
-        own = "modelName" if "version" in self.fields else "name"
-        item = {own: self.name, "schema": self.schema, "share": self.share, "shareId": id_of(self.share)}
-        if self.location is not None:
-            item["storageLocation"] = self.location
-        return {**item, "id": id_of(f"{self.collection} {self} {self.fields.get('version', '')}"), **self.fields}
 
 
 class AssetEndpoints:

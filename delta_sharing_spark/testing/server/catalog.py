@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import base64
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from delta_sharing_spark.testing.server.responses import bad_request, not_found
-from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
-
-_NAMESPACE = uuid.UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
+from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable, id_of
 
 
 @dataclass(slots=True)
@@ -74,11 +71,6 @@ class Catalog:
         entry = self.share(share)
         schemas = entry.schemas.values() if schema is None else [self.schema(share, schema)]
         return [_table_item(table) for _, tables in schemas for table in tables.values()]
-
-
-def id_of(name: str) -> str:
-    """The id of what is called so."""
-    return str(uuid.uuid5(_NAMESPACE, name))
 
 
 def _table_item(table: SharedTable) -> dict[str, Any]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from delta_sharing_spark.testing.server.responses import Response, bad_request, json_response
-from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
-
-if TYPE_CHECKING:
-    from delta_sharing_spark.testing.server.assets import SharedAsset
+from delta_sharing_spark.testing.server.settings import ServerSettings, SharedAsset, SharedTable
 
 
 class CredentialVendor(Protocol):

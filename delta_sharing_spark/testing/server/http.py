@@ -9,18 +9,16 @@ import socket
 import struct
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
 from delta_sharing_spark.testing.server.data_urls import storage_error
-from delta_sharing_spark.testing.server.faults import Fault, Pace
+from delta_sharing_spark.testing.server.faults import Fault, Faults, Pace
 from delta_sharing_spark.testing.server.recorded_requests import Request
 from delta_sharing_spark.testing.server.responses import FileBody, Refusal, Response
-
-if TYPE_CHECKING:
-    from delta_sharing_spark.testing.server.sharing_server import SharingServer
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +28,32 @@ _JOINED = 256 << 10
 _SENT_AT_ONCE = 8 << 20
 
 
+class Answering(Protocol):
+    """What answers the requests of a server (``SharingServer``)."""
+
+    faults: Faults
+    failures: deque[str]
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+
+    def kind_of(self, path: str) -> tuple[str, str]:
+        """A request's kind, and the local path of the file that a data URL names."""
+
+    def answer(
+        self, kind: str, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, base: str
+    ) -> Response:
+        """Answer one request.
+
+        Raises:
+            Refusal: An error answer.
+        """
+
+    def record(self, request: Request) -> None:
+        """Keep a request that was served."""
+
+
 class SocketServer(ThreadingHTTPServer):
     """A thread for each connection; connections are closed with the server."""
 
@@ -37,7 +61,7 @@ class SocketServer(ThreadingHTTPServer):
     request_queue_size = 256
     disable_nagle_algorithm = True
 
-    def __init__(self, address: tuple[str, int], sharing: SharingServer) -> None:
+    def __init__(self, address: tuple[str, int], sharing: Answering) -> None:
         self.sharing = sharing
         self._connections: set[socket.socket] = set()
         #: Connections to be closed by RST.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+_NAMESPACE = uuid.UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 
 
 @dataclass(slots=True)
@@ -91,6 +94,11 @@ class ServerSettings:
     rewrite: Callable[[dict[str, Any]], dict[str, Any] | None] | None = field(default=None, repr=False)
 
 
+def id_of(name: str) -> str:
+    """The id of what is called so."""
+    return str(uuid.uuid5(_NAMESPACE, name))
+
+
 @dataclass(frozen=True, slots=True)
 class SharedTable:
     """A table of a share.
@@ -140,3 +148,37 @@ class SharedTable:
         if self.access_modes is not None:
             fields["accessModes"] = list(self.access_modes)
         return fields
+
+
+@dataclass(frozen=True, slots=True)
+class SharedAsset:
+    """A volume, a model, a version of a model, or a skill.
+
+    Attributes:
+        collection: ``volumes``, ``models`` or ``skills``.
+        share, schema, name: Where it stands.
+        location: ``storageLocation``; None leaves the field out.
+        fields: Further fields of its answers (``description``, ``comment``, ``status``...).
+        versions: Those of a model, by number.
+        aliases: Numbers of versions by alias.
+    """
+
+    collection: str
+    share: str
+    schema: str
+    name: str
+    location: str | None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    versions: dict[int, SharedAsset] = field(default_factory=dict)
+    aliases: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.share}.{self.schema}.{self.name}"
+
+    def item(self) -> dict[str, Any]:
+        """Its fields, as listings and its own call answer them."""
+        own = "modelName" if "version" in self.fields else "name"
+        item = {own: self.name, "schema": self.schema, "share": self.share, "shareId": id_of(self.share)}
+        if self.location is not None:
+            item["storageLocation"] = self.location
+        return {**item, "id": id_of(f"{self.collection} {self} {self.fields.get('version', '')}"), **self.fields}

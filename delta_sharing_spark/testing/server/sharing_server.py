@@ -18,7 +18,6 @@ from urllib.parse import unquote
 
 from delta_sharing_spark.sharing.address import parse_table_name
 from delta_sharing_spark.testing.server.answers import Pages
-from delta_sharing_spark.testing.server.assets import SharedAsset
 from delta_sharing_spark.testing.server.catalog import Catalog
 from delta_sharing_spark.testing.server.credentials import CredentialVendor
 from delta_sharing_spark.testing.server.data_urls import serve_data
@@ -29,7 +28,7 @@ from delta_sharing_spark.testing.server.identity import Identity
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.server.recorded_requests import Request
 from delta_sharing_spark.testing.server.responses import Response
-from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
+from delta_sharing_spark.testing.server.settings import ServerSettings, SharedAsset, SharedTable
 from delta_sharing_spark.testing.server.table_logs import TableLogs
 from delta_sharing_spark.testing.server.tokens import Signer
 

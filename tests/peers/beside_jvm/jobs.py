@@ -21,13 +21,16 @@ class Job:
     """One job.
 
     Attributes:
-        kind: ``batch``, ``stream``, ``sql`` or ``continue`` (a checkpoint of the other connector).
+        kind: ``batch``, ``stream``, ``batches`` (a stream whose batches are compared), ``sql`` or ``continue`` (a checkpoint of
+            the other connector).
         about: What it shows, in the words of the table of ``docs/migrating.md``.
         table: The table's name.
         options: Options of the load.
         then: SQL over the loaded view ``t``.
         settings: Settings of the session.
         differs: Why the two may answer otherwise; empty where they must not.
+        trigger: Of a stream: ``availableNow``, or empty for one batch after another until nothing is left.
+        stop_after: Of a stream that fails on purpose: the batches before.
     """
 
     kind: str
@@ -37,6 +40,8 @@ class Job:
     then: str = "SELECT * FROM t"
     settings: dict[str, str] = field(default_factory=dict)
     differs: str = ""
+    trigger: str = "availableNow"
+    stop_after: int = 0
 
 
 def tables(root: Path) -> dict[str, DeltaTableBuilder]:
@@ -118,6 +123,7 @@ def jobs() -> Iterator[Job]:
         {"startingTimestamp": "2026-03-08 07:00:00"},
         {"startingVersion": "1", "endingTimestamp": "2026-03-08 08:00:00"},
         {"startingVersion": "3", "endingVersion": "1"},
+        {"startingVersion": "latest"},
         {},
     ):
         yield Job("batch", "change feeds", "feed", {**feed, **options}, changes)
@@ -150,6 +156,23 @@ def jobs() -> Iterator[Job]:
     for options in ({"versionASOF": "1"}, {"verionAsOf": "1"}, {"pathGlobFilter": "*"}):
         why = "ignored there; here an option that nobody knows is an error" if "versionASOF" not in options else ""
         yield Job("batch", "options", "appended", options, differs=why)
+    for kind in ("batch", "stream"):
+        for options in (
+            {"failOnDataLoss": "true"},
+            {"failOnDataLoss": "false"},
+            {"excludeRegex": "nothing"},
+            {"ignoreFileDeletion": "true"},
+            {"schemaTrackingLocation": "/tmp/of-a-schema"},
+            {"allowSourceColumnDrop": "always"},
+        ):
+            idle = (
+                "ignored there; here an error that says what to do instead"
+                if options != {"failOnDataLoss": "true"}
+                else ""
+            )
+            yield Job(kind, "options of Delta's readers", "appended", options, differs=idle)
+    ranged = "the whole table there; here an error, for a range needs readChangeFeed"
+    yield Job("batch", "options", "appended", {"startingVersion": "2"}, differs=ranged)
     for settings in (
         {"spark.delta.sharing.network.timeout": "30s"},
         {"spark.delta.sharing.network.numRetries": "1"},
@@ -196,7 +219,26 @@ def jobs() -> Iterator[Job]:
             else "both stop at the delete; here the rows of the versions before it come first",
         )
     yield Job("stream", "streams of changes", "feed", {**feed, "startingVersion": "1"}, changes)
+    for end in ("endingVersion", "endingTimestamp"):
+        options = {**feed, "startingVersion": "1", end: "2" if end == "endingVersion" else "2026-03-08T07:30:00Z"}
+        read_on = "a stream's end is ignored there; here the line says that a stream reads on"
+        yield Job("stream", "streams with an end", "feed", options, changes, differs=read_on)
     yield Job("stream", "streams over vectors", "vectors", {"responseFormat": "delta", "ignoreChanges": "true"})
+    for trigger in ("availableNow", ""):
+        for table, response_format, limit in (
+            ("appended", "parquet", {}),
+            ("appended", "parquet", {"maxFilesPerTrigger": "1"}),
+            ("appended", "parquet", {"maxFilesPerTrigger": "3"}),
+            ("appended", "parquet", {"maxBytesPerTrigger": "1b"}),
+            ("appended", "parquet", {"maxBytesPerTrigger": "1g"}),
+            ("appended", "delta", {"maxFilesPerTrigger": "5", "maxBytesPerTrigger": "1g"}),
+            ("appended", "delta", {"maxBytesPerTrigger": "1b"}),
+            ("by_time", "parquet", {"maxFilesPerTrigger": "7", "maxVersionsPerRpc": "1"}),
+            ("feed", "parquet", {**feed, "maxFilesPerTrigger": "1", "startingVersion": "1"}),
+            ("feed", "parquet", {**feed, "maxBytesPerTrigger": "1b", "startingVersion": "1"}),
+        ):
+            options = {"responseFormat": response_format, **limit}
+            yield Job("batches", "batches of a stream", table, options, "SELECT id FROM t", trigger=trigger)
     for statement in (
         "CREATE OR REPLACE TEMPORARY VIEW v USING deltaSharing OPTIONS (path '{path}'); SELECT * FROM v",
         "CREATE OR REPLACE TEMPORARY VIEW v USING deltaSharing OPTIONS (path '{path}', versionAsOf '1'); SELECT * FROM v",
@@ -221,3 +263,11 @@ def jobs() -> Iterator[Job]:
                 begins,
                 {"responseFormat": response_format, "startingVersion": "1"},
             )
+            for start in ({}, {"startingVersion": "1"}):
+                yield Job(
+                    "continue",
+                    "checkpoints within a version",
+                    begins,
+                    {"responseFormat": response_format, "maxFilesPerTrigger": "1", **start},
+                    stop_after=2,
+                )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import json
 import os
 import shutil
@@ -11,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from pyarrow import parquet
 
 
 def session(jars: str) -> Any:
@@ -43,29 +46,44 @@ def session(jars: str) -> Any:
     return spark
 
 
-def stream(spark: Any, load: Any, checkpoint: str) -> Any:
+def stream(spark: Any, load: Any, checkpoint: str, trigger: str, stop_after: int) -> tuple[Any, list[int]]:
+    """What a stream writes until it has read all that is there, and the rows of each batch that has any.
+
+    With ``stop_after`` it fails in the batch behind as many: that one is planned, and no other is.
+    """
     out = tempfile.mkdtemp()
-    query = (
-        load.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True).start()
-    )  # fmt: skip
+    begun: list[Path] = []
+
+    def write(batch: Any, number: int) -> None:
+        if stop_after and len(begun) == stop_after:
+            raise RuntimeError("stopped")
+        begun.append(Path(out, str(number)))
+        batch.write.parquet(str(begun[-1]))
+
+    writer = load.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+    query = (writer.trigger(availableNow=True) if trigger == "availableNow" else writer).start()
     error = None
     try:
-        query.awaitTermination(90)
+        if trigger == "availableNow":
+            query.awaitTermination(90)
+        else:
+            query.processAllAvailable()
         error = query.exception()
     except Exception as failure:
         error = failure
     finally:
         query.stop()
-    if error is not None:
+    if error is not None and not stop_after:
         raise RuntimeError(str(error))
-    # By their names: the sink's own list of files begins in another directory where a checkpoint is continued.
-    written = [str(file) for file in Path(out).glob("*.parquet")]
-    return spark.read.schema(load.schema).parquet(*written) if written else spark.createDataFrame([], load.schema)
+    parts = [[str(file) for file in directory.glob("*.parquet")] for directory in begun]
+    written = list(itertools.chain.from_iterable(parts))
+    frame = spark.read.schema(load.schema).parquet(*written) if written else spark.createDataFrame([], load.schema)
+    counts = [sum(parquet.read_metadata(file).num_rows for file in files) for files in parts]
+    return frame, [count for count in counts if count]
 
 
 def run(spark: Any, job: dict[str, Any], path: str) -> list[str]:
-    """The rows of a job as sorted texts."""
+    """The rows of a job as sorted texts, those of ``batches`` behind the sizes of its batches."""
     options = dict(job["options"])
     if job["kind"] == "sql":
         frame = None
@@ -75,10 +93,12 @@ def run(spark: Any, job: dict[str, Any], path: str) -> list[str]:
     if job["kind"] == "batch":
         load = spark.read.format("deltaSharing").options(**options).load(path)
     else:
+        load = spark.readStream.format("deltaSharing").options(**options).load(path)
         checkpoint = job.get("checkpoint") or tempfile.mkdtemp()
-        load = stream(spark, spark.readStream.format("deltaSharing").options(**options).load(path), checkpoint)
+        load, sizes = stream(spark, load, checkpoint, job["trigger"], job["stop_after"])
     load.createOrReplaceTempView("t")
-    return rows(spark.sql(job["then"]))
+    found = rows(spark.sql(job["then"]))
+    return [f"batches of {sizes} rows", *found] if job["kind"] == "batches" else found
 
 
 def rows(frame: Any) -> list[str]:
@@ -98,8 +118,9 @@ def main() -> None:
             try:
                 answer: dict[str, Any] = {"rows": run(spark, job, request["path"])}
             except Exception as error:
-                lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("\tat ")]
-                answer = {"error": " | ".join(lines)[-600:]}
+                said = str(error).partition("=== Streaming Query ===")[0]
+                lines = [line for line in said.splitlines() if line.strip() and not line.startswith("\tat ")]
+                answer = {"error": " | ".join(lines)[-900:]}
             finally:
                 spark.sql("DROP TABLE IF EXISTS c")
                 for name in job["settings"]:

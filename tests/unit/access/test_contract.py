@@ -33,8 +33,7 @@ from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.display import explanation
 from delta_sharing_spark.errors import TableChangedError
 from delta_sharing_spark.options import parse_options
-from delta_sharing_spark.scan.file_access import FileAccess
-from delta_sharing_spark.scan.plan import DeletionVector, FileTask, Split
+from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.storage.ranges import ByteSource

@@ -18,11 +18,12 @@ import pytest
 
 import delta_sharing_spark
 from delta_sharing_spark import SharingClient, functions
+from delta_sharing_spark.access.load import cheapest_column
 from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError, ProfileError, SchemaError
+from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.table import SharedTable
-from delta_sharing_spark.table_scan import cheapest_column, quoted_column
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

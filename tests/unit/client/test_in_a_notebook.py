@@ -66,7 +66,7 @@ def test_completion_shows_what_is_for_people(server: SharingServer, trips: Share
     assert client["demo.city.trips"] == trips
     assert "demo.city.trips" in client._ipython_key_completions_()
     for thing, there, hidden in (
-        (client, {"table", "sql", "register"}, {"rest", "note_listing", "load_options"}),
+        (client, {"table", "sql", "register"}, {"rest", "scans", "load_options"}),
         (trips, {"scan", "count", "versions"}, {"client", "snapshot_head"}),
         (trips.scan(), {"select", "to_pandas", "explain"}, {"opened", "plan", "options"}),
     ):

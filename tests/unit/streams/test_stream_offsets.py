@@ -43,7 +43,8 @@ MIDDLE = json.loads(SAMPLES["the middle of a version"])
 
 @pytest.mark.parametrize("text", SAMPLES.values(), ids=list(SAMPLES))
 def test_a_sample_is_read_as_ever_and_written_with_what_the_jvm_connector_reads(text: str) -> None:
-    """That connector (1.4.1) reads sourceVersion, tableId, tableVersion, index and isStartingVersion, numbers all but the last."""
+    """That connector (4.4, client 1.4.1) reads sourceVersion, index and isStartingVersion, and tableId and tableVersion in the parquet
+    format, reservoirId and reservoirVersion in delta."""
     tree = json.loads(text)
     offset = parse_offset(tree, "s.d.t")
     assert (offset.position.version, offset.position.index, offset.position.snapshot) == (
@@ -57,8 +58,10 @@ def test_a_sample_is_read_as_ever_and_written_with_what_the_jvm_connector_reads(
         assert {name: written[name] for name in tree} == tree
         # No number: it fails there, with this text in its error.
         assert f"startingVersion={tree['version'] + tree['snapshot']} " in written["tableVersion"]
+        assert written["reservoirVersion"] == written["tableVersion"]
     else:
         theirs = {"sourceVersion": 1, "tableId": tree["tableId"], "tableVersion": tree["version"], "index": -1}
+        theirs |= {"reservoirId": tree["tableId"], "reservoirVersion": tree["version"]}
         assert {**written, **theirs, "isStartingVersion": False} == written
 
 

@@ -42,7 +42,7 @@ def test_progress_names_the_servers_newest_version(
         run.step()
         latest = json.loads(json.dumps(run.reader.reportLatestOffset()))
         behind.append(latest["version"] - run.checkpoint.last["version"])
-        moved = {"version": 0, "tableVersion": 0}
+        moved = {"version": 0, "tableVersion": 0, "reservoirVersion": 0}
         assert {**latest, **moved} == {**run.checkpoint.last, **moved}
     assert behind == [4, 3, 2]
     table.append(rows(50, 10)).append(rows(60, 10))

@@ -55,6 +55,10 @@ NOT_ON_THE_LOWEST = [
     "scan/test_types.py::test_physical_encodings",
     "scan/test_types.py::test_lists_of_every_kind",
     "scan/test_variant.py::test_groups_annotated_as_variant",
+    *(
+        f"native/test_native_files.py::test_files_that_spark_would_read_otherwise_are_rewritten[{way}-variant_shredded]"
+        for way in ("alone", "joined", "joined, fetched in parts")
+    ),
     # Of requests before 2.32 no connection is taken: it keeps them itself.
     "storage/test_kept_connections.py",
     # Days beyond Python's are an OverflowError of pandas; sizes of files in a notebook's output differ by bytes.

@@ -1,4 +1,4 @@
-"""Draw the site's pictures, each for light and for dark pages: the bars of ``figures/native.txt``, and how bytes flow.
+"""Draw the site's pictures, each for light and for dark pages: the bars of ``figures/native.txt``, and how things work.
 
     python benchmarks/draw.py        writes docs/figures/*.svg; `nox -s docs` does so, too
 
@@ -132,6 +132,71 @@ def renewal(palette: Palette) -> str:
     return _picture(680, 206, "How URLs and credentials are renewed while a job reads", drawn)
 
 
+def modes(palette: Palette) -> str:
+    """Who lists files and who gives bytes, by access mode."""
+    rows = [
+        (
+            "url: the server lists",
+            "Sharing server",
+            "files, each with its URL",
+            "files",
+            "Storage",
+            "one file for each URL",
+        ),
+        (
+            "dir: the table's log lists",
+            "Sharing server",
+            "a short-lived credential",
+            "credential",
+            "Storage",
+            "Delta log, files",
+        ),
+    ]
+    drawn, y = [], 24
+    for heading, server, gives, label, storage, has in rows:
+        drawn += [
+            _text(16, y, heading, palette.text, 13, weight="600"),
+            _box(palette, 16, y + 14, 190, server, gives),
+            _box(palette, 278, y + 14, 150, "Your Python", "reads, checks, filters"),
+            _box(palette, 500, y + 14, 170, storage, has),
+            _arrow(palette, 206, y + 42, 274, y + 42, label),
+            _arrow(palette, 500, y + 42, 432, y + 42, "bytes"),
+        ]
+        y += 108
+    drawn += [
+        _text(16, y, "flight: a gateway of yours reads", palette.text, 13, weight="600"),
+        _box(palette, 278, y + 14, 150, "Your Python", "or Go, Java, ADBC"),
+        _box(palette, 500, y + 14, 170, "Flight gateway", "has the token, url or dir"),
+        _arrow(palette, 500, y + 42, 432, y + 42, "rows"),
+        _text(16, y + 40, "No way to the sharing server", palette.quiet, 11),
+        _text(16, y + 56, "or to storage is needed here.", palette.quiet, 11),
+    ]
+    return _picture(680, y + 84, "Who lists files and who gives bytes, by access mode", drawn)
+
+
+def streams(palette: Palette) -> str:
+    """How versions become batches."""
+    versions = [("7", "the first one"), ("8", "adds files"), ("9", "adds files"), ("10", "removes a file")]
+    drawn = [
+        _box(palette, 16 + 168 * place, 16, 144, f"Version {number}", what)
+        for place, (number, what) in enumerate(versions)
+    ]
+    drawn += [_arrow(palette, 88 + 168 * place, 72, 88 + 168 * place, 132, "") for place in range(4)]
+    drawn += [
+        _box(palette, 16, 136, 144, "Batch 0", "all rows of version 7"),
+        _box(palette, 184, 136, 312, "Batch 1", "the rows that 8 and 9 added"),
+        _box(palette, 520, 136, 144, "Stops", "or skipChangeCommits"),
+        _text(
+            16,
+            222,
+            "The end of each batch is an offset in your checkpoint: a restart goes on behind it.",
+            palette.quiet,
+            11,
+        ),
+    ]
+    return _picture(680, 236, "How the versions of a table become the batches of a stream", drawn)
+
+
 def _text(
     x: float, y: float, text: str, colour: str, size: int = 12, anchor: str = "start", weight: str = "400"
 ) -> str:
@@ -167,7 +232,13 @@ def _picture(width: int, height: int, title: str, drawn: list[str]) -> str:
     return "\n".join([head, *drawn, "</svg>", ""])
 
 
-PICTURES: Mapping[str, Callable[[Palette], str]] = {"bars": bars, "flow": flow, "renewal": renewal}
+PICTURES: Mapping[str, Callable[[Palette], str]] = {
+    "bars": bars,
+    "flow": flow,
+    "modes": modes,
+    "renewal": renewal,
+    "streams": streams,
+}
 
 
 def pictures() -> dict[str, str]:

@@ -3,6 +3,10 @@
 The sharing server, which commits every other second, and the gateway are processes of their own. The driver runs a stream for
 each access mode and eight threads of reads; every answer is compared with what was committed. Memory, threads, sockets and
 temporary files of each process are sampled, written as CSV, and compared at the end: growth and wrong rows fail. Linux.
+
+Sockets that Spark leaves for good are counted apart, as ``left``, and may be one for each stream that was started, in each
+process: Py4J keeps the connection, and in the driver a thread, by which a stream's ``foreachBatch`` was called, and the JVM
+the listening socket to which a Python source's process came. Plain PySpark 4.3 leaves as many, over its rate source too.
 """
 
 from __future__ import annotations
@@ -45,6 +49,8 @@ GROWING, STANDING = "soak.s.growing", "soak.s.standing"
 COMMIT_SECONDS, SAMPLE_SECONDS, EXPIRY_SECONDS = 2.0, 10.0, 60.0
 #: What a process may have more of in the last third of its time than in the second: a share, and a number beside it.
 GROWTH = {"rss_mib": (0.15, 80), "threads": (0.1, 12), "sockets": (0.1, 12), "files": (0.1, 12)}
+#: What Spark holds of ``left`` with no stream.
+LEFT_AT_FIRST = 8
 #: What Spark says of a Python worker that the machine did not start within ten seconds.
 _SLOW = "Python worker failed to connect back"
 #: What goes wrong now and then, and heals by itself.
@@ -260,22 +266,39 @@ def span(first: int, end: int) -> tuple[int, int | None]:
 # --- what is measured -------------------------------------------------------------------------------------------------
 
 
-def sample(pid: int) -> dict[str, int]:
-    """Resident memory, threads, sockets and descriptors of a process; empty once it has ended."""
+def sample(pid: int, leaves: Callable[[int, bool], bool] | None = None) -> dict[str, int]:
+    """Resident memory, threads and sockets of a process; empty once it has ended.
+
+    ``leaves`` tells of a socket's port, and of whether it listens, that it is one of those which Spark leaves.
+    """
     try:
         status = dict(
             line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
         )
         descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+        ports = [Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
     except OSError:
         return {}
     if "VmRSS" not in status:
         return {}
-    sockets = 0
+    sockets = set()
     for descriptor in descriptors:
         with suppress(OSError):
-            sockets += os.readlink(descriptor).startswith("socket:")
-    return {"rss_mib": int(status["VmRSS"].split()[0]) >> 10, "threads": int(status["Threads"]), "sockets": sockets}
+            sockets.add(os.readlink(descriptor))
+    sockets = {name[8:-1] for name in sockets if name.startswith("socket:")}
+    told = {
+        "rss_mib": int(status["VmRSS"].split()[0]) >> 10,
+        "threads": int(status["Threads"]),
+        "sockets": len(sockets),
+    }
+    if leaves is not None:
+        table = [(fields[1], fields[3], fields[9]) for fields in map(str.split, [*ports[0], *ports[1]])]
+        told["left"] = sum(
+            inode in sockets and leaves(int(local.rpartition(":")[2], 16), state == "0A")
+            for local, state, inode in table
+        )
+        told["sockets"] -= told["left"]
+    return told
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -302,17 +325,22 @@ def name_of(pid: int) -> str:
 class Sampler:
     """Samples the processes of a run; ``curve`` has a row of numbers for each moment."""
 
-    def __init__(self, fixed: dict[str, int], temporary: Path) -> None:
-        self._fixed, self._temporary = fixed, temporary
+    def __init__(self, fixed: dict[str, int], temporary: Path, callback_port: Callable[[], int]) -> None:
+        self._fixed, self._temporary, self._callback_port = fixed, temporary, callback_port
         self.curve: list[dict[str, float]] = []
         self._began = time.monotonic()
 
     def take(self) -> None:
         numbers: dict[str, float] = {"seconds": round(time.monotonic() - self._began)}
-        parts = [(name, sample(pid)) for name, pid in self._fixed.items()]
-        parts += [
-            (name_of(pid), sample(pid)) for pid in list(descendants(os.getpid())) if pid not in self._fixed.values()
-        ]
+        callbacks = self._callback_port()
+        leaves: dict[str, Callable[[int, bool], bool]] = {
+            "driver": lambda port, listens: port == callbacks and not listens,
+            "jvm": lambda port, listens: listens,
+        }
+        others = [(name_of(pid), pid) for pid in descendants(os.getpid()) if pid not in self._fixed.values()]
+        parts = [(name, sample(pid, leaves.get(name))) for name, pid in [*self._fixed.items(), *others]]
+        driver = parts[0][1]
+        driver["threads"] -= driver["left"]
         for name, values in parts:
             for what, value in values.items():
                 numbers[f"{name} {what}"] = numbers.get(f"{name} {what}", 0) + value
@@ -326,15 +354,21 @@ class Sampler:
             writer.writeheader()
             writer.writerows(self.curve)
 
-    def growth(self) -> tuple[list[str], list[str]]:
-        """A line for each number: its medians in each third of the time; and those that grew."""
+    def growth(self, started: int) -> tuple[list[str], list[str]]:
+        """A line for each number: its medians in each third of the time; and those that grew, ``started`` streams being fine."""
         lines, grown = [], []
         third = len(self.curve) // 3
         for name in [name for name in self.curve[-1] if name != "seconds"]:
             parts = [self.curve[n * third : (n + 1) * third] for n in range(3)]
             medians = [statistics.median([row.get(name, 0) for row in part] or [0]) for part in parts]
             lines.append(f"{name:<24}" + "".join(f"{value:10.0f}" for value in medians))
-            share, beside = GROWTH[name.rpartition(" ")[2]]
+            kind = name.rpartition(" ")[2]
+            if kind == "left":
+                most = max(row.get(name, 0) for row in self.curve)
+                if most > started + LEFT_AT_FIRST:
+                    grown.append(f"{name} reached {most:.0f} by {started} streams")
+                continue
+            share, beside = GROWTH[kind]
             if not name.startswith("server") and medians[2] > medians[1] * (1 + share) + beside:
                 grown.append(f"{name} grew from {medians[1]:.0f} to {medians[2]:.0f}")
         return lines, grown
@@ -357,6 +391,8 @@ def session(temporary: Path) -> Any:
         "spark.local.dir": str(temporary),
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={temporary}",
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
+        # Files of shuffles go when the JVM collects what named them.
+        "spark.cleaner.periodicGC.interval": "60s",
         # What Spark keeps of queries that ended would look like growth until there are as many.
         "spark.sql.ui.retainedExecutions": "50",
         "spark.ui.retainedJobs": "50",
@@ -431,7 +467,11 @@ def run(directory: Path, temporary: Path, arguments: argparse.Namespace) -> int:
             told.update(json.loads(server.stdout.readline()))
         return int(told["commits"])
 
-    sampler = Sampler({"driver": os.getpid(), "server": server.pid, "gateway": gateway.pid}, temporary)
+    def callback_port() -> int:
+        started = soak.spark.sparkContext._gateway._callback_server
+        return int(started.get_listening_port()) if started else 0
+
+    sampler = Sampler({"driver": os.getpid(), "server": server.pid, "gateway": gateway.pid}, temporary, callback_port)
     threads = [
         threading.Thread(target=soak.stream_on, args=(name, commits, 60 * arguments.restart_minutes))
         for name in soak.stream_options
@@ -467,7 +507,7 @@ def report(soak: Soak, sampler: Sampler, told: dict[str, Any]) -> int:
         f"{told.get('commits')} commits; {dict(soak.counts)}; rows by stream { ({n: soak.streamed(n) for n in soak.batches}) }"
     )
     last = sampler.curve.pop()
-    lines, grown = sampler.growth()
+    lines, grown = sampler.growth(soak.counts["streams started"])
     print(f"{'median of each third':<24}{'first':>10}{'second':>10}{'last':>10}{'at rest':>10}")
     for line in lines:
         print(line + f"{last.get(line[:24].strip(), 0):10.0f}")

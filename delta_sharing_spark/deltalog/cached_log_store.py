@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import BinaryIO, TypeVar, cast
+from typing import TypeVar
 
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LOG_DIR, LogEntry, LogStore
-from delta_sharing_spark.deltalog.range_cache import CachedFile, RangeCache
+from delta_sharing_spark.deltalog.range_cache import RangeCache
+from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 #: Bytes of commits and small checkpoints that are kept; beyond, the oldest are fetched once more.
 _KEPT_BYTES = 64 << 20
@@ -74,22 +74,22 @@ class CachedLogStore:
             self._keep(path, data)
         return data
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, size: int | None = None) -> ByteSource:
         """See ``LogStore.open``; a small file is fetched whole, and once, a large one opened once, and its small ranges kept."""
         with self._lock:
-            size = self._sizes.get(path)
+            size = self._sizes.get(path, size)
             ranges = self._opened.get(path)
         if size is not None and size <= min(_WHOLE_BYTES, self._bound):
-            return io.BytesIO(self.read(path))
+            return MemorySource(path, self.read(path))
         if ranges is None or ranges.is_broken:
-            ranges = RangeCache(self._store.open(path))
+            ranges = RangeCache(self._store.open(path, size))
         with self._lock:
             self._opened[path] = ranges
             self._opened.move_to_end(path)
             kept = sum(opened.kept_bytes for opened in self._opened.values())
             while kept > min(_RANGE_BYTES, self._bound) and len(self._opened) > 1:
                 kept -= self._opened.popitem(last=False)[1].kept_bytes
-        return cast("BinaryIO", CachedFile(ranges))
+        return ranges
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         """See ``LogStore.list_from``."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_from, protocol_from
 from delta_sharing_spark.deltalog.add_batch import AddBatch, cast_alike, from_struct
@@ -20,30 +22,29 @@ from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repea
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, LogError
+from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.scan.footer import Footer, read_footer
+from delta_sharing_spark.scan.pace import Pace
+from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
 
 _BATCH_ROWS = 1 << 13
-_BUFFER = 1 << 18
 #: Batches after which memory is given back: each time costs as much as a batch or two.
 _RELEASED_EVERY = 16
+#: Bytes that are fetched ahead of their parsing, over all files of a checkpoint; requests under way at once.
+_AHEAD_BYTES, _READERS = 32 << 20, 8
 _PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
-class _Sidecar:
-    """A file of a V2 checkpoint that holds its adds; ``size`` in bytes, None where the checkpoint does not tell."""
-
-    path: str
-    size: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Part:
-    """An open Parquet file of a checkpoint."""
+    """A Parquet file of a checkpoint; ``size`` in bytes, None where the checkpoint does not tell."""
 
     path: str
-    file: pq.ParquetFile
-    footer: Footer
+    size: int | None = None
+
+
+#: The columns to read of a file, whose path and footer are given, by dotted path.
+_Columns: TypeAlias = "Callable[[str, Footer], list[str]]"
 
 
 class Checkpoint:
@@ -57,9 +58,10 @@ class Checkpoint:
         self.version = files.version
         self._store, self._files, self._table = store, files, table
         self._footers: dict[str, Footer] = {}
+        self._pace = Pace()
         self._protocol: Protocol | None = None
         self._metadata: Metadata | None = None
-        self._sidecars: dict[str, _Sidecar] = {}
+        self._sidecars: dict[str, _Part] = {}
         self._json: bytes | None = None
         if files.paths[0].endswith(".json"):
             self._read_json(files.paths[0])
@@ -94,21 +96,25 @@ class Checkpoint:
             self._add_sidecar(tree, path)
 
     def _read_parquet(self, path: str) -> None:
-        with self._open(path) as part:
-            names = [name for name in ("protocol", "metaData") if _has_struct(part, name)]
-            for batch in _batches(part, names) if names else ():
-                self._take_all(batch, path)
-                if self._is_complete():  # of each a checkpoint has one
-                    break
-            if _has_struct(part, "sidecar"):
-                fields = {field.name for field in part.footer.schema.field("sidecar").type}
-                for batch in _batches(part, [f"sidecar.{name}" for name in ("path", "sizeInBytes") if name in fields]):
-                    self._take_all(batch, path)
+        def actions(_: str, footer: Footer) -> list[str]:
+            return [name for name in ("protocol", "metaData") if _has_struct(footer, name)]
+
+        def sidecars(_: str, footer: Footer) -> list[str]:
+            fields = {f.name for f in footer.schema.field("sidecar").type} if _has_struct(footer, "sidecar") else ()
+            return [f"sidecar.{name}" for name in ("path", "sizeInBytes") if name in fields]
+
+        for _, batch in self._batches([_Part(path)], actions):
+            self._take_all(batch, path)
+            if self._is_complete():  # of each a checkpoint has one
+                break
+        for _, batch in self._batches([_Part(path)], sidecars):
+            self._take_all(batch, path)
 
     def _take_all(self, batch: pa.RecordBatch, path: str) -> None:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            actions = column.filter(column.is_valid())
-            actions.validate(full=True)  # text is UTF-8
+            with self._told(path):
+                actions = column.filter(column.is_valid())
+                actions.validate(full=True)  # text is UTF-8
             for row in actions.to_pylist():
                 self._take(name, row, path)
 
@@ -129,7 +135,7 @@ class Checkpoint:
         place = decoded if is_absolute(decoded) or "/" in decoded else f"{SIDECAR_DIR}/{decoded}"
         if place in self._sidecars:
             raise self._corrupt(path, f"it names the sidecar {decoded} twice")
-        self._sidecars[place] = _Sidecar(place, size)
+        self._sidecars[place] = _Part(place, size)
 
     def adds(
         self, partition_columns: Collection[str], *, with_stats: bool, stats_columns: Collection[str] | None = None
@@ -167,18 +173,22 @@ class Checkpoint:
     ) -> Iterator[AddBatch]:
         if self._json is not None:
             yield from self._json_adds(partition_columns)
-        own = [_Sidecar(path, None) for path in self._files.paths if path.endswith(".parquet")]
-        for number, sidecar in enumerate([*own, *self._sidecars.values()]):
-            with self._open(sidecar.path, sidecar.size) as part:
-                if not _has_struct(part, "add"):
-                    # Only a checkpoint that keeps its files in sidecars has none of its own.
-                    if part.footer.metadata.num_rows and not (number < len(own) and self._sidecars):
-                        raise self._corrupt(sidecar.path, "it has no column 'add'")
-                    continue
-                for batch in _batches(part, _columns(part, with_stats, stats_columns)):
-                    adds = _from_parquet(batch.column("add"), partition_columns, self._store.root)
-                    if adds is not None:
-                        yield adds
+        own = {path for path in self._files.paths if path.endswith(".parquet")}
+
+        def columns(path: str, footer: Footer) -> list[str]:
+            if _has_struct(footer, "add"):
+                return _columns(footer, with_stats, stats_columns)
+            # Only a checkpoint that keeps its files in sidecars has none of its own.
+            if footer.metadata.num_rows and not (path in own and self._sidecars):
+                raise ValueError("it has no column 'add'")
+            return []
+
+        parts = [*map(_Part, self._files.paths[: len(own)]), *self._sidecars.values()]
+        for path, batch in self._batches(parts, columns):
+            with self._told(path):
+                adds = _from_parquet(batch.column("add"), partition_columns, self._store.root)
+            if adds is not None:
+                yield adds
 
     def _json_adds(self, partition_columns: Collection[str]) -> Iterator[AddBatch]:
         path = self._files.paths[0]
@@ -197,30 +207,70 @@ class Checkpoint:
         except PermissionError:
             raise refused(self._table, path) from None
 
-    @contextmanager
-    def _open(self, path: str, size: int | None = None) -> Iterator[_Part]:
-        """Open a Parquet file, whose footer is read once; errors inside the context are raised as ``LogError`` with its name.
+    def _batches(self, parts: Sequence[_Part], columns: _Columns) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The rows of columns of several files, in order, with their file's path; what follows is fetched meanwhile.
 
-        Args:
-            path: Relative to the table's root, or absolute.
-            size: Its bytes, None if unknown.
+        Raises:
+            LogError: A file is missing or corrupt; names it.
         """
+        waiting, held, decoded = deque(parts), 0, 0
+        opening: deque[tuple[str, Future[list[RowGroup]]]] = deque()
+        fetching: deque[tuple[str, RowGroup]] = deque()
+        with CallingThreads(_READERS) as threads:
+            try:
+                while True:
+                    while waiting and len(opening) < _READERS:
+                        part = waiting.popleft()
+                        opening.append((part.path, threads.submit(partial(self._row_groups, part, columns))))
+                    while opening and (not fetching or (opening[0][1].done() and opening[0][1].exception() is None)):
+                        path, groups = opening[0][0], opening[0][1].result()
+                        while groups and (not fetching or held + groups[0].cost <= _AHEAD_BYTES):
+                            groups[0].fetch(threads, self._pace)
+                            held += groups[0].cost
+                            fetching.append((path, groups.pop(0)))
+                        if groups:
+                            break
+                        opening.popleft()
+                    if not fetching:
+                        return
+                    path, group = fetching[0]
+                    with self._told(path):
+                        for batch in read_row_group(group, self._table, _AHEAD_BYTES, 0, _BATCH_ROWS):
+                            yield path, batch
+                            decoded += 1
+                            if decoded % _RELEASED_EVERY == 0:
+                                release_unused()
+                    fetching.popleft()
+                    group.close()
+                    held -= group.cost
+            finally:
+                for _, group in fetching:
+                    group.close()
+                release_unused()
+
+    def _row_groups(self, part: _Part, columns: _Columns) -> list[RowGroup]:
+        """Open a file, whose footer is read once; its row groups, of which nothing is fetched yet."""
+        path = part.path
+        with self._told(path):
+            source = self._store.open(path, part.size)
+            if part.size is not None and source.size != part.size:
+                raise ValueError(f"it has {source.size} bytes, the checkpoint says {part.size}")
+            footer = self._footers.get(path)
+            if footer is None:
+                footer = self._footers[path] = read_footer(source, self._table, 0)
+            if not (names := columns(path, footer)):
+                return []
+            schema = footer.metadata.schema
+            paths = [schema.column(leaf).path for leaf in range(footer.metadata.num_columns)]
+            leaves = [i for i, leaf in enumerate(paths) if any(f"{leaf}.".startswith(f"{name}.") for name in names)]
+            indices = range(footer.metadata.num_row_groups)
+            return [plan_row_group(source, footer, i, leaves, _AHEAD_BYTES, self._pace) for i in indices]
+
+    @contextmanager
+    def _told(self, path: str) -> Iterator[None]:
+        """Raises errors as ``LogError`` with the name of a file, whose path is relative to the table's root, or absolute."""
         try:
-            with self._store.open(path) as raw:
-                footer = self._footers.get(path)
-                if footer is None:
-                    source = _Source(path, raw)
-                    if size is not None and source.size != size:
-                        raise self._corrupt(path, f"it has {source.size} bytes, the checkpoint says {size}")
-                    footer = self._footers[path] = read_footer(source, self._table, 0)
-                with pq.ParquetFile(
-                    pa.PythonFile(raw, mode="r"),
-                    metadata=footer.metadata,
-                    coerce_int96_timestamp_unit="us",
-                    pre_buffer=not isinstance(raw, pa.NativeFile),
-                    buffer_size=_BUFFER if isinstance(raw, pa.NativeFile) else 0,
-                ) as file:
-                    yield _Part(path, file, footer)
+            yield
         except CorruptFileError as error:
             raise self._corrupt(path, str(error)) from error
         except DeltaSharingError:
@@ -240,28 +290,13 @@ class Checkpoint:
         )
 
 
-class _Source:
-    """Presents an open file as a ``ByteSource``, for its footer to be read."""
-
-    def __init__(self, name: str, raw: BinaryIO) -> None:
-        self.name, self._raw = name, raw
-        self.size = raw.seek(0, 2)
-
-    def read(self, start: int, length: int) -> memoryview:
-        self._raw.seek(start)
-        return memoryview(self._raw.read(length))
-
-    def close(self) -> None:
-        """Do nothing: the owner closes the file."""
-
-
-def _has_struct(part: _Part, name: str) -> bool:
+def _has_struct(footer: Footer, name: str) -> bool:
     """Whether a file has the column of an action.
 
     Raises:
         ValueError: The column is no struct.
     """
-    schema = part.footer.schema
+    schema = footer.schema
     if schema.names.count(name) > 1:
         raise ValueError(f"it has several columns {name!r}")
     index = schema.get_field_index(name)
@@ -270,26 +305,13 @@ def _has_struct(part: _Part, name: str) -> bool:
     return index >= 0
 
 
-def _batches(part: _Part, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    # A few small columns gain nothing from threads, and each thread has an allocator's pool of its own.
-    rows = 0
-    for number, batch in enumerate(part.file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False), 1):
-        rows += batch.num_rows
-        yield batch
-        if number % _RELEASED_EVERY == 0:
-            release_unused()
-    if rows != part.footer.metadata.num_rows:
-        raise ValueError(f"it holds {rows} rows, its footer says {part.footer.metadata.num_rows}")
-    release_unused()
-
-
-def _columns(part: _Part, with_stats: bool, stats_columns: Collection[str] | None) -> list[str]:
+def _columns(footer: Footer, with_stats: bool, stats_columns: Collection[str] | None) -> list[str]:
     """The leaves of ``add`` to read, by dotted path.
 
     Raises:
         ValueError: A file's path, size or partition values are not columns of it.
     """
-    add = part.footer.schema.field("add").type
+    add = footer.schema.field("add").type
     names = {f.name for f in add}
     if missing := {"path", "partitionValues", "size"} - names:
         raise ValueError(f"its adds have no {', '.join(sorted(missing))}")
@@ -299,7 +321,7 @@ def _columns(part: _Part, with_stats: bool, stats_columns: Collection[str] | Non
     columns = [name for name in columns if name.partition(".")[2] in names]
     if not with_stats:
         return columns
-    if "stats" in names and not ("stats_parsed" in names and _is_all_null(part.footer, "add.stats")):
+    if "stats" in names and not ("stats_parsed" in names and _is_all_null(footer, "add.stats")):
         columns.append("add.stats")
     elif "stats_parsed" in names:
         parsed = add.field("stats_parsed").type

@@ -5,11 +5,12 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import Protocol
 from urllib.parse import unquote
 
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.storage.locations import local_file
+from delta_sharing_spark.storage.ranges import ByteSource
 
 LOG_DIR = "_delta_log"
 SIDECAR_DIR = f"{LOG_DIR}/_sidecars"
@@ -47,8 +48,8 @@ class LogStore(Protocol):
             PermissionError: The storage refuses; with a credential that cannot list, that may mean absent.
         """
 
-    def open(self, path: str) -> BinaryIO:
-        """A seekable file for reading by range; ``BytesIO(self.read(path))`` will do. Raises as :meth:`read`."""
+    def open(self, path: str, size: int | None = None) -> ByteSource:
+        """A file for reading by range, of ``size`` bytes if that is known. Raises as :meth:`read`."""
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         """Files of a directory whose name is ``start_name`` or sorts after it, sorted; ``[]`` if there is none.

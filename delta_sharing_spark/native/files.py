@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import bisect
 import logging
-import os
 import tempfile
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -32,13 +29,13 @@ from delta_sharing_spark.native.layout import Chunk, Constants, Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.footer import Footer, read_footer
-from delta_sharing_spark.scan.pace import TAIL
+from delta_sharing_spark.scan.pace import FIRST_GAP, TAIL
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
-from delta_sharing_spark.scan.read_ahead import GAP
 from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.storage.local_files import LocalSource
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 _log = logging.getLogger(__name__)
@@ -198,7 +195,7 @@ def show_together(
         return _member_file(task, access, shape, whole_below, tail_bytes, may_rewrite=may_rewrite)
 
     reads_all = all(wanted(column.name.encode()) for column in shape.spec.schema.fields)
-    first = show(*files[0], _WHOLE_MEMBER if reads_all else GAP)
+    first = show(*files[0], _WHOLE_MEMBER if reads_all else FIRST_GAP)
     whole_below = first.whole_below(wanted)
     coming: list[Future[_MemberFile]] = [pool.submit(show, *file, whole_below) for file in files[1:]]
     try:
@@ -292,7 +289,7 @@ class _MemberFile:
         chunks = self.member.chunks
         size = sum(chunk.range.length for chunk in chunks)
         unwanted = sum(chunk.range.length for chunk in chunks if not wanted(chunk.column))
-        return _WHOLE_MEMBER if not unwanted else min(_WHOLE_MEMBER, GAP * size // unwanted)
+        return _WHOLE_MEMBER if not unwanted else min(_WHOLE_MEMBER, FIRST_GAP * size // unwanted)
 
 
 def _member_file(
@@ -373,7 +370,7 @@ def _near(pieces: Sequence[tuple[int, Range]]) -> int:
     count = 1
     while count < len(pieces):
         (member, before), (other, piece) = pieces[count - 1], pieces[count]
-        if member != other or not 0 <= piece.start - before.end <= GAP:
+        if member != other or not 0 <= piece.start - before.end <= FIRST_GAP:
             break
         count += 1
     return count
@@ -470,40 +467,6 @@ def _write(writer: Any, batches: list[Any], schema: Any) -> None:
 
     if batches:
         writer.write_table(pa.Table.from_batches(batches, schema), row_group_size=1 << 30)
-
-
-class LocalSource:
-    """A ``ByteSource`` over an open local file, which is closed with its last reader."""
-
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self.name = name
-        self._file = file
-        self._lock = threading.Lock()
-        self.size = file.seek(0, os.SEEK_END)
-        # Readers of a plan outlive its place in the gateway: the file is closed when nobody has this source any more.
-        weakref.finalize(self, file.close)
-
-    def read(self, start: int, length: int) -> memoryview:
-        """See ``ByteSource.read``."""
-        with self._lock:
-            self._file.seek(start)
-            return memoryview(self._file.read(length))
-
-    def close(self) -> None:
-        """Do nothing: the file is closed with its last reader."""
-
-
-class MemorySource:
-    """A ``ByteSource`` of a file of which all bytes are in its layout."""
-
-    name, size = "counted rows", 4
-
-    def read(self, start: int, length: int) -> memoryview:
-        """See ``ByteSource.read``."""
-        return memoryview(b"PAR1")[start : start + length]
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class _TailRecorder:

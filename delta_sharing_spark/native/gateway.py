@@ -60,6 +60,7 @@ class Gateway:
         shown_length: The length that Spark is told of each file; None for its own, for which its footer is fetched.
         key_field: A field that the header of each request must have, in lower case; None where none must.
         hosts: Hosts of executors that have a gateway of their own, each of which some files prefer.
+        most_files: Files of plans that it keeps.
 
     Raises:
         OSError: The address cannot be bound.
@@ -68,6 +69,7 @@ class Gateway:
     shown_length: int | None = None
     key_field: str | None = None
     hosts: Sequence[str] = ()
+    most_files = MAX_PLANNED_FILES
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class Gateway:
                 raise RuntimeError("the gateway is closed")
             self._plans[plan.token] = (reader, has_ended)
             files = sum(r.plan.report.files for r, _ in self._plans.values())
-            while len(self._plans) > 1 and (len(self._plans) > MAX_PLANS or files > MAX_PLANNED_FILES):
+            while len(self._plans) > 1 and (len(self._plans) > MAX_PLANS or files > self.most_files):
                 _, (oldest, _) = self._plans.popitem(last=False)
                 files -= oldest.plan.report.files
                 gone.append(oldest)
@@ -321,7 +323,10 @@ class Gateway:
         if request.operation == "GETDELEGATIONTOKEN":  # a Kerberized client asks before all else, and goes on without
             connection.sendall(webhdfs.json_answer({}))
             return True
-        token, _, below = request.path.partition("/")
+        return self._serve(connection, request, *request.path.partition("/")[::2])
+
+    def _serve(self, connection: socket.socket, request: Request, token: str, below: str) -> bool:
+        """Answer a request for what lies below a token."""
         scan, _, path = below.partition("/")
         try:
             reader = self._reader(token)

@@ -22,7 +22,6 @@ from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native.files import (
     FileShape,
-    MemorySource,
     NotedAccess,
     ShownFile,
     rewriting_spec,
@@ -37,7 +36,7 @@ from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, File
 from delta_sharing_spark.scan.split_reader import constants_of, read_split
 from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct
-from delta_sharing_spark.storage.ranges import ByteSource
+from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 #: Files of at most so many bytes are shown together as one: each costs Spark five requests, 3 to 5 ms.
 SMALL_FILE = 4 << 20
@@ -333,7 +332,7 @@ class NativePlan:
         rows = self.files[number].rows
         if rows is not None:
             layout = lay_out_rows(rows, self.shape.deletion_column, self.files[number].size)
-            return ShownFile(MemorySource(), layout, memoryview(b"PAR1"))
+            return ShownFile(MemorySource("counted rows", b"PAR1"), layout, memoryview(b"PAR1"))
         files = [(member.task, NotedAccess(member.access, sources)) for member in self.files[number].members]
         if len(files) == 1:
             limit, tail = self.files[number].members[0].limit, self._tail_bytes

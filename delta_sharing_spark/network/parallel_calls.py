@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -52,10 +53,10 @@ class CallingThreads:
         self._is_left = False
         self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
 
-    def submit(self, call: Callable[[], _T]) -> Future[_T]:
+    def submit(self, call: Callable[..., _T], *arguments: object) -> Future[_T]:
         """Begin a call as soon as a thread is free; returns its result to come. For one thread at a time."""
         result: Future[_T] = Future()
-        self._waiting.put((call, result))
+        self._waiting.put((partial(call, *arguments), result))
         if self._threads < self._at_once:
             self._threads += 1
             threading.Thread(target=self._work, name="delta-sharing-parallel", daemon=True).start()

@@ -31,7 +31,7 @@ class _Session(requests.Session):
         # With trust_env requests would put the environment before our options, and send ~/.netrc after redirects.
         self.trust_env = False
         self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-        adapter = BreakableAdapter(pool_connections=_POOL, pool_maxsize=_POOL, max_retries=0)
+        adapter = BreakableAdapter(pool_connections=_POOL, pool_maxsize=2 * _POOL, max_retries=0)
         self.mount("https://", adapter)
         self.mount("http://", adapter)
         self.headers["User-Agent"] = settings.user_agent

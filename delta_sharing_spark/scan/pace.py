@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from delta_sharing_spark.storage.ranges import ByteSource, Range, coalesce
 
@@ -17,13 +17,19 @@ _TELLING, _BRIEF = 1 << 20, 128 << 10
 #: Part of a rate that is still believed after a slower request: those under way together slow each other down.
 _KEPT = 0.75
 #: Bytes between two ranges that are fetched rather than asked around, at least, at most, and before anything is known.
-_LEAST_GAP, _MOST_GAP, _FIRST_GAP = 4 << 10, 32 << 20, 256 << 10
+_LEAST_GAP, _MOST_GAP, FIRST_GAP = 4 << 10, 32 << 20, 256 << 10
 #: Of the bytes that are wanted, the part that may be fetched besides: never as many again.
 _UNWANTED = 0.9
 #: Bytes of the first request for a footer before one was seen, and at most: most footers fit, a larger one costs a second request.
-TAIL, _LONGEST_TAIL = 64 << 10, 1 << 20
-#: Files of at most so many bytes are one request if that is worth it, and of a few always.
-WHOLE_FILE, _ALWAYS_WHOLE = 4 << 20, 256 << 10
+TAIL, _LEAST_TAIL, _LONGEST_TAIL = 64 << 10, 8 << 10, 1 << 20
+#: Files of at most so many bytes are one request if that is worth it, and of a few always: they come with an answer's first packets.
+WHOLE_FILE, _ALWAYS_WHOLE = 4 << 20, 32 << 10
+#: By how much of a file's size its bytes may lie elsewhere than those of a file like it.
+_SLACK = 1 / 64
+#: Seconds until an answer begins, below which a request is not worth a thread of its own.
+_NEAR = 0.002
+#: Requests of one reader under way at once: for much each, and for little each, which mostly wait.
+CONNECTIONS, MOST_CONNECTIONS = 8, 24
 
 
 class Pace:
@@ -39,7 +45,7 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self.request_bytes, self.gap = LEAST, _FIRST_GAP
+        self.request_bytes, self.gap = LEAST, FIRST_GAP
         self._rate = self._latency = 0.0
         self._footer_bytes = 0
 
@@ -66,9 +72,14 @@ class Pace:
         self._footer_bytes = max(size, int(self._footer_bytes * 0.9))
 
     @property
-    def tail_bytes(self) -> int:
-        """Bytes of the first request for a footer: the largest one seen lately and a quarter."""
-        return min(_LONGEST_TAIL, self._footer_bytes * 5 // 4 + 512) if self._footer_bytes else TAIL
+    def is_near(self) -> bool:
+        """Whether the storage is known to answer at once."""
+        return 0 < self._latency < _NEAR
+
+    def tail_bytes(self, size: int) -> int:
+        """Bytes of the first request for the footer of a file: the largest one seen lately and a quarter."""
+        guess = self._footer_bytes * 5 // 4 + 512 if self._footer_bytes else min(TAIL, max(_LEAST_TAIL, size // 8))
+        return min(_LONGEST_TAIL, size, guess)
 
     def is_worth_whole(self, size: int, wanted: float) -> bool:
         """Whether a file is fetched whole, as is cheaper than its footer first.
@@ -79,7 +90,22 @@ class Pace:
         """
         if size <= _ALWAYS_WHOLE:
             return True
-        return size <= WHOLE_FILE and bool(wanted) and size * (1 - wanted) <= self.gap
+        unwanted = size * (1 - wanted)
+        return size <= WHOLE_FILE and unwanted <= min(self.gap, _UNWANTED * size * wanted)
+
+    def expected(self, size: int, places: Sequence[tuple[float, float]], wanted: float) -> list[Range]:
+        """Where the wanted bytes of a file probably lie, as they lay in one like it; less than twice what is wanted.
+
+        Args:
+            size: The file's bytes.
+            places: Beginnings and ends in the other file, as parts of its size.
+            wanted: The part of its bytes that is wanted.
+        """
+        end = size - self.tail_bytes(size)
+        spare = (1 + _UNWANTED) * wanted - sum(b - a for a, b in places)
+        slack = max(0.0, min(_SLACK, spare / (2 * len(places)))) if places else 0.0
+        guessed = [Range(max(4, int((a - slack) * size)), min(end, int((b + slack) * size))) for a, b in places]
+        return coalesce(guessed, 0)
 
     def merged(self, wanted: Iterable[Range]) -> list[Range]:
         """The ranges to ask for: those wanted, and what lies between them where a request of its own would cost more."""

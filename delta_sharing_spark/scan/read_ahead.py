@@ -3,77 +3,122 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
-from delta_sharing_spark.storage.ranges import Range, SeekableFile, coalesce, cut
+from delta_sharing_spark.scan.pace import Pace
+from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile, coalesce, cut
 
-#: Gaps of at most this are read over rather than asked for separately.
-GAP = 256 << 10
 _LEAST_WINDOW = 16 << 10
 
-#: As ``ByteSource.read``.
-Read = Callable[[int, int], memoryview]
+
+class Pool(Protocol):
+    """Threads that fetch, as of an executor."""
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        """Begin a call; returns its result to come."""
+
+
+class OwnThread:
+    """Calls in the thread that asks, as is cheapest where a storage answers before another thread has begun."""
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        """Make a call; returns its result."""
+        result: Future[Any] = Future()
+        try:
+            result.set_result(call(*arguments))
+        except Exception as error:  # raised where the result is taken
+            result.set_exception(error)
+        return result
 
 
 class BufferedRanges:
-    """Holds all of ``ranges``, whose fetching by ``ByteSource.read`` begins at once, at most ``piece`` bytes a request."""
+    """A ``ByteSource`` that holds ranges of another, each byte of which is fetched once, in requests as large as ``pace`` has them.
 
-    def __init__(
-        self, read: Read, ranges: Sequence[Range], pool: ThreadPoolExecutor, piece: int, gap: int = GAP
-    ) -> None:
-        self._read, self._pool = read, pool
-        self._pieces = [part for whole in coalesce(ranges, gap) for part in cut(whole, piece)]
-        self._starts = [p.start for p in self._pieces]
+    One thread at a time adds ranges; others may read meanwhile.
+    """
+
+    def __init__(self, source: ByteSource, pool: Pool, pace: Pace) -> None:
+        self.name, self.size = source.name, source.size
+        self._read, self._pool, self._pace = partial(pace.read, source), pool, pace
+        #: Pieces in order, none of which overlaps another, and their starts.
+        self._plan: tuple[list[Range], list[int]] = ([], [])
         self._futures: dict[int, Future[memoryview]] = {}
-        for index in range(len(self._pieces)):
-            self._begin(index)
 
     @property
-    def size(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes that are held, or will be once they are fetched."""
-        return sum(p.length for p in self._pieces)
+        return sum(piece.length for piece in self._plan[0])
 
-    def _begin(self, index: int) -> None:
-        if index not in self._futures:
-            piece = self._pieces[index]
-            self._futures[index] = self._pool.submit(self._read, piece.start, piece.length)
+    def covers(self, wanted: Range) -> bool:
+        """Whether all of a range is held, or being fetched."""
+        return not self._missing(wanted)
 
-    def _data(self, index: int) -> memoryview:
-        return self._futures[index].result()
+    def add(self, wanted: Iterable[Range]) -> None:
+        """Begin to fetch what is not held of some ranges."""
+        self._add(wanted, self._pool)
+
+    def fetch(self, wanted: Range) -> None:
+        """Fetch what is not held of a range, in this thread."""
+        self._add([wanted], OwnThread())
+
+    def _add(self, wanted: Iterable[Range], pool: Pool) -> None:
+        missing = [part for whole in coalesce(wanted, 0) for part in self._missing(whole)]
+        added = [piece for part in missing for piece in cut(part, self._pace.request_bytes)]
+        for piece in added:
+            self._futures[piece.start] = pool.submit(self._read, piece.start, piece.length)
+        pieces = sorted([*self._plan[0], *added]) if self._plan[0] else added
+        self._plan = pieces, [piece.start for piece in pieces]
+
+    def _missing(self, wanted: Range) -> list[Range]:
+        missing, position = [], wanted.start
+        pieces, starts = self._plan
+        for piece in pieces[max(0, bisect.bisect_right(starts, position) - 1) :]:
+            if piece.start >= wanted.end:
+                break
+            if piece.start > position:
+                missing.append(Range(position, piece.start))
+            position = max(position, piece.end)
+        return missing if position >= wanted.end else [*missing, Range(position, wanted.end)]
+
+    def _data(self, piece: Range) -> memoryview:
+        return self._futures[piece.start].result()
 
     def read(self, start: int, length: int) -> memoryview:
         """Bytes of the planned ranges without a request of their own; others are read directly."""
-        first = bisect.bisect_right(self._starts, start) - 1
-        if first < 0 or start >= self._pieces[first].end:
-            return self._read(start, length)
+        pieces, starts = self._plan
+        first = bisect.bisect_right(starts, start) - 1
         end = start + length
-        if end <= self._pieces[first].end:
-            position = start - self._pieces[first].start
-            return self._data(first)[position : position + length]
-        return self._join(first, start, end)
-
-    def _join(self, first: int, start: int, end: int) -> memoryview:
-        joined = np.empty(end - start, dtype=np.uint8).data
-        position, index = start, first
-        while position < end:
-            if index < len(self._pieces) and self._pieces[index].start <= position:
-                piece = self._pieces[index]
-                stop = min(end, piece.end)
-                joined[position - start : stop - start] = self._data(index)[position - piece.start : stop - piece.start]
-                index += 1
-            else:
-                stop = min(end, self._starts[index]) if index < len(self._pieces) else end
-                joined[position - start : stop - start] = self._read(position, stop - position)
+        if first >= 0 and end <= pieces[first].end:
+            position = start - pieces[first].start
+            return self._data(pieces[first])[position : position + length]
+        if (first < 0 or start >= pieces[first].end) and (first + 1 == len(pieces) or end <= starts[first + 1]):
+            return self._read(start, length)
+        joined = np.empty(length, dtype=np.uint8).data
+        position = start
+        for piece in pieces[max(0, first) :]:
+            if piece.end <= position:
+                continue
+            if piece.start >= end:
+                break
+            if piece.start > position:
+                joined[position - start : piece.start - start] = self._read(position, piece.start - position)
+                position = piece.start
+            stop = min(end, piece.end)
+            joined[position - start : stop - start] = self._data(piece)[position - piece.start : stop - piece.start]
             position = stop
+        if position < end:
+            joined[position - start :] = self._read(position, end - position)
         return joined
 
     def close(self) -> None:
         for future in list(self._futures.values()):
             future.cancel()
-        self._futures, self._pieces, self._starts = {}, [], []
+        self._futures, self._plan = {}, ([], [])
 
 
 class SlidingRanges(BufferedRanges):
@@ -82,28 +127,30 @@ class SlidingRanges(BufferedRanges):
     Parts are as long as their chunk is beside the others, so that all come to their end together.
     """
 
-    def __init__(self, read: Read, chunks: Sequence[Range], pool: ThreadPoolExecutor, budget: int) -> None:
-        super().__init__(read, (), pool, 1)
+    def __init__(self, source: ByteSource, pool: Pool, pace: Pace, chunks: Sequence[Range], budget: int) -> None:
+        super().__init__(source, pool, pace)
+        chunks = coalesce(chunks, -1)  # those of a damaged footer may overlap
         total = sum(chunk.length for chunk in chunks)
-        #: Of each piece, the first one of its chunk.
-        self._firsts: list[int] = []
-        for chunk in sorted(chunks):
-            first = len(self._pieces)
-            self._pieces += cut(chunk, max(_LEAST_WINDOW, chunk.length * budget // (2 * total)))
-            self._firsts += [first] * (len(self._pieces) - first)
-        self._starts = [piece.start for piece in self._pieces]
-        for first in dict.fromkeys(self._firsts):
-            self._begin(first)
+        cuts = [cut(chunk, max(_LEAST_WINDOW, chunk.length * budget // (2 * total))) for chunk in chunks]
+        pieces = [piece for parts in cuts for piece in parts]
+        self._plan = pieces, [piece.start for piece in pieces]
+        #: Of each piece, those of its chunk, and its place among them.
+        self._places = {piece.start: (parts, place) for parts in cuts for place, piece in enumerate(parts)}
+        for parts in cuts:
+            self._begin(parts[0])
 
-    def _data(self, index: int) -> memoryview:
-        first = self._firsts[index]
-        for passed in range(first, index):
-            if (future := self._futures.pop(passed, None)) is not None:
+    def _begin(self, piece: Range) -> None:
+        if piece.start not in self._futures:
+            self._futures[piece.start] = self._pool.submit(self._read, piece.start, piece.length)
+
+    def _data(self, piece: Range) -> memoryview:
+        parts, place = self._places[piece.start]
+        for passed in parts[:place]:
+            if (future := self._futures.pop(passed.start, None)) is not None:
                 future.cancel()
-        self._begin(index)
-        if index + 1 < len(self._pieces) and self._firsts[index + 1] == first:
-            self._begin(index + 1)
-        return super()._data(index)
+        for coming in parts[place : place + 2]:
+            self._begin(coming)
+        return super()._data(piece)
 
 
 class RangeFile(SeekableFile):

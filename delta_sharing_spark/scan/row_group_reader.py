@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
@@ -16,7 +14,7 @@ from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.errors.redaction import redact
 from delta_sharing_spark.scan.footer import Footer
 from delta_sharing_spark.scan.pace import Pace
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, Pool, RangeFile, SlidingRanges
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 #: Bytes and rows of a batch whose rows' width is guessed; no batch is smaller than so many rows.
@@ -34,6 +32,7 @@ class RowGroup:
         source, footer, index, leaves: Which one, and what of it.
         ranges: What is fetched of it; none of a file that is held.
         cost: Bytes that are held from when fetching begins; they slide over ``ranges`` if those are more.
+        fetched: What is held of it, or being fetched.
     """
 
     source: ByteSource
@@ -42,7 +41,7 @@ class RowGroup:
     leaves: list[int]
     ranges: list[Range]
     cost: int
-    _fetched: BufferedRanges | None = None
+    fetched: BufferedRanges | None = None
 
     @property
     def first_row(self) -> int:
@@ -57,25 +56,25 @@ class RowGroup:
         """Whether not all of it is held at once."""
         return self.cost < sum(part.length for part in self.ranges)
 
-    def fetch(self, pool: ThreadPoolExecutor, pace: Pace) -> None:
+    def fetch(self, pool: Pool, pace: Pace) -> None:
         """Start to fetch the bytes that will be read."""
-        read = partial(pace.read, self.source)
         if self.slides:
-            self._fetched = SlidingRanges(read, self.ranges, pool, self.cost)
+            self.fetched = SlidingRanges(self.source, pool, pace, self.ranges, self.cost)
         elif self.ranges:
-            self._fetched = BufferedRanges(read, self.ranges, pool, pace.request_bytes, gap=0)
+            self.fetched = self.fetched or BufferedRanges(self.source, pool, pace)
+            self.fetched.add(self.ranges)
 
     def close(self) -> None:
-        if self._fetched is not None:
-            self._fetched.close()
-            self._fetched = None
+        if self.fetched is not None:
+            self.fetched.close()
+            self.fetched = None
 
     def open(self) -> pa.NativeFile | RangeFile:
         """The file, as far as it was fetched."""
         if self.footer.file_bytes is not None:
             return pa.BufferReader(self.footer.file_bytes)
-        assert self._fetched is not None
-        return RangeFile(self._fetched, self.source.size)
+        assert self.fetched is not None
+        return RangeFile(self.fetched, self.source.size)
 
 
 def plan_row_group(

@@ -20,7 +20,7 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import first_rows, keep_rows
 from delta_sharing_spark.scan.footer import Footer, read_footer
-from delta_sharing_spark.scan.pace import Pace
+from delta_sharing_spark.scan.pace import CONNECTIONS, MOST_CONNECTIONS, WHOLE_FILE, Pace
 from delta_sharing_spark.scan.plan import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -32,6 +32,7 @@ from delta_sharing_spark.scan.plan import (
     ReadSpec,
     Split,
 )
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
 from delta_sharing_spark.scan.row_group_pruning import row_group_filter
 from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
 from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
@@ -40,10 +41,8 @@ from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.partition_values import partition_scalar
 from delta_sharing_spark.schema.types import Field, Struct
-from delta_sharing_spark.storage.ranges import ByteSource
+from delta_sharing_spark.storage.ranges import ByteSource, Range
 
-#: Requests under way at once, and slices opened ahead of the one being decoded.
-CONNECTIONS = 8
 #: Bytes and rows of a batch that leaves the reader: whom it hands them to holds some.
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 32768
 
@@ -67,11 +66,22 @@ class _Habits:
         pace: How the storage answers.
         layouts: Of the files read last.
         wanted: The part of a file's bytes that is read; 0 until it is known.
+        places: Where they lay in the last small file that has one row group, as parts of its size.
+        misses: How many more files had them elsewhere than there.
     """
 
     pace: Pace
     layouts: list[_Layout] = field(default_factory=list)
     wanted: float = 0.0
+    places: list[tuple[float, float]] = field(default_factory=list)
+    misses: int = 0
+
+    def learn_places(self, size: int, wanted: list[Range], fetched: BufferedRanges | None) -> None:
+        """Note where the wanted bytes of a small file lie, and whether they were ``fetched`` before its footer told."""
+        if fetched is not None:
+            is_miss = sum(not fetched.covers(part) for part in wanted) > len(wanted) // 2
+            self.misses = max(-_MISSES, self.misses + (1 if is_miss else -1))
+        self.places = [(part.start / size, part.end / size) for part in wanted] if self.misses <= _MISSES else []
 
     def layout(self, schema: pa.Schema, constants: frozenset[str], leaves: Callable[[], list[int]]) -> _Layout:
         """The layout of a file of a schema; threads that make the same one anew lose only what they made."""
@@ -84,7 +94,8 @@ class _Habits:
         return made
 
 
-_LAYOUTS = 8
+#: Of the layouts kept; of the files that may have had the wanted bytes elsewhere before nothing is guessed any more.
+_LAYOUTS, _MISSES = 8, 8
 _paces: ProcessCache[tuple[str, str], Pace] = ProcessCache(64)
 _habits: ProcessCache[tuple[str, str, str, Struct, frozenset[str]], _Habits] = ProcessCache(64)
 
@@ -167,7 +178,10 @@ class _SplitReader:
             self._logical_context = Context(spec.table, "", "none")
             self._projection = plan_columns(self._full_schema, self._logical_schema, {}, self._logical_context)
         self._habits = _habits_of(split)
-        self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-fetch")
+        #: Requests under way at once, and slices opened ahead of the one being decoded.
+        is_small = spec.is_projected and all(part.task.size <= WHOLE_FILE for part in split.slices[:2])
+        self._at_once = MOST_CONNECTIONS if is_small else CONNECTIONS
+        self._pool = ThreadPoolExecutor(self._at_once, thread_name_prefix="delta-sharing-fetch")
         self._lock = threading.Lock()
         self._waiting: Iterator[FileSlice] = iter(split.slices)
         self._following: FileSlice | None = next(self._waiting, None)
@@ -272,15 +286,23 @@ class _SplitReader:
     def _open_ahead(self) -> list[Future[_OpenSlice]]:
         """Open the next files, a few at once, as far as the budget goes: small ones are fetched whole with it."""
         begun = []
-        while self._following is not None and len(self._opening) < CONNECTIONS:
-            pace, size = self._habits.pace, self._following.task.size
-            wanted = self._habits.wanted if self._spec.is_projected else 1.0
-            is_whole = size <= self._spec.fetch_ahead and pace.is_worth_whole(size, wanted)
-            reserved = size if is_whole else min(size, pace.tail_bytes)
-            if (self._opening or self._fetching) and self._in_flight + reserved > self._spec.fetch_ahead:
+        spec, pace = self._spec, self._habits.pace
+        # Where row groups or files may be left out by what the footers say, nothing else is fetched before them.
+        places = self._habits.places if spec.predicate is None and spec.limit is None else []
+        at_once = CONNECTIONS if pace.is_near else self._at_once
+        while self._following is not None and len(self._opening) < at_once:
+            size = self._following.task.size
+            is_whole = size <= spec.fetch_ahead and pace.is_worth_whole(
+                size, self._habits.wanted if spec.is_projected else 1.0
+            )
+            tail, expected = pace.tail_bytes(size), list[Range]()
+            if size <= min(WHOLE_FILE, spec.fetch_ahead) and not is_whole:
+                expected = pace.expected(size, places, self._habits.wanted)
+            reserved = size if is_whole else tail + sum(part.length for part in expected)
+            if (self._opening or self._fetching) and self._in_flight + reserved > spec.fetch_ahead:
                 break
             self._in_flight += reserved
-            begun.append(self._pool.submit(self._open, self._following, is_whole, reserved))
+            begun.append(self._pool.submit(self._open, self._following, is_whole, expected, reserved))
             self._opening.append(begun[-1])
             self._following = next(self._waiting, None)
         return begun
@@ -301,13 +323,21 @@ class _SplitReader:
     def _open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
         return self._sources.add(self._access.open_vector(task, vector))
 
-    def _open(self, part: FileSlice, is_whole: bool, reserved: int) -> _OpenSlice:
+    def _open(self, part: FileSlice, is_whole: bool, expected: list[Range], reserved: int) -> _OpenSlice:
         spec, task, habits = self._spec, part.task, self._habits
         context = Context(spec.table, task.id, spec.mapping)
         constants = constants_of(task, spec)
         source = self._sources.add(self._access.open(task))
-        whole_below = task.size if is_whole else 0
-        footer = read_footer(source, spec.table, whole_below, habits.pace.tail_bytes, checks_later=True)
+        is_near = bool(expected) and habits.pace.is_near
+        fetched = BufferedRanges(source, OwnThread() if is_near else self._pool, habits.pace)
+        if not is_near:
+            fetched.add(expected)
+        if is_whole:
+            footer = read_footer(source, spec.table, task.size, checks_later=True)
+        else:
+            tail = habits.pace.tail_bytes(source.size)
+            fetched.fetch(Range(source.size - tail, source.size))
+            footer = read_footer(fetched, spec.table, 0, tail)
         habits.pace.learn_footer(footer.size)
 
         def leaves() -> list[int]:
@@ -321,6 +351,15 @@ class _SplitReader:
         if spec.is_projected and not habits.wanted and task.size:
             chunks = [footer.chunks(i, layout.leaves) for i in range(len(footer.first_rows))]
             habits.wanted = sum(chunk.length for group in chunks for chunk in group) / task.size
+        if len(groups) == 1 == len(footer.first_rows) and not groups[0].slides and not is_whole:
+            groups[0].fetched = fetched
+            groups[0].cost += fetched.held_bytes
+            if task.size <= WHOLE_FILE:
+                habits.learn_places(task.size, groups[0].ranges, fetched if expected and not is_near else None)
+            if is_near:
+                fetched.add(groups[0].ranges)
+        else:
+            fetched.close()
         selection = read_row_selection(task, footer.metadata.num_rows, self._open_vector) if groups else None
         return _OpenSlice(source, footer, constants, context, layout, groups, selection, reserved)
 

@@ -31,6 +31,7 @@ from delta_sharing_spark.sharing.catalog import (
     parse_table_item,
     walk_pages,
 )
+from delta_sharing_spark.sharing.pages_ahead import HeldPage, PagesAhead, held
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
 from delta_sharing_spark.sharing.reader_features import asked_with_known_features
@@ -176,7 +177,7 @@ class SharingRest:
         if timestamp is not None:
             params["timestamp"] = timestamp
         try:
-            answer = self._page("GET", f"{table.path}/metadata", table, formats, params=params)
+            answer = self._page("GET", f"{table.path}/metadata", table, formats, lambda _: {"params": params})
         except NotFoundError as error:
             if params:
                 raise  # it may be the version that there is not
@@ -236,6 +237,7 @@ class SharingRest:
         *,
         formats: Sequence[str] = FORMATS,
         sink: Callable[[], RecordSink] = list,
+        reads_all: bool = False,
     ) -> QueryResponse:
         """The files of a snapshot, or of a range of versions. The first page is fetched before this returns.
 
@@ -243,6 +245,7 @@ class SharingRest:
 
         Args:
             sink: Makes the sink of a page's records (``QueryResponse.pages``).
+            reads_all: Whether all pages will be read, so that the next one may be received while one is parsed.
 
         Raises:
             ServerError: The server refuses the query as it was asked for.
@@ -254,13 +257,15 @@ class SharingRest:
         else:
             first, second, known_shape = other, query, str(known)
         try:
-            return self._query(table, first, formats, sink, known_shape)
+            return self._query(table, first, formats, sink, reads_all, known_shape)
         except ServerError as refusal:
             if second is None or not may_answer_other_shape(refusal):
                 raise
             fallback = fallback_after(refusal, second) if second is other else None
             try:
-                response = self._query(table, second, formats, sink, None if fallback is None else str(fallback))
+                response = self._query(
+                    table, second, formats, sink, reads_all, None if fallback is None else str(fallback)
+                )
             except ServerError:
                 raise refusal from None
             remember(self.profile.endpoint, table, fallback)
@@ -274,22 +279,29 @@ class SharingRest:
         query: Query,
         formats: Sequence[str],
         sink: Callable[[], RecordSink],
+        reads_all: bool,
         fallback: str | None,
     ) -> QueryResponse:
         extra = {"asyncquery": "true"} if query.idempotency_key else {}
         headers = {"fileidhash": query.file_id_hash} if query.file_id_hash else {}
         body = query.body()
+        ahead = PagesAhead()
 
-        def page(body: Mapping[str, Any]) -> Answer:
+        def asked(token: str | None) -> dict[str, Any]:
+            later = {name: body[name] for name in body if name not in _FIRST_PAGE_ONLY} | {"pageToken": token}
+            return {"body": body if token is None else later}
+
+        def page(token: str | None = None) -> Answer:
+            # An answer that may be the only one is parsed as it arrives.
+            pages = ahead if reads_all and (token is not None or query.max_files) else None
             path = f"{table.path}/query"
-            return self._page("POST", path, table, formats, capabilities=extra, headers=headers, body=body, sink=sink)
+            return self._page(
+                "POST", path, table, formats, asked, token, capabilities=extra, headers=headers, sink=sink, ahead=pages
+            )
 
-        def next_page(token: str) -> Answer:
-            return page({name: body[name] for name in body if name not in _FIRST_PAGE_ONLY} | {"pageToken": token})
-
-        first = page(body)
+        first = page()
         if first.page.query_status is None:
-            return QueryResponse(str(table), formats, first, next_page, query, fallback)
+            return QueryResponse(str(table), formats, first, page, query, fallback)
         from delta_sharing_spark.sharing.async_query import await_query
 
         sizes = {"maxFiles": query.max_files} if query.max_files else {}
@@ -312,7 +324,7 @@ class SharingRest:
     ) -> Answer:
         """One poll of an asynchronous query (protocol, "Get Query Info")."""
         path = f"{table.path}/queries/{segment(query_id)}"
-        return self._page("POST", path, table, formats, body=dict(body), sink=sink)
+        return self._page("POST", path, table, formats, lambda _: {"body": dict(body)}, sink=sink)
 
     def changes(
         self,
@@ -325,11 +337,13 @@ class SharingRest:
         """The change files of a range of versions. The first page is fetched before this returns."""
         headers = {"fileidhash": query.file_id_hash} if query.file_id_hash else {}
 
-        def page(more: Mapping[str, str]) -> Answer:
-            path, params = f"{table.path}/changes", {**query.params(), **more}
-            return self._page("GET", path, table, formats, headers=headers, params=params, sink=sink)
+        def asked(token: str | None) -> dict[str, Any]:
+            return {"params": query.params() | ({} if token is None else {"pageToken": token})}
 
-        return QueryResponse(str(table), formats, page({}), lambda token: page({"pageToken": token}), query)
+        def page(token: str | None = None) -> Answer:
+            return self._page("GET", f"{table.path}/changes", table, formats, asked, token, headers=headers, sink=sink)
+
+        return QueryResponse(str(table), formats, page(), page, query)
 
     def table(self, table: TableName) -> Table | None:
         """What Get Table tells of a table; None where the server has not that call, which is asked once of an endpoint.
@@ -391,26 +405,44 @@ class SharingRest:
         path: str,
         table: TableName,
         formats: Sequence[str],
+        asked: Callable[[str | None], Mapping[str, Any]],
+        token: str | None = None,
         *,
         capabilities: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-        params: Mapping[str, str] | None = None,
-        body: Any = None,
         sink: Callable[[], RecordSink] = list,
+        ahead: PagesAhead | None = None,
     ) -> Answer:
-        """One complete NDJSON answer, its version, and its headers."""
+        """One complete NDJSON answer, its version, and its headers.
+
+        Args:
+            asked: Of a page's token, None for the first, what is sent: ``body`` or ``params``.
+            ahead: Receives the page after this one while this one is parsed.
+        """
         metadata_only = path.endswith("/metadata")
+        what = f"the metadata of {table}" if metadata_only else f"the query of {table}"
+        given = [] if ahead is None or token is None else [ahead.take(token)]
+
+        def sent(features: Sequence[str], token: str | None) -> requests.Response:
+            told = _capabilities(formats, features, not metadata_only, capabilities or {})
+            return self._send(method, path, what, headers={CAPABILITIES: told, **(headers or {})}, **asked(token))
 
         def ask(features: Sequence[str]) -> Answer:
-            told = _capabilities(formats, features, not metadata_only, capabilities or {})
-            sent = {CAPABILITIES: told, **(headers or {})}
-            what = f"the metadata of {table}" if metadata_only else f"the query of {table}"
-            with self._send(method, path, what, params=params, body=body, headers=sent) as response:
-                expects_end = expects_end_action(response.headers)
-                lines = iter_lines(body_chunks(response, what))
-                page = parse_page(lines, str(table), expects_end=expects_end, sink=sink)
-                echoed = response.headers.get("fileidhash", "").lower() or None
-                return Answer(page, header_version(response.headers, str(table)), echoed)
+            if (page := given.pop() if given else None) is not None:  # a second try asks anew
+                return parsed(features, *page)
+            with sent(features, token) as response:
+                return parsed(features, response.headers, body_chunks(response, what))
+
+        def parsed(features: Sequence[str], headers: Mapping[str, str], chunks: Iterable[bytes]) -> Answer:
+            def receive(token: str) -> HeldPage:
+                with sent(features, token) as response:
+                    return response.headers, held(body_chunks(response, what))
+
+            if ahead is not None:
+                chunks = ahead.begin(chunks, lambda token: self._retried(lambda: receive(token)))
+            lines, expects_end = iter_lines(chunks), expects_end_action(headers)
+            page = parse_page(lines, str(table), expects_end=expects_end, sink=sink)
+            return Answer(page, header_version(headers, str(table)), headers.get("fileidhash", "").lower() or None)
 
         def ask_patiently(features: Sequence[str]) -> Answer:
             return self._retried(lambda: ask(features))

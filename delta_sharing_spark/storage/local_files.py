@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO
 
 from delta_sharing_spark.errors import FileError
 from delta_sharing_spark.storage.locations import Location
@@ -41,6 +44,27 @@ def entries(directory: Location, what: str) -> list[tuple[str, int, int]]:
     except FileNotFoundError:
         return []
     return listed
+
+
+class LocalSource:
+    """A ``ByteSource`` over an open local file, which is closed with its last reader."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self.name = name
+        self._file = file
+        self._lock = threading.Lock()
+        self.size = file.seek(0, os.SEEK_END)
+        # Readers of a plan outlive its place in the gateway: the file is closed when nobody has this source any more.
+        weakref.finalize(self, file.close)
+
+    def read(self, start: int, length: int) -> memoryview:
+        """See ``ByteSource.read``."""
+        with self._lock:
+            self._file.seek(start)
+            return memoryview(self._file.read(length))
+
+    def close(self) -> None:
+        """Do nothing: the file is closed with its last reader."""
 
 
 @contextmanager

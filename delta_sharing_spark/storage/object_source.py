@@ -8,7 +8,7 @@ from delta_sharing_spark.errors import CorruptFileError, FileGoneError
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, SeekableFile, check_range
+from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
 from delta_sharing_spark.storage.transfer import FileVersion, Transfer
 
 
@@ -87,16 +87,3 @@ class ObjectSource:
     def close(self) -> None:
         """Break off reads under way in any thread. Connections belong to the process and stay open."""
         self._canceller.break_off()
-
-
-class SourceFile(SeekableFile):
-    """Presents a source as a seekable file object."""
-
-    def __init__(self, source: ObjectSource) -> None:
-        super().__init__(source.size)
-        self._source = source
-
-    def read(self, length: int = -1, /) -> bytes:
-        data = bytes(self._source.read(self._position, self._available(length)))
-        self._position += len(data)
-        return data

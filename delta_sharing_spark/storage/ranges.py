@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from delta_sharing_spark.errors import CorruptFileError
@@ -63,8 +64,11 @@ class ByteSource(Protocol):
         size: Bytes of the whole file, as planned.
     """
 
-    name: str
-    size: int
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
 
     def read(self, start: int, length: int) -> memoryview:
         """Exactly ``length`` bytes from ``start``.
@@ -78,6 +82,25 @@ class ByteSource(Protocol):
 
     def close(self) -> None:
         """Release what the source holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySource:
+    """A ``ByteSource`` of bytes that are held."""
+
+    name: str
+    data: bytes = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def read(self, start: int, length: int) -> memoryview:
+        """See ``ByteSource.read``."""
+        return memoryview(self.data)[start : start + length]
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def check_range(source: ByteSource, start: int, length: int) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import BinaryIO
 
 from delta_sharing_spark.deltalog.paths import LogEntry, join, local_path
+from delta_sharing_spark.storage.local_files import LocalSource
 
 
 class LocalLogStore:
@@ -25,11 +25,8 @@ class LocalLogStore:
     def read(self, path: str) -> bytes:
         return self._path(path).read_bytes()
 
-    def open(self, path: str) -> BinaryIO:
-        import pyarrow as pa
-
-        file: BinaryIO = pa.OSFile(str(self._path(path)))  # read by Arrow's threads without Python's lock
-        return file
+    def open(self, path: str, size: int | None = None) -> LocalSource:
+        return LocalSource(open(self._path(path), "rb"), path)
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         entries = []

@@ -58,7 +58,7 @@ def location_of_second(plan: NativePlan) -> SplitResult:
 def ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     monkeypatch.setattr("delta_sharing_spark.native.files._WHOLE_MEMBER", 0)
-    monkeypatch.setattr("delta_sharing_spark.native.files.GAP", 0)
+    monkeypatch.setattr("delta_sharing_spark.native.files.FIRST_GAP", 0)
 
 
 @pytest.fixture

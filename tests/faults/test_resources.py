@@ -27,9 +27,10 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.scan import split_reader
+from delta_sharing_spark.scan.pace import CONNECTIONS
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
-from delta_sharing_spark.scan.split_reader import CONNECTIONS, _SplitReader, read_split
+from delta_sharing_spark.scan.split_reader import _SplitReader, read_split
 from delta_sharing_spark.spark import inline_secrets
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.object_source import ObjectSource

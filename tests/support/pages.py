@@ -7,6 +7,7 @@ writes. Run as a program, this module runs the pages that it is told on standard
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import re
@@ -67,7 +68,9 @@ def run(page: Path) -> None:
 def _run_command(line: str) -> None:
     from delta_sharing_spark.cli.main import main
 
-    words = shlex.split(line, comments=True)
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.commenters = True, ""  # else `profile#share` ends at its "#"
+    words = list(itertools.takewhile(lambda word: not word.startswith("#"), lexer))
     if words[:1] == ["export"]:
         name, _, value = words[1].partition("=")
         os.environ[name] = value

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import BinaryIO, TypeVar, cast
+from typing import TypeVar
 
 from delta_sharing_spark.deltalog.paths import LogEntry, commit_name, in_log, join
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.storage.answers import is_sure
 from delta_sharing_spark.storage.locations import Location, parse_location
-from delta_sharing_spark.storage.object_source import ObjectSource, SourceFile, StorageLease
+from delta_sharing_spark.storage.object_source import ObjectSource, StorageLease
 from delta_sharing_spark.storage.objects import Storage
 
 T = TypeVar("T")
@@ -49,12 +49,11 @@ class StorageLogStore:
         self._note(path)
         return bytes(data)
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, size: int | None = None) -> ObjectSource:
         """See ``LogStore.open``: reads by range, so that columns of a checkpoint need not be fetched whole."""
         location = self._location_of(path)
         listed = self._run(location, path, lambda storage: storage.info(location, what=path))
-        source = ObjectSource(self._lease_for(location), location, name=path, size=listed.size, is_data=False)
-        return cast("BinaryIO", SourceFile(source))
+        return ObjectSource(self._lease_for(location), location, name=path, size=listed.size, is_data=False)
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         """See ``LogStore.list_from``."""

@@ -127,7 +127,8 @@ class UrlTable(OpenTable):
             return SnapshotFiles(table, pruner)
 
         try:
-            response = self._rest.query(self._table, query, formats=response_formats(options), sink=sink)
+            formats = response_formats(options)
+            response = self._rest.query(self._table, query, formats=formats, sink=sink, reads_all=True)
         except RequestRefusedError as refusal:
             if pinned is not None:
                 raise NotPinnedError(f"{table} is not listed by version: {words_of(refusal)}") from refusal

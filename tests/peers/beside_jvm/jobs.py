@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_sharing_spark.schema.types import Field, Primitive
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 #: Commits lie an hour apart, from here on, over the hour that New York's clocks leave out.
@@ -21,8 +22,8 @@ class Job:
     """One job.
 
     Attributes:
-        kind: ``batch``, ``stream``, ``batches`` (a stream whose batches are compared), ``sql`` or ``continue`` (a checkpoint of
-            the other connector).
+        kind: ``batch``, ``columns`` (those of a batch, in order), ``again`` (a batch that is asked once more after the table moved),
+            ``stream``, ``batches`` (a stream whose batches are compared), ``sql`` or ``continue`` (a checkpoint of the other connector).
         about: What it shows, in the words of the table of ``docs/migrating.md``.
         table: The table's name.
         options: Options of the load.
@@ -30,7 +31,7 @@ class Job:
         settings: Settings of the session.
         differs: Why the two may answer otherwise; empty where they must not.
         trigger: Of a stream: ``availableNow``, or empty for one batch after another until nothing is left.
-        stop_after: Of a stream that fails on purpose: the batches before.
+        stop_after: Of a stream that fails on purpose, or may: the batches before, which are compared.
     """
 
     kind: str
@@ -74,6 +75,7 @@ def tables(root: Path) -> dict[str, DeltaTableBuilder]:
         ),
         "mapped": grown("mapped", ["part"], **{"delta.columnMapping.mode": "name"}),
         "by_time": grown("by_time", ["at"]),
+        "added": grown("added", [], **feed).add_column(Field("y", Primitive("long"))).append([{**row(60), "y": 1}]),
     }
 
 
@@ -142,6 +144,12 @@ def jobs() -> Iterator[Job]:
         {**feed, "startingVersion": "1", "commitTimestampType": "long"},
         "SELECT _commit_timestamp FROM t",
     )
+    order = "as the format has it there; the table's columns first here: select them by name"
+    for response_format in ("parquet", "delta"):
+        options = {**feed, "startingVersion": "0", "responseFormat": response_format}
+        yield Job("columns", "columns of a feed", "added", options, differs=order)
+    moved = "files are listed anew there; a DataFrame is the version that was loaded here"
+    yield Job("again", "a DataFrame after the table moved", "appended", then="SELECT count(*) FROM t", differs=moved)
     for options in (
         {"maxFilesPerTrigger": "1"},
         {"responseFormat": "parquet"},
@@ -218,6 +226,9 @@ def jobs() -> Iterator[Job]:
             if "versionAsOf" in options or len(options) > 1
             else "both stop at the delete; here the rows of the versions before it come first",
         )
+    before = "nothing there; the rows of the versions before the delete here"
+    options = {"startingVersion": "1"}
+    yield Job("stream", "rows before a delete", "feed", options, "SELECT id FROM t", differs=before, stop_after=99)
     yield Job("stream", "streams of changes", "feed", {**feed, "startingVersion": "1"}, changes)
     for end in ("endingVersion", "endingTimestamp"):
         options = {**feed, "startingVersion": "1", end: "2" if end == "endingVersion" else "2026-03-08T07:30:00Z"}

@@ -58,7 +58,7 @@ class Connector:
         while line := self._process.stdout.readline():
             if line.startswith(("{", "ready")):
                 return line
-        raise RuntimeError("a worker ended; run tests/beside_jvm/worker.py by hand to see why")
+        raise RuntimeError("a worker ended; run tests/peers/beside_jvm/worker.py by hand to see why")
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -96,14 +96,14 @@ def main() -> int:
     """Run the jobs; returns 1 where one differs without a reason."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true", help="put the table into docs/migrating.md")
-    parser.add_argument("--only", default="", help="jobs whose subject holds this text")
+    parser.add_argument("--only", nargs="*", default=[""], help="jobs whose subject holds one of these texts")
     arguments = parser.parse_args()
     peer = os.environ.get("JVM_PEER", "")
     if not Path(peer, "jars").is_dir():
         print("set JVM_PEER to what ../shared/peers/jvm/build.sh has built")
         return 1
     root = Path(tempfile.mkdtemp())
-    asked = [job for job in jobs() if arguments.only in job.about]
+    asked = [job for job in jobs() if any(text in job.about for text in arguments.only)]
     results: dict[str, list[tuple[Job, str]]] = defaultdict(list)
     bad = 0
     with SharingServer() as server:
@@ -112,15 +112,21 @@ def main() -> int:
         profile = server.write_profile(root / "config.share")
         jvm, ours = Connector(f"{peer}/jars"), Connector("")
         for job in asked:
-            if job.kind == "continue":
+            path = f"{profile}#peer.d.{job.table}"
+            if job.kind in ("continue", "again"):
                 table = tables(Path(tempfile.mkdtemp(dir=root)))["appended"]
-                name = f"carried_{sum(map(len, results.values()))}"
+                name = f"moving_{sum(map(len, results.values()))}"
                 server.add_table(f"peer.d.{name}", table.path)
+                path = f"{profile}#peer.d.{name}"
+            if job.kind == "continue":
                 pair = (jvm, ours) if job.table == "there" else (ours, jvm)
-                found = carried_over(job, table, f"{profile}#peer.d.{name}", *pair)
+                found = carried_over(job, table, path, *pair)
                 there = here = {"error": "", "rows": []}
             else:
-                path = f"{profile}#peer.d.{job.table}"
+                if job.kind == "again":
+                    first = [connector.run(replace(job, kind="batch"), path) for connector in (jvm, ours)]
+                    table.append([{"id": 100}])
+                    print(f"       before: {first}")
                 there, here = jvm.run(job, path), ours.run(job, path)
                 found = verdict(there, here)
             unexplained = found in ("other rows", "only there") and not job.differs

@@ -90,8 +90,12 @@ def run(spark: Any, job: dict[str, Any], path: str) -> list[str]:
         for statement in job["then"].format(path=path).split("; "):
             frame = spark.sql(statement)
         return rows(frame)
-    if job["kind"] == "batch":
+    if job["kind"] == "again":
+        return rows(spark.sql(job["then"]))
+    if job["kind"] in ("batch", "columns"):
         load = spark.read.format("deltaSharing").options(**options).load(path)
+        if job["kind"] == "columns":
+            return [", ".join(load.columns)]
     else:
         load = spark.readStream.format("deltaSharing").options(**options).load(path)
         checkpoint = job.get("checkpoint") or tempfile.mkdtemp()

@@ -24,6 +24,7 @@ from delta_sharing_spark.access.stream.planner import open_stream
 from delta_sharing_spark.access.stream.position import Limits
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.scan.pace import LEAST
 from delta_sharing_spark.table_scan import Scan
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
@@ -136,8 +137,9 @@ def test_of_a_large_checkpoint_no_byte_is_fetched_twice(kind: str, listing: bool
             assert sum(len(split.slices) for split in scan.plan().splits) == files
             fetched = _ranges_of_large_files(storage)
             assert len(fetched) == (1 if kind == "classic" else 2 if scan is rows or kind == "multipart" else 0)
-            for ranges in fetched.values():
-                assert len(ranges) == most, "its footer with the small actions, and its files"
+            for path, ranges in fetched.items():
+                side_by_side = len(storage.files[path]) // LEAST if scan is rows else 0
+                assert most <= len(ranges) <= most + side_by_side, "its footer with the small actions, and its files"
                 assert all(end < start for (_, end), (start, _) in pairwise(ranges))
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_sharing_spark.deltalog.paths import LogEntry, commit_name, in_log
+from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 ROOT = "s3://bucket/table"
 SCHEMA = json.dumps(
@@ -128,8 +129,8 @@ class MemoryLogStore:
         except KeyError:
             raise FileNotFoundError(path) from None
 
-    def open(self, path: str) -> BinaryIO:
-        return io.BytesIO(self.read(path))
+    def open(self, path: str, size: int | None = None) -> ByteSource:
+        return MemorySource(path, self.read(path))
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         if not self.listing:

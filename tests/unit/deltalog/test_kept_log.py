@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import random
 import threading
-from typing import BinaryIO
+from dataclasses import dataclass, field
 
 import pytest
 from logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
@@ -18,6 +17,7 @@ from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_
 from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
 from delta_sharing_spark.deltalog.versions import version_at_or_after
 from delta_sharing_spark.errors import LogError
+from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 FEED = {"delta__enableChangeDataFeed": "true"}
 
@@ -87,30 +87,27 @@ def test_ranges_of_a_large_file_are_right_fetched_once_and_bounded(bound: int, m
     monkeypatch.setattr(range_cache, "_SMALLEST_REQUEST", 10)
     monkeypatch.setattr(range_cache, "_KEPT_BYTES", bound)
     data, draw = random.Random(1).randbytes(1000), random.Random(2)
-    file = RecordedFile(data)
+    file = RecordedSource("f", data)
     ranges = range_cache.RangeCache(file)
     for _ in range(300):
-        start, length = draw.randrange(1100), draw.choice([0, 1, 7, 40, 300, 2000])
-        reader = range_cache.CachedFile(ranges)
-        reader.seek(start)
-        assert reader.read(length) == data[start : start + length]
+        start, length = draw.randrange(1000), draw.choice([0, 1, 7, 40, 300, 1000])
+        length = min(length, 1000 - start)
+        assert ranges.read(start, length) == data[start : start + length]
         assert ranges.kept_bytes == sum(len(kept) for _, kept in ranges._kept) <= bound
-    assert range_cache.CachedFile(ranges).read() == data
+    assert ranges.read(0, 1000) == data
     if bound == len(data):
         assert sorted(place for start, end in file.fetched for place in range(start, end)) == list(range(1000))
 
 
-class RecordedFile(io.BytesIO):
-    """Bytes that know which ranges of them were read, and how often they were opened."""
+@dataclass(frozen=True)
+class RecordedSource(MemorySource):
+    """Bytes that know which ranges of them were read."""
 
-    def __init__(self, data: bytes) -> None:
-        super().__init__(data)
-        self.fetched: list[tuple[int, int]] = []
+    fetched: list[tuple[int, int]] = field(default_factory=list)
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        data = super().read(size)
-        self.fetched.append((self.tell() - len(data), self.tell()))
-        return data
+    def read(self, start: int, length: int) -> memoryview:
+        self.fetched.append((start, start + length))
+        return super().read(start, length)
 
 
 def test_large_files_that_are_kept_are_bounded_and_one_that_failed_is_opened_anew(
@@ -120,21 +117,47 @@ def test_large_files_that_are_kept_are_bounded_and_one_that_failed_is_opened_ane
     opened: list[str] = []
 
     class Store(TimedStore):
-        def open(self, path: str) -> BinaryIO:
+        def open(self, path: str, size: int | None = None) -> ByteSource:
             opened.append(path)
-            return super().open(path)
+            return super().open(path, size)
 
     store = Store({name: bytes(1000) for name in "abcd"})
     kept = CachedLogStore(store)
     for name in "ababcdda":
-        assert kept.open(name).read(10) == bytes(10)
+        assert kept.open(name).read(0, 10) == bytes(10)
     assert opened == [*"abcd", "a"]
     assert sum(ranges.kept_bytes for ranges in kept._opened.values()) <= 2500 + 1000
     shorter = kept.open("b")
-    kept._opened["b"]._file.truncate(5)
-    with pytest.raises(OSError, match="ends after 5 of 1000 bytes"):
-        shorter.read(10)
-    assert kept.open("b").read(10) == bytes(10)
+    monkeypatch.setattr(kept._opened["b"], "_source", MemorySource("b", bytes(15)))
+    with pytest.raises(OSError, match="ends after 15 of 1000 bytes"):
+        shorter.read(0, 20)
+    assert kept.open("b").read(0, 10) == bytes(10)
+
+
+@pytest.mark.parametrize("kind", ["multipart", "v2json"])
+def test_the_parts_of_a_checkpoint_are_fetched_together_and_read_in_order(kind: str) -> None:
+    """Nobody has a part's rows before all parts were asked for; what is missing is told after what comes before it."""
+    together = threading.Barrier(2)
+
+    class Store(TimedStore):
+        def open(self, path: str, size: int | None = None) -> ByteSource:
+            if waits:
+                together.wait(20)
+            return super().open(path, size)
+
+    waits = False
+    files = [add(name) for name in "abcd"]
+    store = Store({})
+    write_checkpoint(store, 1, [protocol(), metadata(), *files], kind)
+    store.files[in_log(commit_name(1))] = lines([])
+    snapshot = load_snapshot(store)
+    waits = True
+    assert [path for batch in snapshot.adds() for path in batch.paths.to_pylist()] == [*"abcd"]
+    waits, read = False, list[str]()
+    del store.files[max(path for path in store.files if path.endswith(".parquet"))]
+    with pytest.raises(LogError, match="it is missing"):
+        read.extend(path for batch in snapshot.adds() for path in batch.paths.to_pylist())
+    assert read == [*"ab"]
 
 
 def test_threads() -> None:

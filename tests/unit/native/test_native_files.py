@@ -102,7 +102,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr("delta_sharing_spark.native.plan.SMALL_FILE", 0)
     elif request.param != "joined":
         monkeypatch.setattr("delta_sharing_spark.native.files._WHOLE_MEMBER", 0)
-        monkeypatch.setattr("delta_sharing_spark.native.files.GAP", 0)
+        monkeypatch.setattr("delta_sharing_spark.native.files.FIRST_GAP", 0)
     return str(request.param)
 
 

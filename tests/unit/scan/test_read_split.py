@@ -6,7 +6,6 @@ import itertools
 import random
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ from local_access import Bytes, LocalAccess, parquet, read, read_one, spec_of, v
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
 from delta_sharing_spark.scan import read_ahead, split_reader
+from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, Split
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, RangeFile, SlidingRanges
 from delta_sharing_spark.scan.split_reader import read_split
@@ -173,11 +173,18 @@ def test_any_read_of_fetched_ranges_gives_the_file(data: st.DataObject) -> None:
         patch.setattr(read_ahead, "_LEAST_WINDOW", 1)
         source = Bytes("f", raw)
         window = data.draw(st.integers(1, 300))
-        ranges: Any = (
-            SlidingRanges(source.read, chunks, pool, window)
-            if data.draw(st.booleans())
-            else BufferedRanges(source.read, chunks, pool, window, gap=data.draw(st.integers(0, 50)))
-        )
+        pace = Pace()
+        pace.request_bytes = window
+        ranges = BufferedRanges(source, pool, pace)
+        if data.draw(st.booleans()):
+            ranges = SlidingRanges(source, pool, pace, chunks, window)
+        else:
+            added = data.draw(st.permutations(chunks + data.draw(st.lists(st.sampled_from(chunks)))))
+            for some in (added[:2], added[2:]):
+                ranges.add(some)
+                assert all(ranges.covers(part) for part in some)
+            assert sorted(source.log) == sorted(set(source.log)), "each byte is fetched once"
+            assert ranges.held_bytes == sum(part.length for part in coalesce(chunks, 0))
         file = RangeFile(ranges, len(raw))
         for _ in range(data.draw(st.integers(1, 8))):
             start = data.draw(st.integers(0, len(raw)))

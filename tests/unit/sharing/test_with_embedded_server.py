@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +17,9 @@ import pytest
 from scripted_server import Clock
 
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnauthenticatedError
+from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.sharing import pages_ahead
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.query import QueryResponse
@@ -95,7 +98,7 @@ def answer(
 ) -> QueryResponse:
     if isinstance(query, ChangesQuery):
         return rest.changes(table, query, formats=formats)
-    return rest.query(table, query, formats=formats)
+    return rest.query(table, query, formats=formats, reads_all=True)
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -124,6 +127,33 @@ def test_the_same_files_however_they_come(
         hit = server.faults.add(kind, skip=1, **fault)
         assert ask(rest, query, formats) == expected
         assert hit.hits == 1
+
+
+@pytest.mark.parametrize("is_asked", [True, False], ids=["maxFiles", "by-the-server"])
+def test_the_next_page_is_asked_for_while_one_is_parsed(
+    server: SharingServer, rest: SharingRest, is_asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that is longer than is held is parsed as it arrives, and nothing is asked for ahead of it."""
+    expected, began = ask(rest, "vectors")[3], threading.Event()
+    query = Query(max_files=1) if is_asked else Query()
+    server.settings.page_size, requests = 1, 3
+    monkeypatch.setattr(pages_ahead, "begin", lambda *asked: began.set() or begin(*asked))
+
+    class Sink(list[FileRecord]):
+        def append(self, record: FileRecord) -> None:
+            waited.append(began.is_set())
+            super().append(record)
+
+    for held in (1 << 20, 10):
+        waited: list[bool] = []
+        began.clear()
+        server.reset_metrics()
+        monkeypatch.setattr(pages_ahead, "_HELD_BYTES", held)
+        answered = rest.query(VECTORS, query, sink=Sink, reads_all=True)
+        assert told(answered)[3] == expected
+        assert server.count("query") == requests
+        ahead = held > 10
+        assert waited == [ahead and is_asked, ahead, ahead], "known before the first record of a page is taken"
 
 
 def test_a_refresh_token_pins_the_snapshot_over_pages(

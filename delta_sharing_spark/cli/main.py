@@ -126,18 +126,15 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--where", help="only rows that fulfil this SQL expression")
     for command in (ls, cat, download):
         command.add_argument("--kind", choices=("volume", "model", "skill"), help="which, where several have one name")
-    for command in (ls, cat, schema, head, count, download):
+    flight = commands.add_parser("flight", help="serve a share's tables over Arrow Flight until interrupted")
+    add_arguments(flight)
+    flight.set_defaults(run=_flight)
+    for command in (ls, cat, schema, head, count, download, flight):
         command.add_argument(
             "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="an option as Spark takes it"
         )
-        command.add_argument("--json", action="store_true", help="JSON, for scripts")
-
-    flight = commands.add_parser("flight", help="serve a share's tables over Arrow Flight until interrupted")
-    add_arguments(flight)
-    flight.add_argument(
-        "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="an option as Spark takes it"
-    )
-    flight.set_defaults(run=_flight)
+        if command is not flight:
+            command.add_argument("--json", action="store_true", help="JSON, for scripts")
 
     demo = commands.add_parser("demo", help="share sample tables on loopback and read them with Spark")
     demo.add_argument("--rows", type=_positive, help="rows of the large table (2,000,000)")

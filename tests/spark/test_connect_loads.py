@@ -19,14 +19,14 @@ from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 Load = Callable[..., Any]
 
+pytestmark = pytest.mark.connect_only
+
 
 @pytest.fixture
 def load(
-    spark: Any, spark_mode: str, monkeypatch: pytest.MonkeyPatch, server: SharingServer, profile: str, tmp_path: Path
+    spark: Any, monkeypatch: pytest.MonkeyPatch, server: SharingServer, profile: str, tmp_path: Path
 ) -> Iterator[Load]:
     """Loads the drawn tables, ``first`` and ``second``, whose rows are in four files."""
-    if spark_mode != "connect":
-        pytest.skip("classic sessions read by the native lane")
     monkeypatch.delenv("SPARK_LOCAL_REMOTE", raising=False)  # as if the server were another process
     for name, rows in tables(7).items():
         built = DeltaTableBuilder(tmp_path / name, rows.schema)
@@ -173,7 +173,7 @@ def test_drawn_queries(load: Load, spark: Any, tmp_path: Path, pytestconfig: pyt
     queries, compared, wrong, loads = Queries(seed), 0, [], {name: load(name) for name in ("first", "second")}
     files = {name: spark.read.parquet(str(tmp_path / f"{name}.parquet")) for name in loads}
     try:
-        while compared < pytestconfig.getoption("--drawn-queries") // 4:
+        while compared < (pytestconfig.getoption("--drawn-queries") or 8) // 2:
             drawn = queries.query()
             if drawn.args or drawn.settings or " OF " in drawn.text or "#" in drawn.text or "IDENTIFIER" in drawn.text:
                 continue

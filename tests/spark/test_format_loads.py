@@ -27,9 +27,7 @@ MODES = ("url", "dir")
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, spark_mode: str) -> Iterator[SharingServer]:
-    if spark_mode != "classic":
-        pytest.skip("on Connect the server plans")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingServer]:
     root = tmp_path_factory.mktemp("format")
     days = itertools.count(1_704_067_200_000, 86_400_000)
     built = DeltaTableBuilder(root / "t", SCHEMA, ["part"], VECTORS, clock=lambda: next(days))
@@ -49,6 +47,7 @@ def address(shared: SharingServer, tmp_path: Path) -> str:
 @pytest.fixture
 def automatic(spark: Any) -> Iterator[Any]:
     """The session, whose loads of the format take the lane."""
+    delta_sharing_spark.register(spark)
     own = DataFrameReader.load
     delta_sharing_spark.register(spark, engine="auto")
     yield spark
@@ -170,11 +169,10 @@ def test_another_name_and_undoing(spark: Any, address: str, monkeypatch: pytest.
     assert not is_lane(spark.read.format("deltaSharing").load(address))
 
 
+@pytest.mark.connect_only
 def test_a_connect_server_in_this_process(
-    spark: Any, spark_mode: str, load: Callable[..., Any], share: Callable[..., Any], tmp_path: Path
+    spark: Any, load: Callable[..., Any], share: Callable[..., Any], tmp_path: Path
 ) -> None:
-    if spark_mode == "classic":
-        pytest.skip("the other tests are of classic sessions")
     built = DeltaTableBuilder(tmp_path / "t", SCHEMA).append([{"id": i, "part": "ab"[i % 2]} for i in range(20)])
     address = share(built)
     delta_sharing_spark.register(spark, engine="auto")

@@ -1,7 +1,9 @@
 """Drawn queries by ``client.sql``, by both lanes, against the same queries over the whole tables as Parquet files.
 
 Beside it each query is asked of views of DataFrames, in turn: plain loads of a session with ``engine="auto"``, by URL and by
-directory, and change feeds of tables whose changes are inserts alone, by the lane and by the Python source. The same queries each time; ``nox -s fuzz-sql`` draws others (``--drawn-queries=N --drawn-seed=S``).
+directory, and change feeds of tables whose changes are inserts alone, by the lane and by the Python source.
+
+The same queries each time; ``nox -s fuzz-sql`` draws others (``--drawn-queries=N --drawn-seed=S``).
 """
 
 from __future__ import annotations
@@ -145,12 +147,14 @@ def drawn_seed(pytestconfig: pytest.Config) -> int:
     return int(pytestconfig.getoption("--drawn-seed"))
 
 
+@pytest.mark.connect
 @pytest.mark.timeout(6 * 3600)  # nox -s fuzz-sql draws a thousand
 @pytest.mark.filterwarnings("ignore:The SQL config:UserWarning")
 def test_drawn_queries_answer_as_over_whole_tables(
-    client: SharingClient, spark: Any, profile: str, drawn_seed: int, pytestconfig: pytest.Config
+    client: SharingClient, spark: Any, spark_mode: str, profile: str, drawn_seed: int, pytestconfig: pytest.Config
 ) -> None:
-    count, queries = pytestconfig.getoption("--drawn-queries"), Queries(drawn_seed)
+    count = pytestconfig.getoption("--drawn-queries") or (20 if spark_mode == "classic" else 8)
+    queries = Queries(drawn_seed)
     compared = refused = 0
     wrong = []
     while compared < count:

@@ -67,11 +67,8 @@ class Frames:
         where = sent_condition(self._client, need)
         if where is not None:
             options["where"] = where
-        paths = column_paths(reference.schema, need.columns)
-        if not paths and reference.schema.fields:
-            paths = [quoted_column(str(cheapest_column(reference.schema)))]
-        options["columns"] = ",".join(paths)
-        return _filled(self._load(options), reference.schema, need.columns)
+        options["columns"] = ",".join(needed_paths(reference.schema, need.columns))
+        return filled(self._load(options), reference.schema, need.columns)
 
     def _options(self, reference: SharedReference) -> dict[str, str]:
         client_options = self._client.options_for(reference.name)
@@ -100,6 +97,12 @@ def sent_condition(client: Recipient, need: TableNeed) -> str | None:
     return need.where if own is None else f"({own}) AND ({need.where})"
 
 
+def needed_paths(table: Struct, needed: Struct) -> list[str]:
+    """As ``column_paths``, with one column where rows alone are needed."""
+    paths = column_paths(table, needed)
+    return paths if paths or not table.fields else [quoted_column(str(cheapest_column(table)))]
+
+
 def column_paths(table: Struct, needed: Struct) -> list[str]:
     """The needed columns as the option ``columns`` takes them; narrowed structs are named by their fields."""
     paths = []
@@ -112,7 +115,7 @@ def column_paths(table: Struct, needed: Struct) -> list[str]:
     return paths
 
 
-def _filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
+def filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
     """The table's columns, with NULLs in those that are not needed."""
     if needed == table:
         return frame

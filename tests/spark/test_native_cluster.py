@@ -76,10 +76,8 @@ print("all is well")
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="no /proc")
-def test_local_cluster(tmp_path: Path, spark_mode: str) -> None:
+def test_local_cluster(tmp_path: Path) -> None:
     """Rows are exact and no byte of a file passes the driver; a gateway that is killed is made up for; nothing is left."""
-    if spark_mode == "connect":
-        pytest.skip("a session of its own, classic")
     schema = pa.schema({"id": pa.int64(), "city": pa.string()})
     rows = [{"id": i, "city": ("Lisbon", None)[i % 2]} for i in range(3000)]
     table = DeltaTableBuilder(tmp_path / "t", schema, ["city"]).append(rows, files=2)

@@ -6,8 +6,6 @@ places; on Debian as root a headless one is installed. ``nox -l`` lists the sess
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 import re
 import shlex
@@ -69,8 +67,6 @@ NOT_ON_THE_LOWEST = [
 ]
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 OLDEST_JAVA = 17
-#: More failed tests than these are not the machine's doing.
-MOST_SECOND_TRIES = 5
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------
@@ -78,18 +74,24 @@ MOST_SECOND_TRIES = 5
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests on the newest Spark, classic, then the Spark suite once more over Connect; or what is named."""
+    """All tests on the newest Spark, and over Connect what differs there; or what is named."""
     env = spark_environment(session)
     install(session, "-e", EVERYTHING, groups=["test"])
     if session.posargs:
         pytest(session, *session.posargs, env=env)
         return
-    # TPC-H compares answers, not sessions: once is enough.
-    connect = ["tests/spark", "--spark-mode=connect", "--ignore=tests/spark/test_tpch.py"]
-    without_spark = ["tests", "-m", "not spark and not emulators"]
-    # Three lanes on two cores: each of them waits at times, for servers, processes and clocks.
-    lanes = [[without_spark], [["tests", "-m", "spark"]], [connect, ["tests", "-m", "emulators"]]]
-    side_by_side(session, lanes, env)
+    side_by_side(
+        session,
+        [
+            ["tests/spark"],
+            ["tests/conformance", "tests/faults", "-m", "spark"],
+            ["tests/spark", "--spark-mode=connect"],
+            ["tests/unit"],
+            ["tests/conformance", "tests/faults", "-m", "not spark"],
+            ["tests/emulators"],
+        ],
+        env,
+    )
 
 
 @nox.session(reuse_venv=True)
@@ -362,20 +364,14 @@ def pytest(session: nox.Session, *args: str, env: dict[str, str]) -> None:
     session.run("python", "-m", "pytest", *args, env=env)
 
 
-def side_by_side(session: nox.Session, lanes: list[list[list[str]]], env: dict[str, str | None]) -> None:
-    """Run lanes of pytest's arguments at once, each lane's one after the other; each one's output is printed whole.
-
-    A few tests that failed are run once more when nothing runs beside them: what fails then has failed. What passes
-    is named, for it depends on the machine's pace, and is to be mended.
-    """
+def side_by_side(session: nox.Session, runs: list[list[str]], env: dict[str, str | None]) -> None:
+    """Run pytest with each of several arguments, four runs at once, for each waits at times; each output is printed whole."""
     whole = {name: value for name, value in {**os.environ, **session.env, **env}.items() if value is not None}
     python = str(Path(session.bin) / "python")
-    cache = Path(session.create_tmp()).resolve() / "pytest-cache"
-    shutil.rmtree(cache, ignore_errors=True)
     printing = threading.Lock()
 
-    def run(arguments: list[str], *more: str) -> bool:
-        command = [python, "-m", "pytest", *arguments, "-o", f"cache_dir={cache_of(arguments)}", *more]
+    def run(arguments: list[str]) -> bool:
+        command = [python, "-m", "pytest", *arguments, "-p", "no:cacheprovider"]
         began = time.monotonic()
         done = subprocess.run(command, env=whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         with printing:
@@ -386,24 +382,11 @@ def side_by_side(session: nox.Session, lanes: list[list[list[str]]], env: dict[s
             )
         return done.returncode == 0
 
-    def cache_of(arguments: list[str]) -> Path:
-        return cache / re.sub(r"\W+", "-", " ".join(arguments))
-
-    def failed_tests(arguments: list[str]) -> list[str]:
-        kept = cache_of(arguments) / "v" / "cache" / "lastfailed"
-        return list(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else []
-
-    session.log(f"{sum(map(len, lanes))} runs of pytest in {len(lanes)} lanes; each prints when it has ended")
-    with ThreadPoolExecutor(len(lanes)) as threads:
-        passed = list(threads.map(lambda lane: [run(arguments) for arguments in lane], lanes))
-    outcomes = zip(itertools.chain.from_iterable(lanes), itertools.chain.from_iterable(passed), strict=True)
-    for arguments, ok in outcomes:
-        if ok:
-            continue
-        failed = failed_tests(arguments)
-        if not 0 < len(failed) <= MOST_SECOND_TRIES or not run(arguments, "--last-failed"):
-            session.error("tests failed; see above")
-        session.warn(f"passed only when nothing ran beside them, and are to be mended: {', '.join(failed)}")
+    session.log(f"{len(runs)} runs of pytest, four at once; each prints when it has ended")
+    with ThreadPoolExecutor(4) as threads:
+        passed = list(threads.map(run, runs))
+    if not all(passed):
+        session.error("tests failed; see above")
 
 
 def spark_environment(session: nox.Session) -> dict[str, str | None]:

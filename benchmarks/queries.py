@@ -60,10 +60,9 @@ def compare(
         sent: The bytes that were fetched since the last call.
     """
     names = list(contenders)
-    print(
-        f"{'':5}" + "".join(f"{name:>10}" for name in names) + "   s   |" + "".join(f"{n:>10}" for n in names) + "   MB"
-    )
-    totals = {name: Measured([0.0]) for name in names}
+    heads = "".join(f"{name:>10}" for name in names)
+    print(f"{'':5}" + f"{heads}   s   |" * bool(rounds) + f"{heads}   MB")
+    totals = {name: Measured([0.0] if rounds else []) for name in names}
     differing = 0
     for place, (number, text) in enumerate(queries.items()):
         measured = {name: Measured() for name in names}
@@ -78,22 +77,22 @@ def compare(
                 measured[name].megabytes = sent() / 1e6
                 measured[name].answers.append(answer)
         for name, one in measured.items():
-            totals[name].seconds[0] += one.median
+            if rounds:
+                totals[name].seconds[0] += one.median
             totals[name].megabytes += one.megabytes
         same = all(answer == measured[names[0]].answers[0] for one in measured.values() for answer in one.answers)
         differing += not same
         print(_line(f"Q{number}", measured), "" if same else "   THE ANSWERS DIFFER", flush=True)
     print(_line("all", totals))
-    base = totals[names[0]].seconds[0] or 1.0
-    print(
-        f"{'':5}" + "".join(f"{totals[name].seconds[0] / base:10.2f}" for name in names),
-        f"  {differing} answers differ",
-    )
+    if rounds:
+        print(f"{'':5}" + "".join(f"{totals[name].seconds[0] / totals[names[0]].seconds[0]:10.2f}" for name in names))
+    print(f"{differing} answers differ")
 
 
 def _line(title: str, measured: Mapping[str, Measured]) -> str:
-    seconds = "".join(f"{one.median:10.2f}" for one in measured.values())
-    return f"{title:5}{seconds}       |" + "".join(f"{one.megabytes:10.2f}" for one in measured.values())
+    seconds = "".join(f"{one.median:10.2f}" for one in measured.values()) + "       |"
+    megabytes = "".join(f"{one.megabytes:10.2f}" for one in measured.values())
+    return f"{title:5}" + seconds * any(one.seconds for one in measured.values()) + megabytes
 
 
 def session(connect: bool) -> Any:
@@ -157,7 +156,8 @@ def main() -> None:
                                       "python": sql(engine="python"), "whole": whole}  # fmt: skip
         chosen = chosen_queries(every, options.queries)
         print(
-            f"{options.suite}, scale {options.scale:g}, Spark {spark.version}, {os.cpu_count()} cores, medians of {options.rounds}"
+            f"{options.suite}, scale {options.scale:g}, Spark {spark.version}, {os.cpu_count()} cores"
+            + (f", medians of {options.rounds}" if options.rounds else "")
         )
         compare({name: contenders[name] for name in options.contenders}, chosen, options.rounds, sent)
     spark.stop()

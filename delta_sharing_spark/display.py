@@ -213,33 +213,18 @@ class Progress:
 
 
 @contextmanager
-def planning_progress(table: str) -> Iterator[Callable[[int], None] | None]:
-    """A count of the files that planning has listed, shown as ``Progress`` is.
-
-    Args:
-        table: The table's name.
-
-    Yields:
-        What is called with the number of further files; None where nobody watches.
-    """
-    bar = _bar() if _is_watched() else None
-    if bar is None:
-        yield None
-        return
-    shown = f"{printable(table, one_line=True)}: planning"
-    with bar(desc=shown, unit=" files", delay=_PROGRESS_DELAY, leave=False) as counter:
-        yield counter.update
-
-
-@contextmanager
-def download_progress(name: str, total: int, shown: bool) -> Iterator[Callable[[int], object] | None]:
-    """The bytes of a download as they arrive, shown as ``Progress`` is; yields what counts them, as ``planning_progress``."""
+def counting(
+    caption: str, unit: str, total: int | None = None, *, shown: bool = True
+) -> Iterator[Callable[[int], None] | None]:
+    """A count of files or bytes, shown as ``Progress`` is; yields what adds to it, None where nobody watches."""
     bar = _bar() if shown and _is_watched() else None
     if bar is None:
         yield None
         return
-    caption = printable(name, one_line=True)
-    with bar(total=total, desc=caption, unit="B", unit_scale=True, delay=_PROGRESS_DELAY, leave=False) as counter:
+    caption = printable(caption, one_line=True)
+    with bar(
+        total=total, desc=caption, unit=unit, unit_scale=unit == "B", delay=_PROGRESS_DELAY, leave=False
+    ) as counter:
         yield counter.update
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from delta_sharing_spark.access.load import WORKERS, Load, cheapest_column
 from delta_sharing_spark.access.plan import ScanPlan, plan
-from delta_sharing_spark.display import Explanation, explanation, planning_progress, scan_html
+from delta_sharing_spark.display import Explanation, counting, explanation, scan_html
 from delta_sharing_spark.errors.tracebacks import short_tracebacks
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import redacted_options
@@ -44,7 +44,7 @@ class Scan(Load, RowSource):
     def plan(self) -> ScanPlan:
         """List and prune the files; a terminal or notebook shows a count of them if that takes long."""
         opener, scan = self.opened()
-        with planning_progress(str(self.table)) as listed:
+        with counting(f"{self.table}: planning", " files") as listed:
             return plan(scan, opener=opener, listed=listed)
 
     def explain(self, spark: SparkSession | None = None, engine: str | None = None) -> str:

@@ -40,13 +40,24 @@ HEAD = """# The tests
 | directory | what it tests |
 |---|---|
 | `unit/` | one package each, by its name, with real parts over loopback; no Spark |
-| `spark/` | the Spark data source, streams and `client.sql`, classic or Connect (`--spark-mode`) |
+| `spark/` | the Spark data source, streams and `client.sql`; over Connect (`--spark-mode=connect`) run those marked `connect` |
 | `conformance/` | whole tables against what Delta Lake, delta-rs and the Rust kernel say of them |
 | `faults/` | the matrix of what storage, server and network do wrong, by access mode and moment |
 | `emulators/` | directory access on emulators of S3, Azure and GCS (`nox -s emulators`) |
 | `peers/`, `reference_client/` | this client beside the reference server and the reference Python client (nox sessions of their own) |
 | `fuzz/` | damaged answers, logs, files, profiles and options (`nox -s fuzz`) |
 | `support/` | what several suites share |
+
+## Where a new test belongs
+
+- What can be shown without Spark is shown in `unit/<package>/`: Spark costs a second where Python costs a hundredth.
+- What a server, a storage or a network does wrong is a row of a matrix in `faults/`, for every access mode at once.
+- Rows of a kind of table: a table in `data/delta_spark` (written by Delta) or of the builder; `conformance/` then reads it by URL,
+  by directory, by Flight and by the lane, and no other suite needs to.
+- What a user of Spark sees is in `spark/`. It runs on a classic session. It is marked `connect` where the session's side differs over
+  Connect: what the client does, how an error is shown, who knows a setting; `connect_only` where it is nothing on a classic one.
+- A test waits by the clock that is handed in (`NetworkSettings(sleep=, clock=)`), or until something has happened; never for a time.
+- `nox -s tests` runs the suites four at once on two cores and tries nothing twice: a test that fails on a busy machine is wrong.
 """
 
 

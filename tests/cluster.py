@@ -1,7 +1,13 @@
 """A standalone cluster of two machines, each a network namespace: ``nox -s cluster``, by hand; Linux, as root.
 
-The driver, too, has a namespace, in which the data's port is closed: what it reads, it does not read. Rows are compared while
-executors, gateways, Python daemons and workers are killed, and strangers ask every port.
+The driver, too, has a namespace, in which the data's port is closed: what it reads, it does not read. Parts, each an application
+(all by default):
+
+    kills      rows are compared while executors, gateways, Python daemons and workers are killed; strangers ask every port;
+               a volume's files; then the storage is closed
+    lacks      executors whose Python lacks the package, on one machine, and on both
+    dynamic    dynamic allocation from no executor, which all leave again; executors have one core
+    dies       the driver is stopped, and killed: the gateways end
 """
 
 from __future__ import annotations
@@ -26,7 +32,10 @@ import pyarrow as pa
 
 NETWORK = "10.77.0"
 NAMESPACES = {"dss-driver": f"{NETWORK}.10", "dss-one": f"{NETWORK}.11", "dss-two": f"{NETWORK}.12"}
+MACHINES = ("dss-one", "dss-two")
 HERE, DRIVER = f"{NETWORK}.1", NAMESPACES["dss-driver"]
+GATEWAY, EXECUTOR = "delta_sharing_spark.native.machine_gateway", "CoarseGrainedExecutorBackend"
+WORKER = "deploy.worker.Worker"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("city", pa.string())])
 
 
@@ -106,14 +115,15 @@ def java_class(name: str, *arguments: str) -> list[str]:
 
 def outside(directory: Path, options: argparse.Namespace) -> int:
     """Serve, start master and workers, and the driver."""
-    from delta_sharing_spark.testing.server import ServerSettings, SharingServer
+    from delta_sharing_spark.testing.server import ServerSettings
     from delta_sharing_spark.testing.tables import DeltaTableBuilder
+    from support.buckets import BucketServer
 
     noise = os.urandom(options.rows * 2 + 40).hex()
     rows = [{"id": n, "text": noise[4 * n : 4 * n + 40], "city": ("Oslo", None)[n % 2]} for n in range(options.rows)]
     table = DeltaTableBuilder(directory / "t", SCHEMA, ["city"]).append(rows, files=4)
     settings = ServerSettings()
-    with machines(), SharingServer({"s.d.t": table.path}, host=HERE, settings=settings) as server:
+    with machines(), BucketServer({"s.d.t": table.path}, host=HERE, settings=settings) as server:
         forwarder = Forwarder((HERE, 0), server.port)
 
         def rewrite(line: dict[str, Any]) -> Any:
@@ -124,10 +134,23 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
 
         settings.rewrite = rewrite
         ip(f"-n dss-driver rule add dport {forwarder.port} ipproto tcp prohibit")
+        files = directory / "v" / "many"
+        files.mkdir(parents=True)
+        for number in range(20):
+            (files / f"{number}.txt").write_text("".join(f"{number} {line}\n" for line in range(2000)))
+        server.add_volume("s.d.v", server.bucket("v", directory / "v"))
         profile = Path(server.write_profile(directory / "config.share"))
         profile.write_text(profile.read_text().replace(HERE, "127.0.0.1"))
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
-        environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_NO_DAEMONIZE": "1", "SPARK_LOCAL_DIRS": str(directory)}
+        lacking = directory / "lacking"  # addresses of machines whose Python has no package but Spark's
+        lacking.touch()
+        python = directory / "python"
+        python.write_text(
+            f'#!/bin/sh\ngrep -qxF "$SPARK_LOCAL_IP" {lacking} && exec {sys.executable} -S "$@"\nexec {sys.executable} "$@"\n'
+        )
+        python.chmod(0o755)
+        environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable}
+        environment |= {"SPARK_NO_DAEMONIZE": "1", "SPARK_LOCAL_DIRS": str(directory)}
 
         def inside_of(name: str, command: list[str]) -> subprocess.Popen[bytes]:
             own = {**environment, "SPARK_LOCAL_IP": NAMESPACES[name]}
@@ -138,37 +161,62 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
         inside_of("dss-driver", forward)
         inside_of("dss-driver", java_class("master.Master", "--host", DRIVER, "--port", "7077", "--webui-port", "0"))
         time.sleep(5)
-        for name in ("dss-one", "dss-two"):
+        numbers = f"--cores {options.cores} --memory 1g --webui-port 0".split()
+
+        def start_worker(name: str) -> subprocess.Popen[bytes]:
             worker = ["worker.Worker", f"spark://{DRIVER}:7077", "--host", NAMESPACES[name]]
-            more = [
-                "--cores",
-                str(options.cores),
-                "--memory",
-                "1g",
-                "--webui-port",
-                "0",
-                "--work-dir",
-                str(directory / name),
-            ]
-            inside_of(name, java_class(*worker, *more))
+            return inside_of(name, java_class(*worker, *numbers, "--work-dir", str(directory / name)))
+
+        workers = {name: start_worker(name) for name in MACHINES}
+        for name in MACHINES:
             inside_of(name, [*forward, str(forwarder.port)])
         own = {**environment, "SPARK_LOCAL_IP": DRIVER}
-        numbers = (f"--{name}={getattr(options, name)}" for name in ("rows", "rounds", "seed"))
-        command = [sys.executable, __file__, "--inside", str(profile), str(forwarder.port), *numbers]
-        driver = subprocess.Popen(
-            ["ip", "netns", "exec", "dss-driver", *command], env=own, stdout=subprocess.PIPE, text=True
-        )
-        assert driver.stdout is not None
-        for line in driver.stdout:
-            say(line.rstrip())
-            if line.startswith("close the storage"):
-                forwarder.is_open = False
-        code = driver.wait()
-        assert forwarder.askers <= {NAMESPACES["dss-one"], NAMESPACES["dss-two"]}, forwarder.askers
-        wait_for("the gateways' end", lambda: not pids_of("delta_sharing_spark.native.machine_gateway"))
-        if code == 0:
-            say("passed: the storage was asked by the machines alone, and nothing is left")
-    return code
+        told = [f"--{name}={getattr(options, name)}" for name in ("rows", "rounds", "seed")]
+        for part in options.parts:
+            say(f"-- {part}")
+            inner = ["--inside", str(profile), str(forwarder.port), *told, "--parts", part]
+            driver = subprocess.Popen(
+                ["ip", "netns", "exec", "dss-driver", sys.executable, __file__, *inner],
+                env=own,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert driver.stdout is not None
+            for line in driver.stdout:
+                say(line.rstrip())
+                if line.startswith("close the storage"):
+                    forwarder.is_open = False
+                if line.startswith("the package is missing on"):
+                    lacking.write_text("\n".join(line.split()[5:]))
+                if line.startswith("start the worker"):
+                    workers.update({name: start_worker(name) for name in MACHINES if workers[name].poll() is not None})
+                if line.startswith("end the driver"):
+                    end(driver.pid, line.split()[-1])
+            code = driver.wait()
+            forwarder.is_open = True
+            lacking.write_text("")
+            assert forwarder.askers <= {NAMESPACES[name] for name in MACHINES}, forwarder.askers
+            wait_for("the gateways' end", lambda: not pids_of(GATEWAY), 30)
+            wait_for("the executors' end", lambda: not pids_of(EXECUTOR))
+            if code and part != "dies":
+                return code
+            say(f"{part} passed: the storage was asked by the machines alone, and nothing is left")
+    return 0
+
+
+def end(driver: int, how: str) -> None:
+    """Stop or kill a driver and its JVM; its gateways end all the same."""
+    children = subprocess.run(["pgrep", "-P", str(driver)], capture_output=True, text=True, check=True).stdout
+    pids = [driver, *map(int, children.split())]
+    assert pids_of(GATEWAY), "gateways"
+    began = time.monotonic()
+    for pid in pids:
+        os.kill(pid, getattr(signal, how))
+    wait_for("the gateways' end", lambda: not pids_of(GATEWAY), 30)
+    say(f"{how} of the driver: the gateways ended after {time.monotonic() - began:.1f} s")
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def say(line: str) -> None:
@@ -186,7 +234,7 @@ def wait_for(what: str, condition: Any, seconds: float = 60.0) -> None:
 def pids_of(word: str) -> list[int]:
     """Processes in the machines' namespaces whose command line has a word."""
     found = []
-    for name in ("dss-one", "dss-two"):
+    for name in MACHINES:
         listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout
         for pid in listed.split():
             with suppress(OSError):
@@ -197,64 +245,149 @@ def pids_of(word: str) -> list[int]:
 
 def inside(options: argparse.Namespace) -> None:
     """The driver."""
-    from pyspark.sql import SparkSession
-
     from delta_sharing_spark import SharingClient
-    from delta_sharing_spark.spark import native
 
     profile, port = options.inside
     with suppress(OSError):
         socket.create_connection((HERE, int(port)), timeout=3).close()
         raise SystemExit("the driver reaches the storage: its port is not closed")
-    spark = (
-        SparkSession.builder.master(f"spark://{DRIVER}:7077").config("spark.ui.enabled", "false")
-        .config("spark.driver.host", DRIVER).config("spark.driver.bindAddress", DRIVER)
-        .config("spark.executor.cores", "1").config("spark.executor.memory", "600m")
-        .config("spark.sql.shuffle.partitions", "4").config("spark.task.maxFailures", "8").getOrCreate()
-    )  # fmt: skip
-    wait_for("two executors", lambda: spark._jsc.sc().statusStore().executorList(True).size() > 2)
-    client = SharingClient(profile, retryTimeout="8s")
+    endpoint = json.loads(Path(profile).read_text())["endpoint"]  # the volume's bucket is there, too
+    client = SharingClient(profile, retryTimeout="8s", storageEndpoint="http://" + endpoint.split("/")[2])
+    {"kills": kills, "lacks": lacks, "dynamic": dynamic, "dies": dies}[options.parts[0]](client, options)
+
+
+def session(**settings: str) -> Any:
+    """An application with executors of one core."""
+    from pyspark.sql import SparkSession
+
+    told = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": DRIVER,
+        "spark.driver.bindAddress": DRIVER,
+        "spark.executor.cores": "1",
+        "spark.executor.memory": "600m",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.task.maxFailures": "8",
+        **settings,
+    }
+    builder = SparkSession.builder.master(f"spark://{DRIVER}:7077")
+    for name, value in told.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def executors(spark: Any) -> int:
+    return int(spark._jsc.sc().statusStore().executorList(True).size()) - 1
+
+
+def check(frame: Any, options: argparse.Namespace, what: str) -> None:
+    """Compare a frame's rows."""
     began = time.monotonic()
-    frame = client.table("s.d.t").to_spark(spark)
+    found = frame.selectExpr("count(*)", "sum(id)", "sum(length(text))", "count(city)").collect()[0]
+    rows = options.rows
+    assert tuple(found) == (rows, rows * (rows - 1) // 2, 40 * rows, (rows + 1) // 2), (what, found)
+    say(f"{what}: exact, {time.monotonic() - began:.1f} s")
+
+
+def loaded(client: Any, spark: Any) -> tuple[Any, Any]:
+    """The table's frame, and the driver's gateway."""
+    from delta_sharing_spark.spark import native
+
+    began = time.monotonic()
+    frame = client.table("s.d.t").to_spark(spark, engine="native")
     say(f"load with the gateways' start: {time.monotonic() - began:.1f} s")
+    return frame, native.gateway_of(native.reach_of(spark))
 
-    def check(what: str) -> None:
-        began = time.monotonic()
-        found = frame.selectExpr("count(*)", "sum(id)", "sum(length(text))", "count(city)").collect()[0]
-        rows = options.rows
-        assert tuple(found) == (rows, rows * (rows - 1) // 2, 40 * rows, (rows + 1) // 2), (what, found)
-        say(f"{what}: exact, {time.monotonic() - began:.1f} s")
 
-    check("full scan")
-    check("again")
-    (gateway,) = native._gateways.values()
-    found = gateway.machines()  # type: ignore[attr-defined]
-    assert {machine.address for machine in found} == {NAMESPACES["dss-one"], NAMESPACES["dss-two"]}, found
-    assert gateway.bytes_sent == 0  # type: ignore[attr-defined]
+def kills(client: Any, options: argparse.Namespace) -> None:
+    spark = session()
+    wait_for("two executors", lambda: executors(spark) > 1)
+    frame, gateway = loaded(client, spark)
+    check(frame, options, "full scan")
+    check(frame, options, "again")
+    found = gateway.machines()
+    assert {machine.address for machine in found} == {NAMESPACES[name] for name in MACHINES}, found
+    assert gateway.bytes_sent == 0
     strangers(gateway, found, frame.inputFiles()[0])
     drawn = random.Random(options.seed)
-    words = ["machine_gateway", "CoarseGrainedExecutorBackend", "pyspark.daemon", "CoarseGrainedExecutorBackend"]
+    words = [GATEWAY, EXECUTOR, "pyspark.daemon", WORKER]
     for number in range(options.rounds):
         word = drawn.choice(words)
         killed = drawn.choice(pids_of(word) or [0])
         timer = threading.Timer(drawn.uniform(0, 2), lambda pid=killed: pid and os.kill(pid, signal.SIGKILL))
         timer.start()
-        check(f"round {number}, {word} killed")
+        check(frame, options, f"round {number}, {word} killed")
         timer.join()
-    wait_for("gateways on both machines again", lambda: len(gateway.machines()) == 2, 90)  # type: ignore[attr-defined]
-    check("after the kills")
-    say(f"bytes by way of the driver: {gateway.bytes_sent}")  # type: ignore[attr-defined]
+        if word == WORKER:
+            say("start the worker again")
+    wait_for("gateways on both machines again", lambda: len(gateway.machines()) == 2, 90)
+    check(frame, options, "after the kills")
+    before = gateway.bytes_sent
+    lines = spark.read.text(client.volume("s.d.v").spark_path("many", spark))
+    assert (lines.count(), lines.where("value like '%7'").count()) == (40_000, 4_000)
+    say(f"bytes by way of the driver: {before}, and of a volume's files {gateway.bytes_sent - before}")
     say("close the storage")
     time.sleep(1)
-    fresh = client.table("s.d.t").to_spark(spark)
     began = time.monotonic()
     try:
-        fresh.where("id >= 0 and text > 'zz'").selectExpr("sum(id)", "max(text)").collect()
+        client.table("s.d.t").to_spark(spark).selectExpr("sum(id)", "max(text)").collect()
     except Exception as error:
         took, line = time.monotonic() - began, str(error).splitlines()[0]
         assert "machine " in line, line
         say(f"a storage that cannot be reached: {took:.1f} s, {line[:200]}")
+    else:
+        raise SystemExit("a storage that cannot be reached was read")
     spark.stop()
+
+
+def lacks(client: Any, options: argparse.Namespace) -> None:
+    from delta_sharing_spark.errors import ConfigError
+
+    two, both = NAMESPACES["dss-two"], f"{NAMESPACES['dss-one']} {NAMESPACES['dss-two']}"
+    for addresses in (two, both):
+        say(f"the package is missing on {addresses}")
+        time.sleep(1)
+        spark = session()
+        wait_for("two executors", lambda: executors(spark) > 1)  # noqa: B023 - it is asked at once
+        scan = client.table("s.d.t").scan()
+        began = time.monotonic()
+        try:
+            told = next(line for line in scan.explain(spark).splitlines() if "machine" in line)
+            assert "has no delta-sharing-spark" in told, told
+            assert addresses == two, told
+        except ConfigError as error:
+            told = str(error)
+            assert addresses == both, told
+            assert "on all machines" in told, told
+            assert "pip install" in told, told
+        say(f"told after {time.monotonic() - began:.1f} s: {told.strip()}")
+        spark.stop()
+
+
+def dynamic(client: Any, options: argparse.Namespace) -> None:
+    begins = {"minExecutors": "0", "initialExecutors": "0", "maxExecutors": "2", "executorIdleTimeout": "3s"}
+    begins |= {"enabled": "true", "shuffleTracking.enabled": "true", "shuffleTracking.timeout": "5s"}
+    spark = session(**{f"spark.dynamicAllocation.{name}": value for name, value in begins.items()})
+    assert executors(spark) == 0
+    frame, gateway = loaded(client, spark)
+    check(frame, options, "from no executor")
+    for number in range(2):
+        wait_for("no executor", lambda: executors(spark) == 0)
+        wait_for("no gateway", lambda: not gateway.machines())
+        check(frame, options, f"from none again, {number}")
+    say(f"bytes by way of the driver: {gateway.bytes_sent}")
+    spark.stop()
+
+
+def dies(client: Any, options: argparse.Namespace) -> None:
+    how = "SIGSTOP" if options.seed % 2 else "SIGKILL"
+    spark = session()
+    frame, _ = loaded(client, spark)
+    check(frame, options, "full scan")
+    say(f"end the driver by {how}")
+    time.sleep(600)
 
 
 def strangers(gateway: Any, found: list[Any], path: str) -> None:
@@ -288,6 +421,7 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--parts", nargs="+", default=["lacks", "dynamic", "dies", "kills"])
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     given = parser.parse_args()
     if given.inside:

@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--spark-mode", choices=("classic", "connect"), default="classic", help="the session of tests/spark"
     )
-    parser.addoption("--drawn-queries", type=int, default=20, help="how many queries test_sql_drawn.py compares")
+    parser.addoption("--drawn-queries", type=int, help="how many queries test_sql_drawn.py compares; else 20, or 8")
     parser.addoption("--drawn-seed", type=int, default=20261122, help="what they are drawn from")
 
 
@@ -45,14 +45,18 @@ def pytest_configure() -> None:
             del os.environ[name]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    here, connect = Path(__file__).parent, config.getoption("--spark-mode") == "connect"
+    for item in list(items):
         suite = item.path.relative_to(here).parts[0]
         if suite in _MARKED:
             item.add_marker(_MARKED[suite])
         elif "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        only = item.get_closest_marker("connect_only") is not None
+        if suite == "spark" and not (only or item.get_closest_marker("connect") if connect else not only):
+            items.remove(item)
+            config.hook.pytest_deselected(items=[item])
 
 
 @pytest.fixture(scope="session")

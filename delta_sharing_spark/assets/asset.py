@@ -147,14 +147,14 @@ class Asset:
         return download(self.place, path, to, replace=replace, progress=progress)
 
     def spark_path(self, pattern: str = "", spark: SparkSession | None = None) -> str:
-        """A path for Spark's own readers, by a gateway in this process, which renews; no credential is in it.
+        """A path for Spark's own readers, by a gateway in this process or on each machine of a cluster; no credential is in it.
 
         Args:
             pattern: A file, a directory or a pattern (``raw/*.json``); a directory is listed at once, a pattern file by file.
-            spark: A classic session with master ``local``; the active one by default.
+            spark: A classic session; the active one by default.
 
         Raises:
-            ConfigError: No such session: over Connect and on clusters the executors do not reach this process.
+            ConfigError: No such session, or a machine of its cluster has no gateway.
 
         Examples:
             >>> spark.read.json(volume.spark_path("raw"))          # doctest: +SKIP

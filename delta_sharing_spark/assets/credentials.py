@@ -12,6 +12,7 @@ from delta_sharing_spark.errors import AccessModeError, CredentialError, Respons
 from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.network.settings import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.sharing.assets import READY, AssetName, ModelVersion, Record, asset_credentials
+from delta_sharing_spark.sharing.auth import carried_profile
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.answers import reason_of
@@ -28,6 +29,10 @@ class AssetIssuer:
     profile: Profile = field(repr=False)
     settings: NetworkSettings = field(repr=False, compare=False)
     asset: AssetName
+
+    def __reduce__(self) -> tuple[type[AssetIssuer], tuple[object, ...]]:
+        """Another process is given a profile that needs no identity of this one."""
+        return AssetIssuer, (carried_profile(self.profile, self.settings, True), self.settings, self.asset)
 
     def issue_token(self, location: Location) -> StorageToken:
         """See ``Issuer.issue_token``; one request."""

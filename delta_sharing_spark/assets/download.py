@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from delta_sharing_spark.assets.arriving_file import ArrivingFile, hidden_name
-from delta_sharing_spark.display import download_progress
+from delta_sharing_spark.display import counting
 from delta_sharing_spark.errors import AddressError, ConfigError, FileError
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.network.parallel_calls import CallingThreads
@@ -84,7 +84,7 @@ def download(place: Place, path: str, to: str | os.PathLike[str], *, replace: bo
         raise FileError(
             f"{directory}: {total:,} bytes of {place.name} do not fit the disk, which has {free:,} free; make room"
         )
-    with download_progress(place.name, total, progress) as count:
+    with counting(place.name, "B", total, shown=progress) as count:
         _fetch([ArrivingFile(place, file, directory / name) for name, file in wanted.items()], count)
     return Downloaded(str(result), len(files), sum(file.size for file in files.values()), len(files) - len(wanted))
 

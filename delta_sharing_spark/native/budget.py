@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
+import time
+import weakref
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,8 +23,16 @@ AHEAD_BYTES = 128 << 20
 KEPT_BYTES = 32 << 20
 #: Bytes of footers and whole small files held, over all plans: each task may read some that are shown as one file of 8 MiB.
 _SHOWN_BYTES = max(96, 12 * (os.cpu_count() or 1)) << 20
+#: Bytes of column chunks and small files in memory, over all plans, those that a reader is being sent among them.
+_HELD_BYTES = 1 << 30
+#: Bytes of the chunks of a row group that are fetched together, at most.
+GROUP_BYTES = 48 << 20
 #: Bytes of a process that holds nothing: its imports, its threads.
 _OF_PROCESS = 112 << 20
+#: Seconds after which chunks are released for others that their reader has not come back for; and between two looks.
+_IDLE, _LOOK = 3.0, 0.5
+#: Seconds that a reader waits for room. After them it is sent small pieces, for which none is needed.
+PATIENCE = 30.0
 #: Bytes of rewritten files on local disk, over all plans.
 _REWRITTEN_BYTES = 4 << 30
 
@@ -34,19 +45,21 @@ class Bounds:
         shown: Of footers and whole small files.
         ahead: Of chunks fetched ahead.
         kept: Of chunks held once they were read.
+        held: Of chunks and small files in memory in all; who would pass it waits.
         rewritten: Of rewritten files on local disk.
     """
 
     shown: int = field(default_factory=lambda: _SHOWN_BYTES)
     ahead: int = field(default_factory=lambda: AHEAD_BYTES)
     kept: int = field(default_factory=lambda: KEPT_BYTES)
+    held: int = _HELD_BYTES
     rewritten: int = _REWRITTEN_BYTES
 
     @staticmethod
     def within(memory: int) -> Bounds:
         """Those of a process of its own, of which so many bytes of memory are all."""
         free = max(memory - _OF_PROCESS, 16 << 20)
-        return Bounds(shown=free // 4, ahead=free // 3, kept=free // 12)
+        return Bounds(shown=free // 4, ahead=free // 4, kept=free // 12, held=free * 5 // 8)
 
 
 class FootersHolder(Protocol):
@@ -64,26 +77,77 @@ class ChunksHolder(Protocol):
 
 
 class Budget:
-    """Counts what all plans of a gateway hold, and releases the longest unused beyond the bounds; owns the fetching threads."""
+    """Counts what all plans of a gateway hold, and releases the longest unused beyond the bounds; owns the fetching threads.
+
+    Attributes:
+        group_bytes: Bytes of the chunks of a row group that are fetched together, at most.
+    """
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
+        self.group_bytes = min(GROUP_BYTES, bounds.held // 8)
+        #: Bytes in memory: what was released here may still be sent to a reader.
+        self._held = 0
+        self._room = threading.Condition(threading.RLock())
         self.fetchers = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="delta-sharing-native-fetch")
         self.openers = ThreadPoolExecutor(CONNECTIONS // 2, thread_name_prefix="delta-sharing-native-open")
         self._lock = threading.Lock()
         self._shown: OrderedDict[tuple[FootersHolder, int], tuple[int, int]] = OrderedDict()
-        self._chunks: OrderedDict[tuple[ChunksHolder, tuple[int, int]], int] = OrderedDict()
+        #: Bytes of chunks that were not all read, and when one of them last was.
+        self._chunks: OrderedDict[tuple[ChunksHolder, tuple[int, int]], tuple[int, float]] = OrderedDict()
         self._kept: OrderedDict[tuple[ChunksHolder, tuple[int, int]], int] = OrderedDict()
         self._memory = self._disk = self._fetched = self._kept_bytes = 0
 
     @property
     def is_full(self) -> bool:
         """Whether nothing more should be fetched ahead."""
-        return self._fetched >= self._bounds.ahead
+        return self._fetched >= self._bounds.ahead or self._held >= self._bounds.held // 2
+
+    def admit(self, holder: object, size: int, *, at_all: bool = False) -> bool:
+        """Count so many bytes as held as long as ``holder`` lives, if there is room for them, or ``at_all`` events.
+
+        Where nothing is held there is room for any number.
+        """
+        with self._room:
+            if size and self._held and self._held + size > self._bounds.held and not at_all:
+                return False
+            self._held += size
+        weakref.finalize(holder, self._free, size).atexit = False
+        return True
+
+    def _free(self, size: int) -> None:
+        with self._room:
+            self._held -= size
+            self._room.notify_all()
+
+    def admit_in_time(self, holder: object, size: int) -> bool:
+        """As ``admit``; waits for room."""
+        return self.admit(holder, size) or (
+            self.wait_for_room(size, time.monotonic() + PATIENCE) and self.admit(holder, size)
+        )
+
+    def wait_for_room(self, size: int, until: float) -> bool:
+        """Wait until so many bytes may be held, or a moment has come; what nobody has come for meanwhile is released."""
+        with self._lock:
+            gone = list(self._kept)
+        while (left := until - time.monotonic()) > 0:
+            for holder, key in gone:
+                holder.drop(key)
+            with self._room:
+                if self._room.wait_for(lambda: self._held + size <= self._bounds.held, min(left, _LOOK)):
+                    return True
+            with self._lock:
+                gone = self._idle()[:1]
+        return False
+
+    def _idle(self) -> list[tuple[ChunksHolder, tuple[int, int]]]:
+        """The chunks whose reader has not come back for a while, the longest first."""
+        before = time.monotonic() - _IDLE
+        return [key for key, _ in itertools.takewhile(lambda item: item[1][1] < before, self._chunks.items())]
 
     def has_room_for(self, size: int) -> bool:
         """Whether small files of so many bytes may be fetched ahead: what is being read must not be released for them."""
-        return self._memory + size <= self._bounds.shown // 2
+        return self._memory + size <= self._bounds.shown // 2 and self._held + 2 * size <= self._bounds.held // 2
 
     def use(self, holder: FootersHolder, number: int) -> None:
         """Note that a file was asked for, so that it is released last."""
@@ -107,24 +171,29 @@ class Budget:
             other.forget(file)
 
     def add(self, holder: ChunksHolder, key: tuple[int, int], size: int) -> None:
-        """Add chunks that are being fetched, and release the oldest unread ones beyond the bound."""
-        gone = []
+        """Add chunks that are being fetched; beyond the bound the oldest are released that nobody comes for."""
         with self._lock:
             kept = self._kept.pop((holder, key), 0)
             self._kept_bytes -= kept
-            self._chunks[holder, key] = self._chunks.pop((holder, key), 0) + kept + size
+            before, _ = self._chunks.pop((holder, key), (0, 0.0))
+            self._chunks[holder, key] = before + kept + size, time.monotonic()
             self._fetched += kept + size
-            while self._fetched > self._bounds.ahead and len(self._chunks) > 1:
-                oldest = next(iter(self._chunks))
-                gone.append(oldest)
-                self._fetched -= self._chunks.pop(oldest)
+            gone = self._idle() if self._fetched > self._bounds.ahead else []
+            for oldest in gone:
+                self._fetched -= self._chunks.pop(oldest)[0]
         self._release(gone)
+
+    def touch(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
+        """Note that one of the chunks was read."""
+        with self._lock:
+            if (size := self._chunks.pop((holder, key), None)) is not None:
+                self._chunks[holder, key] = size[0], time.monotonic()
 
     def keep(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
         """Note that chunks were read, and release the oldest such beyond the bound."""
         gone = []
         with self._lock:
-            size = self._chunks.pop((holder, key), 0)
+            size, _ = self._chunks.pop((holder, key), (0, 0.0))
             self._fetched -= size
             self._kept[holder, key] = self._kept.pop((holder, key), 0) + size
             self._kept_bytes += size
@@ -141,7 +210,7 @@ class Budget:
     def remove(self, holder: ChunksHolder, key: tuple[int, int]) -> None:
         """Remove chunks that are no longer held."""
         with self._lock:
-            self._fetched -= self._chunks.pop((holder, key), 0)
+            self._fetched -= self._chunks.pop((holder, key), (0, 0.0))[0]
             self._kept_bytes -= self._kept.pop((holder, key), 0)
 
     def forget(self, holder: FootersHolder) -> None:

@@ -15,9 +15,9 @@ from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import Range, cut
 
-#: Of one row group.
-GROUP_BYTES = 48 << 20
 _PIECE, _PIECES = 4 << 20, 4
+#: Bytes of a request where there is no room for a window.
+_NARROW = 1 << 20
 #: Row groups of a plan whose chunks are held.
 _GROUPS = 64
 
@@ -57,18 +57,26 @@ class HeldChunks:
             group = self._groups.get(key)
             return group.held if group is not None and group.held.covers(chunk.range) else None
 
+    def may_hold(self, chunk: Chunk) -> bool:
+        """Whether a chunk is not too large to be held."""
+        return chunk.range.length <= min(_PIECE * _PIECES, self._budget.group_bytes)
+
     def fetch(self, key: GroupKey, shown: ShownFile, chunks: Sequence[Chunk]) -> BufferedRanges | None:
-        """Begin to fetch a chunk, and with it those of the others that are not held; None if the first is too large to be held."""
-        if chunks[0].range.length > _PIECE * _PIECES:
+        """Begin to fetch a chunk, and with it those of the others that are not held.
+
+        None if there is no room for them now, or the first is too large to be held.
+        """
+        if not self.may_hold(chunks[0]):
             return None
         with self._lock:
-            group = self._groups.get(key)
-            if group is None:
-                held = BufferedRanges(shown.source, self._budget.fetchers, self._pace)
-                group = self._groups[key] = _Group(held)
+            group = self._groups.get(key) or _Group(BufferedRanges(shown.source, self._budget.fetchers, self._pace))
             missing = [chunk for chunk in chunks if chunk is chunks[0] or not group.held.covers(chunk.range)]
+            wanted = self._pace.merged(chunk.range for chunk in missing)
+            if not self._budget.admit(group.held, sum(part.length for part in wanted)):
+                return None
+            self._groups[key] = group
             before = group.held.held_bytes
-            group.held.add(self._pace.merged(chunk.range for chunk in missing))
+            group.held.add(wanted)
             group.unread.update(chunk.column for chunk in missing)
             self._groups.move_to_end(key)
             while len(self._groups) > _GROUPS:
@@ -79,13 +87,17 @@ class HeldChunks:
     def fetch_ahead(self, key: GroupKey, shown: ShownFile, chunks: Sequence[Chunk]) -> None:
         """Begin to fetch chunks of a row group of which nothing is held, if there is room."""
         size = sum(chunk.range.length for chunk in chunks)
-        if chunks and size <= GROUP_BYTES and key not in self._groups and not self._budget.is_full:
+        if chunks and size <= self._budget.group_bytes and key not in self._groups and not self._budget.is_full:
             self.fetch(key, shown, chunks)
 
     def windowed(self, shown: ShownFile, requested: Range) -> Iterator[memoryview]:
-        """Bytes that are too many to be held, piece by piece, of which a few are fetched ahead."""
-        waiting = deque(cut(requested, _PIECE))
+        """Bytes that are too many to be held, piece by piece, of which a few are fetched ahead where room is found in time."""
         coming: deque[Future[memoryview]] = deque()
+        window = min(_PIECE * _PIECES, self._budget.group_bytes)
+        if not self._budget.admit_in_time(coming, window):
+            yield from (shown.read(piece.start, piece.end) for piece in cut(requested, _NARROW))
+            return
+        waiting = deque(cut(requested, window // _PIECES))
         try:
             while waiting or coming:
                 while waiting and len(coming) < _PIECES:
@@ -102,7 +114,9 @@ class HeldChunks:
             group = self._groups.get(key)
             if group is not None:
                 group.unread.discard(column)
-                if not group.unread:
+                if group.unread:
+                    self._budget.touch(self, key)
+                else:
                     self._budget.keep(self, key)
 
     def drop(self, key: GroupKey) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pickle
 import socket
 import sys
 import threading
@@ -20,14 +21,16 @@ from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native.budget import Bounds
-from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import SHOWN_LENGTH, SIGN_OF_LIFE, SILENCE, key_field_of
+from delta_sharing_spark.native.place_gateway import PlaceGateway, ServedPlace
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.plan_reader import PlanReader
 from delta_sharing_spark.native.sealed_channel import SealedChannel, SealError, received
 
 #: Seconds for the driver to answer: it may have to list a table anew for a plan.
 _FOR_PLAN, _SOON = 300.0, 1.0
+#: Bytes that a planned file takes, about.
+_OF_A_FILE = 1000
 
 
 class Driver:
@@ -108,8 +111,8 @@ class Driver:
                 time.sleep(SIGN_OF_LIFE)
 
 
-class MachineGateway(Gateway):
-    """Serves the plans of one application to the executors of one machine.
+class MachineGateway(PlaceGateway):
+    """Serves the plans and places of one application to the executors of one machine.
 
     Args:
         driver: Where the plans are.
@@ -141,7 +144,7 @@ class MachineGateway(Gateway):
         with self._lock:
             asking = self._asked.setdefault(token, threading.Lock())
         with asking:  # the driver is asked once, however many wait
-            if token in self._plans:
+            if token in self._plans or token in self._places:
                 return
             try:
                 answer, content = self._driver.ask(_FOR_PLAN, kind="plan", token=token)
@@ -149,15 +152,34 @@ class MachineGateway(Gateway):
                 raise NetworkError(f"machine {self.name} was not sent a plan by the driver: {error}") from None
             if "error" in answer:
                 raise DeltaSharingError(f"the plan could not be made anew: {answer['error']}")
-            if content:
+            if answer.get("is_place"):
+                with self._lock:
+                    self._places[token] = ServedPlace(pickle.loads(content)), lambda: False  # noqa: S301 - of this package
+            elif content:
                 self.add(NativePlan.unpacked(content), lambda: False)
 
+    def _place(self, token: str) -> ServedPlace | None:
+        if token not in self._plans:
+            self._plan_elsewhere(token)
+        return super()._place(token)
+
+    def remember(self, error: DeltaSharingError) -> str:
+        """See ``Gateway.remember``."""
+        return self._told_to_driver(super().remember(self._named(error)), "", None)
+
     def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
+        cause = super()._failed(reader, number, self._named(error))
+        return self._told_to_driver(cause, reader.plan.token, number)
+
+    def _named(self, error: DeltaSharingError) -> DeltaSharingError:
         if isinstance(error, NetworkError):
             error.args = (f"machine {self.name}: {error}",)
-        cause = super()._failed(reader, number, error)
-        with suppress(OSError):  # the driver knows it before the reader, who asks the driver next
-            self._driver.ask(_SOON, kind="failed", token=reader.plan.token, number=number, cause=cause)
+        return error
+
+    def _told_to_driver(self, cause: str, token: str, number: int | None) -> str:
+        """Tell the driver before the reader is told, who asks the driver next."""
+        with suppress(OSError):
+            self._driver.ask(_SOON, kind="failed", token=token, number=number, cause=cause)
         return cause
 
 
@@ -177,6 +199,7 @@ def run(host: str, port: int, key: bytes, memory: int) -> None:
     try:
         driver = Driver(host, port, key)
         gateway = MachineGateway(driver, key, Bounds.within(memory))
+        gateway.most_files = memory // _OF_A_FILE // 4  # the driver has them all
         refusal = driver.join(gateway)
         outcome = "serves" if refusal is None else f"is not needed: {refusal}"
     except SealError as error:

@@ -10,19 +10,22 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import pickle
 import secrets
 import socket
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from delta_sharing_spark.errors import DeltaSharingError
+from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.doubts import Reaction
-from delta_sharing_spark.native.gateway import Gateway, authority_of
+from delta_sharing_spark.native.gateway import authority_of
+from delta_sharing_spark.native.place_gateway import PlaceGateway, ServedPlace
 from delta_sharing_spark.native.plan import NativePlan, VirtualFile
 from delta_sharing_spark.native.plan_reader import Pieces, PlanReader
 from delta_sharing_spark.native.scan_columns import ScanColumns
@@ -33,21 +36,26 @@ _log = logging.getLogger(__name__)
 
 #: The length that Spark is told of each file, whose footer is said to end there: so the driver need not fetch it.
 SHOWN_LENGTH = 1 << 50
-#: Seconds: between two signs of life of a gateway, and without one after which either side takes the other for gone.
+#: Seconds between two heartbeats, and seconds without one after which either side takes the other for ended.
 SIGN_OF_LIFE, SILENCE = 2.0, 10.0
 #: Bytes of the message by which a gateway joins, at most.
 _HELLO = 64 << 10
-#: So many times the mean may a host be preferred for.
+#: A host is preferred for at most this multiple of the mean number of bytes.
 _FAIR = 1.2
-#: Packed plans that are kept, for all machines ask for the same ones.
+#: Packed plans that are kept: all machines ask for the same ones.
 _PACKED = 8
 #: Seconds for a gateway that did not answer a reader to be seen to have ended.
 _LEAVING = 0.3
+#: Seconds that a reader waits for its machine's gateway where no file passes the driver; then it frees its slot for that.
+_JOINING = 5.0
+#: Seconds for which the driver, which could not reach the storage, does not try again.
+_UNREACHABLE = 60.0
 
 
 def key_field_of(key: bytes) -> str:
     """The field of the header by which readers prove the key."""
-    return f"x-delta-sharing-{hmac.digest(key, b'reader', 'sha256').hex()}"
+    # Spark redacts, wherever it shows or logs settings, those whose value names a token.
+    return f"x-delta-sharing-token-{hmac.digest(key, b'reader', 'sha256').hex()}"
 
 
 @dataclass(eq=False, slots=True)
@@ -73,8 +81,8 @@ class Machine:
         return authority_of("127.0.0.1", self.port)
 
 
-class ClusterGateway(Gateway):
-    """Serves plans to a cluster.
+class ClusterGateway(PlaceGateway):
+    """Serves plans and places to a cluster.
 
     Args:
         bind: The address to bind.
@@ -98,6 +106,8 @@ class ClusterGateway(Gateway):
         self.key_field = key_field_of(self.key)
         self.bytes_sent = 0
         self._driver_bytes = driver_bytes
+        #: Until when the driver does not try to reach the storage.
+        self._tries_again = 0.0
         #: Addresses of machines that readers came from, which had no gateway.
         self._helped: set[str] = set()
         self._machines: dict[str, Machine] = {}
@@ -154,6 +164,23 @@ class ClusterGateway(Gateway):
     def _open(
         self, connection: socket.socket, reader: PlanReader, number: int, request: Request, columns: ScanColumns | None
     ) -> bool:
+        if self._is_sent_on(connection, request):
+            return True
+        return super()._open(connection, reader, number, request, columns)
+
+    def _open_place(self, connection: socket.socket, request: Request, served: ServedPlace, path: str) -> bool:
+        if self._is_sent_on(connection, request):
+            return True
+        with self._lock:
+            self.bytes_sent += max(0, served.info(path).size - request.offset)
+        return super()._open_place(connection, request, served, path)
+
+    def _is_sent_on(self, connection: socket.socket, request: Request) -> bool:
+        """Whether a reader was sent on to its machine's gateway; else its bytes may pass the driver.
+
+        Raises:
+            DeltaSharingError: They may not.
+        """
         address = str(connection.getpeername()[0])
         machine = self._machine_at(address)
         if machine is not None and machine.authority in request.refused_hosts:
@@ -161,30 +188,39 @@ class ClusterGateway(Gateway):
             with self._machines_lock:  # it may have ended a moment ago, but an error of a file is no sign of it
                 self._machines_lock.wait_for(lambda: gone not in self._machines, _LEAVING)
             machine = self._machine_at(address)
+        why_not = self._why_no_bytes()
+        if machine is None and why_not:
+            with self._machines_lock:
+                self._machines_lock.wait_for(lambda: self._machine_at(address) is not None, _JOINING)
+            machine = self._machine_at(address)
         if machine is not None:
             connection.sendall(webhdfs.redirect(machine.authority, request.target))
             return True
-        if self.bytes_sent >= self._driver_bytes:
-            raise DeltaSharingError(self._bytes_used_up(address))
+        if why_not:
+            raise DeltaSharingError(f"machine {address} has no gateway of the native lane yet, and {why_not}")
         if address not in self._helped:
             self._helped.add(address)
             _log.warning("machine %s has no gateway of the native lane yet: its files pass the driver", address)
-        return super()._open(connection, reader, number, request, columns)
+        return False
 
     def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
-        """See ``Gateway._failed``: what the driver cannot reach a machine's gateway may, so that others are not told."""
+        """See ``Gateway._failed``. A machine's gateway may reach what the driver cannot, so the failure is answered to nobody else."""
+        if isinstance(error, NetworkError):
+            self._tries_again = time.monotonic() + _UNREACHABLE
         return self._note_failure(reader, number, f"{type(error).__name__}: {error}", is_of_network=False)
 
-    def _bytes_used_up(self, address: str) -> str:
-        why = f"machine {address} has no gateway of the native lane"
+    def _why_no_bytes(self) -> str | None:
+        """Why no file passes the driver; None where some may."""
         if not self._driver_bytes:
+            return "Spark's traffic is encrypted, so that no file passes the driver; run the query again"
+        if self.bytes_sent >= self._driver_bytes:
             return (
-                f"{why} yet, and Spark's traffic is encrypted, so that no file passes the driver; run the query again"
+                f"{self.bytes_sent} bytes for such machines have passed the driver, the most that may; run the query again, or "
+                f"raise spark.deltasharing.gateway.driverBytes"
             )
-        return (
-            f"{why}, and {self.bytes_sent} bytes for such machines have passed the driver, the most that may; run the query "
-            f"again, or raise spark.deltasharing.gateway.driverBytes"
-        )
+        if time.monotonic() < self._tries_again:
+            return "the driver cannot reach the storage itself; run the query again"
+        return None
 
     def _pieces(self, reader: PlanReader, number: int, offset: int, columns: ScanColumns | None) -> Pieces:
         """See ``Gateway._pieces``: those that pass the driver are counted."""
@@ -265,6 +301,9 @@ class ClusterGateway(Gateway):
     def _send_plan(self, machine: Machine, message: dict[str, Any]) -> None:
         answer = {"kind": "answer", "id": message["id"]}
         try:
+            if (served := self._place(message["token"])) is not None:
+                _tell(machine, {**answer, "is_place": True}, pickle.dumps(served.place))
+                return
             reader = self._reader(message["token"])
         except DeltaSharingError as error:
             _tell(machine, {**answer, "error": self.remember(error)})

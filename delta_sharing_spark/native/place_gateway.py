@@ -1,4 +1,4 @@
-"""Serves the files of volumes, models and skills to Spark's own readers, on loopback as the native lane's gateway serves tables."""
+"""Serves the files of volumes, models and skills to Spark's own readers, as the native lane's gateway serves tables."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, FileError, NoSuchFileError
 from delta_sharing_spark.native import webhdfs
+from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.gateway import Gateway, HasEnded
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.connections import Canceller
@@ -26,18 +28,18 @@ _KNOWN_FILES, _KNOWN_FOR = 200_000, 60.0
 
 
 class PlaceGateway(Gateway):
-    """Serves places, each under a path of 128 random bits, to processes of this user alone."""
+    """Serves places beside plans, each under a path of 128 random bits; arguments and attributes are those of ``Gateway``."""
 
-    def __init__(self) -> None:
-        self._places: dict[str, tuple[_ServedPlace, HasEnded]] = {}
-        super().__init__()
+    def __init__(self, **arguments: Any) -> None:
+        self._places: dict[str, tuple[ServedPlace, HasEnded]] = {}
+        super().__init__(**arguments)
 
     def share(self, place: Place, has_ended: HasEnded) -> str:
         """Serve a place until a session has ended; returns its address for Spark, the same for an equal place."""
         with self._lock:
             known = (token for token, (served, _) in self._places.items() if served.place == place)
             token = next(known, None) or secrets.token_hex(16)
-            served = self._places[token][0] if token in self._places else _ServedPlace(place)
+            served = self._places[token][0] if token in self._places else ServedPlace(place)
             self._places[token] = (served, has_ended)
         return self.address_of(token)
 
@@ -46,28 +48,32 @@ class PlaceGateway(Gateway):
             ended = [token for token, (_, has_ended) in self._places.items() if has_ended()]
             for token in ended:
                 del self._places[token]
-            return bool(ended) and not self._places
+        were_last = super()._release_ended() or bool(ended)
+        return were_last and not self._places and not self._plans and not self._indexes
 
-    def _answer(self, connection: socket.socket, request: Request) -> bool:
-        if request.method != "GET" or request.path is None:
-            connection.sendall(webhdfs.failure("what is shared is read-only"))
-            return request.method == "GET"
-        token, _, path = request.path.partition("/")
-        with self._lock:
-            served = self._places.get(token, (None, None))[0]
+    def _serve(self, connection: socket.socket, request: Request, token: str, below: str) -> bool:
         try:
+            served = self._place(token)
             if served is None:
-                raise FileError("this path is no longer served: its session has ended; ask for spark_path again")
+                return super()._serve(connection, request, token, below)
             if request.operation == "OPEN":
-                return _send(connection, served, path, request.offset)
-            connection.sendall(self._told(served, path, request.operation))
+                return self._open_place(connection, request, served, below)
+            connection.sendall(self._told(served, below, request.operation))
         except NoSuchFileError:
-            connection.sendall(webhdfs.not_found(path))
+            connection.sendall(webhdfs.not_found(below))
         except DeltaSharingError as error:
             connection.sendall(webhdfs.failure(self.remember(error)))
         return True
 
-    def _told(self, served: _ServedPlace, path: str, operation: str) -> bytes:
+    def _place(self, token: str) -> ServedPlace | None:
+        with self._lock:
+            return self._places.get(token, (None, None))[0]
+
+    def _open_place(self, connection: socket.socket, request: Request, served: ServedPlace, path: str) -> bool:
+        """Send a file from the request's offset on; returns whether the connection can be used for another."""
+        return _send(connection, served, path, request.offset, self._budget)
+
+    def _told(self, served: ServedPlace, path: str, operation: str) -> bytes:
         if operation == "LISTSTATUS":
             statuses = [_status(entry, entry.name.rstrip("/").rpartition("/")[2]) for entry in served.listed(path)]
             return webhdfs.json_answer({"FileStatuses": {"FileStatus": statuses}})
@@ -78,7 +84,7 @@ class PlaceGateway(Gateway):
         return webhdfs.failure(f"what is shared is read-only, and {operation or 'such a request'} is not known")
 
 
-class _ServedPlace:
+class ServedPlace:
     """A place, and what was listed of it a short while ago."""
 
     def __init__(self, place: Place) -> None:
@@ -118,7 +124,7 @@ def _status(entry: StoredObject, name: str) -> dict[str, object]:
     return webhdfs.status(name, None if entry.name.endswith("/") else entry.size, entry.modified_ms)
 
 
-def _send(connection: socket.socket, served: _ServedPlace, path: str, offset: int) -> bool:
+def _send(connection: socket.socket, served: ServedPlace, path: str, offset: int, budget: Budget) -> bool:
     """Send a file from ``offset`` on, until the reader leaves; returns whether the connection can be used for another."""
     file = served.info(path)
     if file.name.endswith("/"):
@@ -128,7 +134,7 @@ def _send(connection: socket.socket, served: _ServedPlace, path: str, offset: in
         connection.sendall(webhdfs.answer(200, b""))
         return True
     canceller = Canceller(path)
-    pieces = _read_ahead(served.place, file, offset, canceller)
+    pieces = _read_ahead(served.place, file, offset, canceller, budget)
     try:
         first = next(pieces)  # an error has to come before the head
     except DeltaSharingError:
@@ -146,17 +152,22 @@ def _send(connection: socket.socket, served: _ServedPlace, path: str, offset: in
     return False
 
 
-def _read_ahead(place: Place, file: StoredObject, offset: int, canceller: Canceller) -> Iterator[memoryview]:
-    """The bytes of a file in growing pieces; the next arrives while one is sent."""
-    version = place.version(file)
+def _read_ahead(
+    place: Place, file: StoredObject, offset: int, canceller: Canceller, budget: Budget
+) -> Iterator[memoryview]:
+    """The bytes of a file in growing pieces; the next arrives while one is sent, where there is room for two."""
+    version, largest = place.version(file), min(_LARGEST, budget.group_bytes // 2)
+    counted: set[int] = set()  # stands for the pieces, as long as they are sent
+    if not budget.admit_in_time(counted, 2 * largest):
+        largest = min(largest, _FIRST)
 
     def read(piece: Range) -> memoryview:
         return place.read(file.name, version, piece.start, piece.length, canceller)
 
-    piece = Range(offset, min(offset + _FIRST, file.size))
+    piece = Range(offset, min(offset + min(_FIRST, largest), file.size))
     data = read(piece)
     while piece.end < file.size:
-        piece = Range(piece.end, min(piece.end + min(4 * piece.length, _LARGEST), file.size))
+        piece = Range(piece.end, min(piece.end + min(4 * piece.length, largest), file.size))
         following = begin([partial(read, piece)], 1)[0]
         yield data
         data = following.result()

@@ -3,21 +3,22 @@
 The footer tells where the column chunk ends that begins there; the path tells which columns the scan reads. The chunks of
 these are fetched by parallel ranges, those of the next row group or file ahead of need. Memory is bounded: fetched chunks
 by ``budget.AHEAD_BYTES``, those kept once read by ``budget.KEPT_BYTES``, a chunk too large for that by a window of a few
-pieces.
+pieces; and all together by ``budget.Bounds.held``: who would pass it waits.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 
 from delta_sharing_spark.errors import NullInRequiredError
-from delta_sharing_spark.native.budget import Budget
+from delta_sharing_spark.native.budget import PATIENCE, Budget
 from delta_sharing_spark.native.doubts import ENOUGH, LEAVES, TASTED, UNKNOWN, WAITS, Doubt, Reaction
 from delta_sharing_spark.native.file_pass import FilePass
 from delta_sharing_spark.native.files import ShownFile
-from delta_sharing_spark.native.held_chunks import GROUP_BYTES, HeldChunks
+from delta_sharing_spark.native.held_chunks import HeldChunks
 from delta_sharing_spark.native.layout import Chunk, Layout
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.scan_columns import ScanColumns
@@ -26,9 +27,9 @@ from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import Range, cut
 
 _SENT = 1 << 20
-#: Bytes of a small file that are sent whatever a reader wants of them: it costs less than to find out.
+#: Bytes of a small file that are sent without asking which of them a reader wants: that would cost more.
 _SENT_WHOLE = 64 << 10
-#: Bytes that are sent to a reader that may have enough: it leaves late where it decodes first what it has.
+#: Bytes that are sent to a reader that may need no more: it may decode what it has before it closes the connection.
 _TASTE = 4 << 10
 
 #: Bytes of row groups that are fetched ahead of the one that is read, and how many: those of small files are many.
@@ -37,7 +38,7 @@ _AHEAD, _GROUPS_AHEAD = 8 << 20, 16
 #: Seconds for which a file that could not be reached is not tried again.
 _FAILED = 10.0
 
-#: What an answer yields; it is sent the reader's reaction to a doubt.
+#: What an answer yields: bytes, or a doubt, to which the gateway sends the reader's reaction.
 Pieces = Generator[memoryview | Doubt, Reaction | None, None]
 
 
@@ -55,13 +56,14 @@ class PlanReader:
 
     def __init__(self, plan: NativePlan, budget: Budget) -> None:
         self.plan = plan
+        self._budget = budget
         self._lock = threading.Lock()
         self.files = ShownFiles(plan, budget)
         self._chunks = HeldChunks(budget)
         self._pass = FilePass()
-        #: Why files could not be reached, and until when that is the answer to who asks again.
+        #: Why files could not be reached, and until when this is answered to further requests.
         self._failures: dict[int, tuple[float, str]] = {}
-        #: Whether a reader wanted more than its scan reads; no scan's columns are believed then.
+        #: Whether a reader asked for a column that its scan does not name; from then on no scan's columns are relied on.
         self._is_misled = False
 
     def note_failure(self, number: int, cause: str) -> None:
@@ -105,6 +107,7 @@ class PlanReader:
             yield from self._whole(number, shown, offset)
             offset = max(offset, layout.data_end)
         doubt: Doubt | None = None
+        follows = False
         while offset < layout.data_end:
             index = layout.chunk_from(offset)
             chunk = layout.chunks[index] if index < len(layout.chunks) else None
@@ -118,7 +121,8 @@ class PlanReader:
                         return
                     if doubt is LEAVES and reaction.has_read_all:
                         self._is_misled, columns = True, None
-                yield from self._chunk(number, shown, chunk, start, columns)
+                yield from self._chunk(number, shown, chunk, start, columns, follows=follows)
+                follows = True
                 offset = chunk.range.end
                 doubt = self._next(number, layout, chunk, columns)
             else:
@@ -151,23 +155,28 @@ class PlanReader:
         )
 
     def _chunk(
-        self, number: int, shown: ShownFile, chunk: Chunk, start: int, columns: ScanColumns | None
+        self, number: int, shown: ShownFile, chunk: Chunk, start: int, columns: ScanColumns | None, *, follows: bool
     ) -> Iterator[memoryview]:
-        """A chunk's bytes from ``start``."""
+        """A chunk's bytes from ``start``; ``follows`` is whether the same reader has read the one before."""
         if chunk.null_in is not None:
             raise self._null_in(number, chunk)
-        buffer = self._expect(number, shown, chunk, columns)
+        until = time.monotonic() + PATIENCE
+        while (buffer := self._expect(number, shown, chunk, columns, follows)) is None and self._chunks.may_hold(chunk):
+            if not self._budget.wait_for_room(chunk.range.length, until):
+                break
         if buffer is None:
             yield from self._chunks.windowed(shown, Range(start, chunk.range.end))
             return
-        for piece in cut(Range(start, chunk.range.end), _SENT):  # none is left of a small chunk that was tasted whole
+        for piece in cut(
+            Range(start, chunk.range.end), _SENT
+        ):  # nothing is left of a small chunk whose first bytes were all of it
             yield buffer.read(piece.start, piece.length)
         self._chunks.was_read((number, chunk.row_group), chunk.column)
 
     def _expect(
-        self, number: int, shown: ShownFile, chunk: Chunk, columns: ScanColumns | None
+        self, number: int, shown: ShownFile, chunk: Chunk, columns: ScanColumns | None, follows: bool
     ) -> BufferedRanges | None:
-        """The buffer of a chunk, fetched with the others that the scan reads; None if the chunk is too large."""
+        """The buffer of a chunk, fetched with those after it that the scan reads; None if it is too large, or there is no room."""
         key = (number, chunk.row_group)
         wanted = [chunk]
         if columns is not None:
@@ -176,13 +185,19 @@ class PlanReader:
             self._pass.read(number)
             buffer = self._chunks.find(key, chunk)
             # A reader that comes to another chunk first looks at its dictionary, by which it may leave out the row group.
-            is_begun = buffer is not None or wanted[0] is chunk
+            is_begun = buffer is not None or follows or wanted[0] is chunk
             if buffer is None:
-                together = is_begun and sum(c.range.length for c in wanted) <= GROUP_BYTES
-                buffer = self._chunks.fetch(key, shown, wanted if together else [chunk])
-            if columns is not None and is_begun:
+                buffer = self._chunks.fetch(key, shown, self._together(chunk, wanted) if is_begun else [chunk])
+                buffer = buffer or self._chunks.fetch(key, shown, [chunk])
+            if buffer is not None and columns is not None and is_begun:
                 self._fetch_next(number, chunk.row_group, shown, columns)
             return buffer
+
+    def _together(self, chunk: Chunk, wanted: Sequence[Chunk]) -> Sequence[Chunk]:
+        """A chunk and those after it of a row group, up to the bytes that are fetched at once."""
+        following = wanted[wanted.index(chunk) :]
+        sizes = itertools.accumulate(c.range.length for c in following)
+        return following[: max(1, sum(size <= self._budget.group_bytes for size in sizes))]
 
     def _next(self, number: int, layout: Layout, chunk: Chunk, columns: ScanColumns | None) -> Doubt | None:
         """The doubt to yield after a chunk; None to go on at once."""

@@ -107,6 +107,12 @@ class ShownFiles:
                 self._show(other, columns, is_ahead=True)
 
     def _opened(self, number: int, columns: ScanColumns | None, may_rewrite: bool) -> ShownFile:
-        shown = self._plan.show(number, self._sources, self._budget.fetchers, columns, may_rewrite=may_rewrite)
+        file, budget = self._plan.files[number], self._budget
+        size = 2 * file.size if len(file.members) > 1 else 0
+        arriving: set[int] = set()  # stands for the small files that are fetched, and for all as one
+        budget.admit_in_time(arriving, size) or budget.admit(arriving, size, at_all=True)
+        shown = self._plan.show(number, self._sources, budget.fetchers, columns, may_rewrite=may_rewrite)
+        if shown.whole is not None:
+            budget.admit(shown.whole, len(shown.whole), at_all=True)
         self._budget.hold(self, number, shown)
         return shown

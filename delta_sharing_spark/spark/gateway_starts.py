@@ -6,6 +6,7 @@ import logging
 import pickle
 import threading
 import time
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
@@ -20,10 +21,12 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between two looks at the executors.
 _LOOK = 1.0
+#: Looks at Spark's queue for a job that was begun.
+_TRIES = 50
 #: Seconds after which a machine that could not be given a gateway is tried again; for its executors to be registered.
 _AGAIN = 30.0
 #: Seconds after which the gateway of a machine without executors ends.
-_UNUSED = 8.0
+_UNUSED = 15.0
 #: Seconds that a load waits for the gateways: Spark's first Python workers on a busy machine may take 18.
 PATIENCE = 120.0
 cloudpickle.register_pickle_by_value(start_gateway)  # type: ignore[no-untyped-call]
@@ -172,8 +175,10 @@ class GatewayStarts:
             "key": self._gateway.key.hex(),
             "memory": self._memory,
         }
-        context.setLocalProperty("spark.job.description", f"delta-sharing-spark: gateways on {len(places)} machines")
+        name = f"delta-sharing-spark: gateways on {len(places)} machines"
+        context.setLocalProperty("spark.job.description", name)
         context.setLocalProperty("spark.scheduler.pool", "delta-sharing-spark")
+        threading.Thread(target=self._go_first, args=(name,), daemon=True).start()
         tasks = jvm.java.util.ArrayList()
         for number, preferred in enumerate(places):
             tasks.add(jvm.scala.Tuple2(pickle.dumps([number]), jvm.PythonUtils.toSeq(preferred)))
@@ -181,6 +186,19 @@ class GatewayStarts:
         scala_rdd = context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(tasks), byte_arrays)
         rdd: RDD[Any] = RDD(scala_rdd.toJavaRDD(), context)
         return rdd.map(lambda _: start_gateway.start(settings)).collect()
+
+    def _go_first(self, name: str) -> None:
+        """Have the job's tasks take the next slot: by order they would wait for queries that began before, which need them."""
+        with suppress(Py4JError, TypeError, AttributeError):  # inner parts of Spark: without them the job waits
+            waiting = self._context._jsc.sc().taskScheduler().rootPool().schedulableQueue()
+            for _ in range(_TRIES):
+                for tasks in waiting.toArray():
+                    if str(tasks.getClass().getSimpleName()) != "TaskSetManager":
+                        return  # pools of their own take turns
+                    if tasks.taskSet().properties().getProperty("spark.job.description") == name:
+                        getattr(tasks, "priority_$eq")(-1)
+                        return
+                time.sleep(_LOOK / 10)
 
 
 def _in_a_line(error: Exception) -> str:

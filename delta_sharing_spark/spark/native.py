@@ -21,10 +21,10 @@ from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.expressions import condition_sql
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import ClusterGateway
+from delta_sharing_spark.native.place_gateway import PlaceGateway
 from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
 from delta_sharing_spark.native.table_index import TableIndex
-from delta_sharing_spark.schema.spark import spark_schema_json
-from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.schema.types import Field, Primitive, Struct, backquoted, spark_schema_json
 from delta_sharing_spark.spark.file_index import index_relation, jvm_session, needs_deletion_column, why_no_index
 from delta_sharing_spark.spark.gateway_starts import GatewayStarts
 from delta_sharing_spark.spark.native_errors import raise_causes
@@ -73,7 +73,7 @@ Opened = tuple[TableOpener, ResolvedScan]
 Note = Callable[[ScanListing], None]
 
 #: The gateway of this machine, and those of applications on clusters, by their ids.
-_gateways: dict[str, Gateway] = {}
+_gateways: dict[str, PlaceGateway] = {}
 _starts: weakref.WeakKeyDictionary[Gateway, GatewayStarts] = weakref.WeakKeyDictionary()
 _gateways_lock = threading.Lock()
 
@@ -116,7 +116,7 @@ def start_gateways(reach: Reach) -> None:
         ConfigError: The driver's gateway cannot be bound as the session's settings say.
     """
     if reach.cluster is not None:
-        _gateway(reach)
+        gateway_of(reach)
 
 
 def why_no_gateways(reach: Reach) -> str | None:
@@ -125,7 +125,7 @@ def why_no_gateways(reach: Reach) -> str | None:
     Raises:
         ConfigError: The package is missing on all of them; the driver's gateway cannot be bound.
     """
-    return None if reach.cluster is None else _starts[_gateway(reach)].why_not()
+    return None if reach.cluster is None else _starts[gateway_of(reach)].why_not()
 
 
 def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) -> DataFrame:
@@ -152,10 +152,10 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
         jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("webhdfs", hadoop)
     except Exception as error:
         raise StepAsideError(f"the session cannot read WebHDFS ({_in_a_line(error)})") from error
-    gateway = _gateway(reach)
+    gateway = gateway_of(reach)
     if not is_connect(spark):
-        raise_causes(_error_in)
-    index = gateway.open(TableIndex(load, opener, gateway, is_read_here=reach.cluster is None), _end_of(spark))
+        raise_causes(error_in)
+    index = gateway.open(TableIndex(load, opener, gateway, is_read_here=reach.cluster is None), end_of(spark))
     index.begin()
     shown = index.shown
     condition = _condition_of(shown)
@@ -197,7 +197,7 @@ def _in_a_line(error: Exception) -> str:
     return f"{type(error).__name__}: {first[:300]}"
 
 
-def _error_in(messages: Sequence[str]) -> str | None:
+def error_in(messages: Sequence[str]) -> str | None:
     """As ``Gateway.error_in``, for all gateways."""
     with _gateways_lock:
         gateways = list(_gateways.values())
@@ -207,16 +207,21 @@ def _error_in(messages: Sequence[str]) -> str | None:
 def _reader_options(shown: LoadColumns, gateway: Gateway) -> dict[str, str]:
     has_floats = any(name in str(shown.columns) for name in ("float", "double"))
     options = {**_READER_OPTIONS, **(_WITH_FLOATS if has_floats else {})}
-    if gateway.key_field is not None:
-        options |= {**_WITH_KEY, "dfs.webhdfs.rest-csrf.custom-header": gateway.key_field}
-    return options
+    return options | key_options(gateway)
+
+
+def key_options(gateway: Gateway) -> dict[str, str]:
+    """Settings by which Spark's readers prove the key of a gateway; none where it asks for none."""
+    if gateway.key_field is None:
+        return {}
+    return {**_WITH_KEY, "dfs.webhdfs.rest-csrf.custom-header": gateway.key_field}
 
 
 def _rows(frame: DataFrame, shown: LoadColumns) -> DataFrame:
     """The table's rows with all columns that the load needs: deleted rows left out, voids filled in."""
     full, has_deletion_column = shown.spec.full_schema, needs_deletion_column(shown)
     if has_deletion_column:
-        frame = frame.where(F.col(quoted(shown.deletion_column)).isNull())
+        frame = frame.where(F.col(backquoted(shown.deletion_column)).isNull())
     if frame.columns == list(full.names):
         # Each column that is named costs calls into the JVM.
         return frame
@@ -227,7 +232,7 @@ def _rows(frame: DataFrame, shown: LoadColumns) -> DataFrame:
         if field.type == Primitive("void"):
             columns.append(F.expr("cast(null as void)").alias(field.name, metadata=_metadata(field)))
         else:
-            columns.append(F.col(quoted(field.name)))
+            columns.append(F.col(backquoted(field.name)))
     return frame.select(*columns)
 
 
@@ -244,7 +249,7 @@ def _narrowed(field: Field, shown: LoadColumns) -> Any:
     """A column of the output; a struct is built anew if ``where`` needs more of its fields than the output has."""
     have = shown.spec.full_schema.find(field.name)
     assert have is not None
-    column = F.col(quoted(field.name))
+    column = F.col(backquoted(field.name))
     if have.type == field.type:
         if _FIELD_ID in field.metadata:
             return column.alias(field.name, metadata=_metadata(field))
@@ -276,12 +281,7 @@ def _without_field_ids(schema: Struct) -> Struct:
     return with_metadata(schema, lambda key: key != _FIELD_ID)
 
 
-def quoted(name: str) -> str:
-    """A column's name in backquotes."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _end_of(spark: SparkSession) -> Callable[[], bool]:
+def end_of(spark: SparkSession) -> Callable[[], bool]:
     """Returns a test of whether a session has ended, which does not ask the JVM."""
     if is_connect(spark):
         return lambda: bool(spark.is_stopped) or _is_stopped(SparkContext._active_spark_context)  # type: ignore[attr-defined]
@@ -297,13 +297,18 @@ def _is_stopped(context: SparkContext | None) -> bool:
     return process is not None and process.poll() is not None
 
 
-def _gateway(reach: Reach) -> Gateway:
+def gateway_of(reach: Reach) -> PlaceGateway:
+    """What serves a session's executors, or sends them on to what does.
+
+    Raises:
+        ConfigError: The driver's gateway of a cluster cannot be bound as the session's settings say.
+    """
     context = reach.cluster
     name = "" if context is None else str(context.applicationId)
     with _gateways_lock:
         gateway = _gateways.get(name)
         if gateway is None or gateway.is_closed:
-            gateway = Gateway() if context is None else _cluster_gateway(context)
+            gateway = PlaceGateway() if context is None else _cluster_gateway(context)
             _gateways[name] = gateway
         return gateway
 

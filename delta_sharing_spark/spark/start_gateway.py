@@ -46,7 +46,9 @@ def start(settings: dict[str, Any]) -> dict[str, Any]:
         if found != settings["version"]:
             return {**told, "lacks": f"its delta-sharing-spark is {found}, and the driver's is {settings['version']}"}
         where = [os.path.abspath(place) for place in sys.path]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(where), "MALLOC_ARENA_MAX": "2"}
+        # What is released goes back to the system: its memory counts in the container's.
+        bounded = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "1048576"}
+        environment = {**os.environ, **bounded, "PYTHONPATH": os.pathsep.join(where)}
         started = subprocess.Popen(
             [sys.executable, "-m", "delta_sharing_spark.native.machine_gateway"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -18,6 +18,7 @@ from support.buckets import BucketServer
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.connect
 def test_sparks_own_readers_open_the_files(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "v"
     (root / "raw").mkdir(parents=True)

@@ -34,6 +34,7 @@ def values(frame: Any) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, frame.collect()), key=repr)
 
 
+@pytest.mark.connect
 def test_every_type_comes_back_as_it_was_written(tmp_path: Path, share: Any, load: Any) -> None:
     schema = Struct(
         (
@@ -94,6 +95,7 @@ def test_a_load_is_one_metadata_and_one_query_request(tmp_path: Path, share: Any
     assert (server.count("metadata"), server.count("query")) == (1, 1)
 
 
+@pytest.mark.connect
 def test_columns_and_schema_narrow_what_is_fetched(
     tmp_path: Path, share: Any, load: Any, spark: Any, server: Any
 ) -> None:
@@ -138,7 +140,7 @@ def test_limit_counts_live_rows_only(tmp_path: Path, share: Any, load: Any) -> N
     assert load(share(table), limit=20).count() == 20
 
 
-@pytest.mark.parametrize("mode", ["url", "dir"])
+@pytest.mark.parametrize("mode", [pytest.param("url", marks=pytest.mark.connect), "dir"])
 def test_where_equals_a_filter(tmp_path: Path, share: Any, load: Any, mode: str) -> None:
     table = numbers(tmp_path / f"where_{mode}")
     address = share(table, access_modes=["url", "dir"], location=table.uri)
@@ -210,6 +212,7 @@ def test_an_empty_table_has_columns_and_no_rows(tmp_path: Path, share: Any, load
     assert (frame.columns, frame.count(), frame.collect()) == (["id"], 0, [])
 
 
+@pytest.mark.connect
 def test_a_null_that_may_not_be_is_an_error(tmp_path: Path, share: Any, load: Any) -> None:
     schema = Struct((Field("id", LONG, nullable=False),))
     table = DeltaTableBuilder(tmp_path / "required", schema, style=FileStyle(required=False))
@@ -237,6 +240,7 @@ def test_a_thousand_columns(tmp_path: Path, share: Any, load: Any) -> None:
     assert set(rows[1]) == {None}
 
 
+@pytest.mark.connect
 def test_one_large_file_is_read_by_several_tasks_each_row_once(
     tmp_path: Path, share: Any, load: Any, spark_mode: str
 ) -> None:
@@ -252,12 +256,14 @@ def test_one_large_file_is_read_by_several_tasks_each_row_once(
     )
 
 
+@pytest.mark.connect
 def test_sql_over_a_temporary_view(tmp_path: Path, share: Any, spark: Any) -> None:
     address = share(numbers(tmp_path / "view"))
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW shared USING deltaSharing OPTIONS (path '{address}', columns 'a')")
     assert spark.sql("SELECT a, count(*) n FROM shared GROUP BY a ORDER BY a").collect()[3][:] == (3, 10)
 
 
+@pytest.mark.connect
 def test_a_table_that_changed_under_a_kept_frame_is_an_error(tmp_path: Path, share: Any, load: Any) -> None:
     table = numbers(tmp_path / "changed", properties={"delta.columnMapping.mode": "name"})
     kept = load(share(table))
@@ -284,6 +290,7 @@ BAD: list[tuple[str, dict[str, str], str]] = [
 ]
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize(("address", "options", "says"), BAD, ids=[f"{a} {o}" for a, o, _ in BAD])
 def test_what_is_wrong_is_said_in_one_line(
     tmp_path: Path, share: Any, load: Any, profile: str, address: str, options: dict[str, str], says: str
@@ -303,6 +310,7 @@ def test_a_wrong_token_is_said_to_be_wrong(tmp_path: Path, share: Any, load: Any
     assert "wrong-token-0123456789" not in str(caught.value)
 
 
+@pytest.mark.connect
 def test_registered_under_another_name(tmp_path: Path, share: Callable[..., str], spark: Any) -> None:
     import delta_sharing_spark
 

@@ -53,6 +53,7 @@ def texts(rows: list[Any]) -> list[str]:
     return sorted(repr([row[name] for name in sorted(row)]) for row in rows)
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize("mode", MODES)
 def test_a_feed_is_a_frame(share: Any, load: Any, table: DeltaTableBuilder, mode: str) -> None:
     address = share(table, access_modes=MODES)

@@ -15,6 +15,8 @@ from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
+pytestmark = pytest.mark.connect
+
 SCHEMA = Struct((Field("id", Primitive("long")), Field("city", Primitive("string"))))
 
 

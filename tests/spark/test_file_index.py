@@ -59,9 +59,7 @@ def keyed(number: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, spark_mode: str) -> Iterator[SharingServer]:
-    if spark_mode != "classic":
-        pytest.skip("a Connect session's plans are made elsewhere")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingServer]:
     root = tmp_path_factory.mktemp("index")
     ordered = DeltaTableBuilder(root / "ordered", ORDERED)
     for first in range(0, 1000, 100):
@@ -181,10 +179,8 @@ def test_limits_bound_what_is_listed_and_opened(spark: Any, client: SharingClien
 
 @pytest.mark.parametrize("history", [True, False], ids=["history", "no-history"])
 @pytest.mark.parametrize("mode", ["url", "dir"])
-def test_one_version_for_a_frames_life(spark: Any, spark_mode: str, tmp_path: Path, mode: str, history: bool) -> None:
+def test_one_version_for_a_frames_life(spark: Any, tmp_path: Path, mode: str, history: bool) -> None:
     """Commits between load and query, between two queries, and in a self-join."""
-    if spark_mode != "classic":
-        pytest.skip("a Connect session's plans are made elsewhere")
     if mode == "dir" and not history:
         pytest.skip("directory access shares all versions")
     built = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64()})).append([{"id": i} for i in range(10)])
@@ -368,9 +364,7 @@ spark.stop()
 """
 
 
-def test_an_interrupt_ends_the_listing_and_the_query(tmp_path: Path, spark_mode: str) -> None:
-    if spark_mode != "classic":
-        pytest.skip("a session of its own, classic")
+def test_an_interrupt_ends_the_listing_and_the_query(tmp_path: Path) -> None:
     table = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64()})).append([{"id": 1}])
     with SharingServer({"s.d.t": table.path}) as server:
         is_asked = threading.Event()

@@ -38,11 +38,12 @@ def sharing(provider: OpenIdProvider, tmp_path: Path) -> Iterator[SharingServer]
         yield server
 
 
+@pytest.mark.connect
 def test_a_token_file_that_rotates_serves_batches_and_streams_on_classic(
     spark: Any, spark_mode: str, sharing: SharingServer, provider: OpenIdProvider, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
-    options = {"bearerTokenFile": str(token), "identityEndpoint": sharing.endpoint, "pollInterval": "100ms"}
+    options = {"bearerTokenFile": str(token), "identityEndpoint": sharing.endpoint}
 
     def rotate() -> None:
         provider.revoke_all()
@@ -62,6 +63,7 @@ def test_a_token_file_that_rotates_serves_batches_and_streams_on_classic(
         with pytest.raises(Exception, match="the identity lives on the driver only"):
             frame.count()  # planned with the token before
     assert read.load("s.d.t").count() == 40
+    options["pollInterval"] = "100ms"
     if ADMISSION_CONTROL:  # before, Trigger.AvailableNow is one batch, which a bound would cut short
         options["maxFilesPerTrigger"] = "1"
     stream = spark.readStream.format("deltaSharing").options(**options).load("s.d.t")
@@ -93,12 +95,11 @@ spark.stop()
 """
 
 
+@pytest.mark.connect_only
 def test_whoever_runs_a_connect_server_asks_by_its_environment(
-    spark_mode: str, sharing: SharingServer, provider: OpenIdProvider, tmp_path: Path
+    sharing: SharingServer, provider: OpenIdProvider, tmp_path: Path
 ) -> None:
     """In a process of its own: the workers' environment is the server's."""
-    if spark_mode != "connect":
-        pytest.skip("for Spark Connect")
     (tmp_path / "token").write_text(provider.issue())
     named = {
         "DELTA_SHARING_BEARER_TOKEN_FILE": str(tmp_path / "token"),

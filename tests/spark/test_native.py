@@ -73,10 +73,9 @@ def explained(frame: Any) -> str:
     return out.getvalue()
 
 
-def test_a_connect_server_lets_go_of_frames_that_have_ended(spark: Any, spark_mode: str, client: SharingClient) -> None:
+@pytest.mark.connect_only
+def test_a_connect_server_lets_go_of_frames_that_have_ended(spark: Any, client: SharingClient) -> None:
     """When the next one is made: nothing is asked of the server while the garbage collector runs."""
-    if spark_mode != "connect":
-        pytest.skip("classic frames are the JVM's own")
     table = client.table("views.d.plain")
     kept = table.to_spark(spark)
     names = file_index._holder(spark).dataFrameCache().keySet
@@ -90,6 +89,7 @@ def test_a_connect_server_lets_go_of_frames_that_have_ended(spark: Any, spark_mo
     assert kept.count() == again.count() == 3000
 
 
+@pytest.mark.connect
 def test_engines(spark: Any, client: SharingClient, shared: SharingServer, tmp_path: Path) -> None:
     scan = client.table("views.d.plain").scan()
     assert is_native(scan.to_spark(spark))
@@ -138,6 +138,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharingServer]:
         yield server
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize("mode", ["url", "dir"])
 def test_small_files_are_shown_as_one(spark: Any, spark_mode: str, small: SharingServer, mode: str) -> None:
     client = SharingClient(small.profile())
@@ -167,11 +168,7 @@ def test_small_files_are_shown_as_one(spark: Any, spark_mode: str, small: Sharin
 
 
 @pytest.mark.parametrize("mode", ["url", "dir"])
-def test_counts_ask_no_storage(
-    spark: Any, spark_mode: str, small: SharingServer, shared: SharingServer, mode: str
-) -> None:
-    if spark_mode == "connect":
-        pytest.skip("Spark asks for the files of each query on classic sessions")
+def test_counts_ask_no_storage(spark: Any, small: SharingServer, shared: SharingServer, mode: str) -> None:
 
     def counted(client: SharingClient, server: SharingServer, frame: Any, text: str) -> tuple[Any, bool]:
         """A query's rows, and whether the statistics were all that it asked."""
@@ -213,10 +210,8 @@ def test_counts_ask_no_storage(
     assert frame.select("_metadata.file_path").distinct().count() == 3
 
 
-def test_a_damaged_small_file_is_named(spark: Any, spark_mode: str, small: SharingServer) -> None:
+def test_a_damaged_small_file_is_named(spark: Any, small: SharingServer) -> None:
     """Spark's reader tells the file that it was shown, of which six of the table's are part."""
-    if spark_mode == "connect":
-        pytest.skip("the cause stands in the log of the driver")
     client = SharingClient(small.profile(), retryTimeout="1s")
     damaged = client.table("views.d.damaged").scan()
     files = NativePlan(damaged.resolved(), damaged.plan()).files[0].members
@@ -254,6 +249,7 @@ def ids(frame: Any) -> list[int]:
     return sorted(row.id for row in frame.select("id").collect())
 
 
+@pytest.mark.connect
 def test_where_and_columns_of_the_load(spark: Any, client: SharingClient) -> None:
     table = client.table("views.d.cities")
     for where in (
@@ -269,6 +265,7 @@ def test_where_and_columns_of_the_load(spark: Any, client: SharingClient) -> Non
         assert ids(frame) == sorted(scan.to_arrow()["id"].to_pylist()), where
 
 
+@pytest.mark.connect
 def test_empty_table_and_partition_columns_alone(spark: Any, client: SharingClient) -> None:
     empty = client.table("views.d.empty").to_spark(spark)
     assert empty.count() == 0
@@ -280,6 +277,7 @@ def test_empty_table_and_partition_columns_alone(spark: Any, client: SharingClie
     )
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -309,9 +307,7 @@ def test_a_fault_fails_the_query_with_its_cause(
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
-def test_errors_that_are_not_the_lanes_stay_as_they_are(spark: Any, spark_mode: str, client: SharingClient) -> None:
-    if spark_mode != "classic":
-        pytest.skip("classic PySpark alone speaks to the JVM")
+def test_errors_that_are_not_the_lanes_stay_as_they_are(spark: Any, client: SharingClient) -> None:
     from py4j.protocol import Py4JJavaError
 
     frame = client.table("views.d.plain").to_spark(spark)
@@ -321,6 +317,7 @@ def test_errors_that_are_not_the_lanes_stay_as_they_are(spark: Any, spark_mode: 
         frame.selectExpr("assert_true(id / 0 > 0)").collect()
 
 
+@pytest.mark.connect
 def test_a_frame_outlives_its_urls_and_its_listing(spark: Any, client: SharingClient, shared: SharingServer) -> None:
     frame = client.table("views.d.plain").scan(accessMode="url").to_spark(spark)
     assert frame.where("id < 10").count() == 10
@@ -332,6 +329,7 @@ def test_a_frame_outlives_its_urls_and_its_listing(spark: Any, client: SharingCl
     assert len(frame.collect()) == 3000
 
 
+@pytest.mark.connect
 def test_nothing_secret_in_what_spark_shows(spark: Any, client: SharingClient, shared: SharingServer) -> None:
     frame = client.table("views.d.plain").scan(accessMode="url").to_spark(spark)
     shown = [explained(frame), *frame.inputFiles()]
@@ -344,6 +342,7 @@ def test_nothing_secret_in_what_spark_shows(spark: Any, client: SharingClient, s
         assert "?" not in text
 
 
+@pytest.mark.connect
 def test_views(spark: Any, client: SharingClient, shared: SharingServer, tmp_path: Path) -> None:
     views = client.register(spark, "views")
     assert sorted(v.view for v in views) == ["d_cities", "d_empty", "d_plain"]
@@ -389,6 +388,7 @@ def test_settings_of_the_session(spark: Any, client: SharingClient, setting: dic
             spark.conf.set(name, value)
 
 
+@pytest.mark.connect
 @pytest.mark.filterwarnings("ignore:Spark Connect writes options:UserWarning")
 def test_a_session_without_webhdfs_reads_by_the_python_source(
     spark: Any, client: SharingClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -402,6 +402,7 @@ def test_a_session_without_webhdfs_reads_by_the_python_source(
     assert frame.count() == 3000
 
 
+@pytest.mark.connect
 def test_sql(spark: Any, client: SharingClient) -> None:
     text = """
         SELECT p.city, count(*) n FROM views.d.plain p JOIN views.d.cities c ON p.id = c.id AND c.x > 500
@@ -412,6 +413,7 @@ def test_sql(spark: Any, client: SharingClient) -> None:
     assert native_answer.collect() == client.sql(spark, text).collect()
 
 
+@pytest.mark.connect
 def test_a_null_in_a_not_null_column_fails_the_query_that_reads_it(
     spark: Any, client: SharingClient, shared: SharingServer, tmp_path: Path
 ) -> None:

@@ -102,10 +102,8 @@ def test_each_scan_is_read_with_its_own_columns(spark: Any, tmp_path: Path, monk
             assert columns_of(other.select("text").rdd.count) == {frozenset({b"text"})}
 
 
-def test_queries_over_the_same_files_share_what_was_read(spark: Any, spark_mode: str, tmp_path: Path) -> None:
+def test_queries_over_the_same_files_share_what_was_read(spark: Any, tmp_path: Path) -> None:
     """A table that did not change is not read again; one that changed or failed is listed anew."""
-    if spark_mode == "connect":
-        pytest.skip("a kept DataFrame belongs to a classic session")
     built = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64(), "text": pa.string()}))
     built.append([{"id": n, "text": f"t{n}"} for n in range(100)], files=2)
     count = "SELECT count(id), max(text) FROM s.d.t"

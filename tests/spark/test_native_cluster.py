@@ -37,6 +37,10 @@ assert "each machine of the executors has a gateway" in table.scan().explain(spa
 (gateway,) = native._gateways.values()
 (machine,) = gateway.machines()
 assert gateway.bytes_sent == 0
+assert frame._jdf.queryExecution().toRdd().getNumPartitions() >= 2, "a slot idles"
+lines = spark.read.text(SharingClient(profile).volume("s.d.v").spark_path("many", spark))
+assert (lines.count(), lines.where("value = '7'").count(), gateway.bytes_sent) == (3000, 3, 0)
+assert gateway.key_field not in spark.sql("SET").toPandas().to_string()
 shown = frame._jdf.queryExecution().toString()
 assert token not in shown and gateway.key_field not in shown
 
@@ -72,14 +76,16 @@ print("all is well")
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="no /proc")
-def test_local_cluster(tmp_path: Path, spark_mode: str) -> None:
+def test_local_cluster(tmp_path: Path) -> None:
     """Rows are exact and no byte of a file passes the driver; a gateway that is killed is made up for; nothing is left."""
-    if spark_mode == "connect":
-        pytest.skip("a session of its own, classic")
     schema = pa.schema({"id": pa.int64(), "city": pa.string()})
     rows = [{"id": i, "city": ("Lisbon", None)[i % 2]} for i in range(3000)]
     table = DeltaTableBuilder(tmp_path / "t", schema, ["city"]).append(rows, files=2)
+    (tmp_path / "v" / "many").mkdir(parents=True)
+    for number in range(3):
+        (tmp_path / "v" / "many" / f"{number}.txt").write_text("".join(f"{line}\n" for line in range(1000)))
     with SharingServer({"s.d.t": table.path}) as server:
+        server.add_volume("s.d.v", str(tmp_path / "v"))
         profile = str(server.write_profile(tmp_path / "config.share"))
         token = server.profile()["bearerToken"]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}

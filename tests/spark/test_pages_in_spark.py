@@ -49,9 +49,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Pope
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if any(b.uses_spark for b in blocks(p))], ids=lambda p: p.name)
-def test_the_page_runs(page: Path, reader: subprocess.Popen[str], spark_mode: str) -> None:
-    if spark_mode == "connect":
-        pytest.skip("the pages are run on classic Spark, once")
+def test_the_page_runs(page: Path, reader: subprocess.Popen[str]) -> None:
     assert reader.stdin is not None
     assert reader.stdout is not None
     reader.stdin.write(f"{page}\n")
@@ -69,10 +67,8 @@ class _GivenSession(ast.NodeTransformer):
 
 
 def test_the_notebooks_spark_prints_what_is_kept(
-    spark: Any, spark_mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if spark_mode == "connect":
-        pytest.skip("the notebook's session is a classic one")
     (notebook,) = (Path(__file__).parents[2] / "examples").glob("*.ipynb")
     cells = [
         cell for cell in json.loads(notebook.read_text("utf-8"))["cells"] if "spark" in cell["metadata"].get("tags", ())

@@ -41,9 +41,7 @@ spark.stop()
 
 
 @pytest.fixture
-def bare_connect_server(spark_mode: str, tmp_path: Path) -> Iterator[str]:
-    if spark_mode != "classic":
-        pytest.skip("starts a Connect server of its own; once is enough")
+def bare_connect_server(tmp_path: Path) -> Iterator[str]:
     import pyspark
 
     site = tmp_path / "site"

@@ -38,7 +38,7 @@ MOMENTS = (
     "2026-11-01 01:45:00",
 )
 ALL = list(range(1, len(COMMITS)))
-ZONES = ("America/New_York", "EST", "UTC+1")
+ZONES = (pytest.param("America/New_York", marks=pytest.mark.connect), "EST", "UTC+1")
 
 
 def millis(moment: str) -> int:
@@ -148,6 +148,7 @@ def test_partition_values_without_a_zone_are_in_the_sessions(
     assert at == spark.sql("SELECT unix_micros(CAST('2026-03-08 12:00:00' AS TIMESTAMP)) AS m").first().m
 
 
+@pytest.mark.connect
 def test_the_source_alone_refuses_what_nothing_tells(in_zone: Callable[[str], Any], address: str) -> None:
     spark = in_zone("America/New_York")
     for options, refused in (
@@ -178,6 +179,7 @@ def setting(spark: Any) -> Iterator[Callable[[dict[str, str]], None]]:
         spark.conf.unset(name)
 
 
+@pytest.mark.connect
 def test_settings_of_the_jvm_connector_become_options(spark: Any, setting: Callable[[dict[str, str]], None]) -> None:
     zone = spark.conf.get(ZONE)
     setting(
@@ -215,6 +217,7 @@ def test_settings_of_the_jvm_connector_become_options(spark: Any, setting: Calla
         session_options(spark, {})
 
 
+@pytest.mark.connect
 def test_settings_that_no_option_means_are_named_in_one_warning(
     spark: Any, setting: Callable[[dict[str, str]], None]
 ) -> None:
@@ -245,6 +248,7 @@ def test_settings_that_no_option_means_are_named_in_one_warning(
         session_options(spark, {})
 
 
+@pytest.mark.connect
 def test_a_proxy_that_the_session_names_is_the_way_to_the_data(
     in_zone: Callable[[str], Any], address: str, setting: Callable[[dict[str, str]], None]
 ) -> None:
@@ -269,13 +273,11 @@ def test_a_proxy_that_the_session_names_is_the_way_to_the_data(
 
 
 def test_a_profile_of_hadoops_file_systems_is_read_through_spark(
-    in_zone: Callable[[str], Any], address: str, spark_mode: str, tmp_path: Path
+    in_zone: Callable[[str], Any], address: str, tmp_path: Path
 ) -> None:
     spark = in_zone("UTC")
     profile, _, name = address.partition("#")
     elsewhere = f"viewfs://here/profiles/{Path(profile).name}"
-    if spark_mode == "connect":
-        pytest.skip("Hadoop is the server's")
     conf = spark.sparkContext._jsc.hadoopConfiguration()
     conf.set("fs.viewfs.mounttable.here.link./profiles", f"file://{Path(profile).parent}")
     assert ids(SharingClient(elsewhere, engine="python").table(name).to_spark(spark)) == ALL
@@ -286,6 +288,7 @@ def test_a_profile_of_hadoops_file_systems_is_read_through_spark(
         SharingClient("viewfs://here/profiles/none.share")
 
 
+@pytest.mark.connect
 def test_an_address_in_a_statement_is_a_table_of_the_clients_profile(spark: Any, address: str, tmp_path: Path) -> None:
     client = SharingClient(address.partition("#")[0])
     assert ids(client.sql(spark, f"SELECT id FROM deltaSharing.`{address}` WHERE id > 1")) == ALL[1:]

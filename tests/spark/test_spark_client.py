@@ -11,6 +11,8 @@ from delta_sharing_spark import SharingClient, load_as_spark, load_table_changes
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
+pytestmark = pytest.mark.connect
+
 
 @pytest.fixture
 def table(server: SharingServer, tmp_path: Any) -> str:

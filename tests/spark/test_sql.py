@@ -179,20 +179,28 @@ QUERIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", QUERIES, ids=[f"{i}-{q[:50]}" for i, q in enumerate(QUERIES)])
-def test_it_equals_spark_on_its_own_tables(client: SharingClient, spark: Any, spark_mode: str, text: str) -> None:
-    if spark_mode == "connect" and QUERIES.index(text) % 4:
-        pytest.skip("a quarter shows it on Connect; Spark plans them as on classic sessions")
+def some_on_connect(texts: list[str], each: int) -> list[Any]:
+    """One in ``each`` runs over Connect as well: Spark plans them there as it does on classic sessions."""
+    marks = [[pytest.mark.connect] if place % each == 0 else [] for place in range(len(texts))]
+    return [
+        pytest.param(text, marks=mark, id=f"{i}-{text[:50]}")
+        for i, (text, mark) in enumerate(zip(texts, marks, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("text", some_on_connect(QUERIES, 8))
+def test_it_equals_spark_on_its_own_tables(client: SharingClient, spark: Any, text: str) -> None:
     if "QUALIFY" in text and spark.version < "4.2":
         pytest.skip("Spark knows QUALIFY from 4.2 on")
     expected = spark.sql(text.replace("@", "spark_catalog.shop"))
     rows = rows_of(expected)
-    for engine in ("python", "native")[: 1 if QUERIES.index(text) % 4 else 2]:
+    for engine in ("native", "python")[: 1 if QUERIES.index(text) % 4 else 2]:
         found = client.sql(spark, text.replace("@", "market.shop"), engine=engine)
         assert found.columns == expected.columns
         assert rows_of(found) == rows
 
 
+@pytest.mark.connect
 def test_only_what_is_needed_is_fetched(client: SharingClient, spark: Any, server: SharingServer) -> None:
     server.reset_metrics()
     text = (
@@ -211,6 +219,7 @@ def lane_of(frame: Any) -> str:
     return "native" if "webhdfs" in plan else "python"
 
 
+@pytest.mark.connect
 def test_spark_s_own_reader_reads_where_it_fits_all_tables(
     client: SharingClient, spark: Any, server: SharingServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -250,8 +259,9 @@ def test_the_lane_leaves_out_files(client: SharingClient, spark: Any) -> None:
     assert [scan.files for scan in client.last_scans()[-2:]] == [1, 1]
 
 
+@pytest.mark.connect
 def test_the_tables_of_a_query_are_asked_for_at_the_same_time(
-    client: SharingClient, spark: Any, spark_mode: str, monkeypatch: pytest.MonkeyPatch
+    client: SharingClient, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of two requests waits for the other; a table that is mentioned twice is asked for once."""
 
@@ -270,6 +280,7 @@ def test_the_tables_of_a_query_are_asked_for_at_the_same_time(
     assert rows_of(client.sql(spark, text.format("market.shop"))) == expected
 
 
+@pytest.mark.connect
 def test_parameters(client: SharingClient, spark: Any) -> None:
     for engine in ("python", "native"):
         named = "SELECT id FROM market.shop.orders WHERE note = :note AND id > :low AND day > :day"
@@ -286,6 +297,7 @@ def test_functions_that_call_java_are_just_a_query(client: SharingClient, spark:
         assert rows_of(client.sql(spark, text, engine=engine)) == ["('2',)"]
 
 
+@pytest.mark.connect
 def test_braces_stay_as_they_are(client: SharingClient, spark: Any) -> None:
     assert rows_of(client.sql(spark, "SELECT '{a} {{b}} {' AS c")) == ["('{a} {{b}} {',)"]
     text = "SELECT '{a} {{b}} {' AS c FROM market.shop.orders WHERE id = 1"
@@ -303,6 +315,7 @@ def test_a_stream_beside_shared_tables(client: SharingClient, spark: Any, engine
         spark.catalog.dropTempView("rates")
 
 
+@pytest.mark.connect
 def test_a_function_s_data_frame(client: SharingClient, spark: Any) -> None:
     def build(table: Any) -> Any:
         orders, customers = table("market.shop.orders"), table("market.shop.customers")
@@ -316,6 +329,7 @@ def test_a_function_s_data_frame(client: SharingClient, spark: Any) -> None:
     assert "columns  id, cust, price\n" in client.explain_sql(build, spark)
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize("engine", ["python", "native"])
 def test_a_function_that_executes_something_gets_whole_tables(client: SharingClient, spark: Any, engine: str) -> None:
     seen = []
@@ -330,6 +344,7 @@ def test_a_function_that_executes_something_gets_whole_tables(client: SharingCli
     assert "executing it" in client.explain_sql(build, spark)
 
 
+@pytest.mark.connect
 def test_a_function_that_changes_its_mind_gets_whole_tables(client: SharingClient, spark: Any) -> None:
     bounds = iter([50, 40, 30, 20, 10])
 
@@ -344,6 +359,7 @@ def test_a_function_that_changes_its_mind_gets_whole_tables(client: SharingClien
         client.query(spark, lambda table: 1 / 0)  # type: ignore[arg-type, return-value]
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_literals_are_read_in_the_zone_of_the_session(client: SharingClient, spark: Any, zone: str) -> None:
     text = "SELECT id FROM @.orders WHERE at >= TIMESTAMP'2024-01-01 05:00:00' AND at < '2024-01-01 09:00:00Z'"
@@ -379,6 +395,7 @@ def test_sessions_with_other_rules(client: SharingClient, spark: Any, conf: str,
         spark.conf.unset(conf)
 
 
+@pytest.mark.connect
 def test_it_explains_itself(client: SharingClient, spark: Any, spark_mode: str) -> None:
     query = (
         "SELECT c.*, o.id FROM market.shop.orders o LEFT JOIN market.shop.customers c ON o.cust = c.cust"
@@ -414,10 +431,8 @@ NEEDS = [
 
 @pytest.mark.parametrize(("text", "columns", "conditions"), NEEDS, ids=[q[:60] for q, *_ in NEEDS])
 def test_what_a_query_needs(
-    client: SharingClient, spark: Any, spark_mode: str, text: str, columns: list[str], conditions: list[str]
+    client: SharingClient, spark: Any, text: str, columns: list[str], conditions: list[str]
 ) -> None:
-    if spark_mode == "connect":
-        pytest.skip("a plan tells this on classic sessions only")
     lines = client.explain_sql(text.replace("@", "market.shop"), spark).splitlines()
     assert [line.removeprefix("  columns  ") for line in lines if line.startswith("  columns")] == columns
     found = [line.removeprefix("  where    ") for line in lines if line.startswith("  where")]
@@ -441,12 +456,9 @@ PROVED = [
 ]  # fmt: skip
 
 
+@pytest.mark.connect_only
 @pytest.mark.parametrize(("text", "conditions"), PROVED, ids=[q[:60] for q, _ in PROVED])
-def test_what_a_connect_plan_proves(
-    client: SharingClient, spark: Any, spark_mode: str, text: str, conditions: list[list[str]]
-) -> None:
-    if spark_mode == "classic":
-        pytest.skip("classic plans are read as trees")
+def test_what_a_connect_plan_proves(client: SharingClient, spark: Any, text: str, conditions: list[list[str]]) -> None:
     lines = client.explain_sql(text.replace("@", "market.shop"), spark).splitlines()
     found = [parts(line.removeprefix("  where    ")) for line in lines if line.startswith("  where")]
     assert found == [parts(" AND ".join(each)) for each in conditions]
@@ -454,11 +466,7 @@ def test_what_a_connect_plan_proves(
     assert rows_of(client.sql(spark, text.replace("@", "market.shop"), engine="python")) == expected
 
 
-def test_bounds_that_follow_the_clock_are_a_day_wider_and_only_lower(
-    client: SharingClient, spark: Any, spark_mode: str
-) -> None:
-    if spark_mode == "connect":
-        pytest.skip("a plan tells this on classic sessions only")
+def test_bounds_that_follow_the_clock_are_a_day_wider_and_only_lower(client: SharingClient, spark: Any) -> None:
     text = client.explain_sql(
         "SELECT id, current_date() AS today FROM market.shop.orders WHERE at > now() - INTERVAL 7 DAYS AND at < now()"
         " AND day BETWEEN date_sub(current_date(), 3) AND current_date() AND day <> DATE'2024-01-01' AND cust > 3",
@@ -472,6 +480,7 @@ def test_bounds_that_follow_the_clock_are_a_day_wider_and_only_lower(
     assert "<" not in where
 
 
+@pytest.mark.connect
 def test_what_is_not_there_is_spark_s_error(client: SharingClient, spark: Any) -> None:
     from pyspark.errors import AnalysisException
 
@@ -511,16 +520,23 @@ STATEMENTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("statement", STATEMENTS)
-def test_what_is_no_query_is_refused_and_nothing_runs(client: SharingClient, spark: Any, statement: str) -> None:
+@pytest.mark.connect
+def test_what_is_no_query_is_refused_and_nothing_runs(client: SharingClient, spark: Any) -> None:
     spark.sql("CREATE TABLE IF NOT EXISTS shop.target AS SELECT CAST(id AS BIGINT) AS id FROM range(3)")
     tables = [t.name for t in spark.catalog.listTables("shop")]
-    with pytest.raises((PredicateError, ParseException)):
-        client.sql(spark, statement.replace("?", "spark_catalog.shop.target"))
+    ran = []
+    for statement in STATEMENTS:
+        try:
+            client.sql(spark, statement.replace("?", "spark_catalog.shop.target"))
+        except (PredicateError, ParseException):
+            continue
+        ran.append(statement)
+    assert not ran
     assert rows_of(spark.table("spark_catalog.shop.target")) == ["(0,)", "(1,)", "(2,)"]
     assert [t.name for t in spark.catalog.listTables("shop")] == tables
 
 
+@pytest.mark.connect
 def test_the_refusal_says_how_to_write_a_result(client: SharingClient, spark: Any) -> None:
     with pytest.raises(PredicateError, match=r"client\.sql\(spark, .*\.write"):
         client.sql(spark, "WITH c AS (SELECT 1) INSERT INTO shop.target SELECT * FROM c")
@@ -528,6 +544,7 @@ def test_the_refusal_says_how_to_write_a_result(client: SharingClient, spark: An
         client.sql(spark, "INSERT INTO shop.target SELECT 1")
 
 
+@pytest.mark.connect
 @pytest.mark.parametrize("text", ["SELECT 1 AS a;", "VALUES (1)", "TABLE session_view", "FROM session_view SELECT k",
                                   "(SELECT 1) -- end", "((SELECT 1)) ; ;", "WITH c AS (SELECT 1) SELECT * FROM c /* ; */"])  # fmt: skip
 def test_every_kind_of_query_is_one(client: SharingClient, spark: Any, text: str) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +21,9 @@ import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.plan import plan as planned_files
 from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.native import machines
 from delta_sharing_spark.native.machine_gateway import loopback_identity
 from delta_sharing_spark.native.machines import ClusterGateway, preferred_hosts
 from delta_sharing_spark.native.plan import NativePlan, VirtualFile
@@ -100,6 +103,9 @@ def test_a_machine_serves_what_it_fetched_itself(
     address = driver.add(plan, lambda: False)
     with pytest.raises(RemoteError, match="its own Spark application alone"):
         ask(address, "LISTSTATUS")
+    with socket.create_connection(("127.0.0.1", driver.port)) as by_proxy:
+        by_proxy.sendall(b"GET http://127.0.0.1/webhdfs/v1/x?op=OPEN HTTP/1.1\r\n\r\n")
+        assert b"add |127.0.0.1 to -Dhttp.nonProxyHosts" in by_proxy.recv(4096)
     told = start(settings_of(driver, hosts=["127.0.0.1", "192.0.2.77", "no such host"]))
     assert told == {"name": socket.gethostname(), "hosts": ["127.0.0.1"], "identity": loopback_identity()}
     (machine,) = driver.machines()
@@ -122,7 +128,8 @@ def test_a_machine_serves_what_it_fetched_itself(
     assert sorted(rows_of(plan, address).to_pylist(), key=lambda row: row["id"]) == ROWS
     assert driver.bytes_sent > 0
     driver.bytes_sent = 1_000_000
-    with pytest.raises(RemoteError, match=r"127\.0\.0\.1 has no gateway of the native lane, and 1000000 bytes"):
+    monkeypatch.setattr(machines, "_JOINING", 0.1)
+    with pytest.raises(RemoteError, match=r"127\.0\.0\.1 has no gateway of the native lane yet, and 1000000 bytes"):
         rows_of(plan, address)
 
     assert "lacks" not in start(settings_of(driver))
@@ -162,6 +169,67 @@ def test_a_storage_that_cannot_be_reached_is_tried_once(
         assert driver.error_in([str(failed.value)]) == str(failed.value)
         assert plan.has_failed
     assert driver.bytes_sent == 0
+
+
+def test_what_the_driver_cannot_reach_it_does_not_try_for_each_task(
+    tmp_path: Path, driver: ClusterGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task on a machine without a gateway is told so, and its slot is free for the start of one."""
+    table = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64()})).append([{"id": 1}])
+    monkeypatch.setattr(machines, "_JOINING", 0.1)
+    with SharingServer({"s.d.t": table.path}) as server:
+        opener, load = SharingClient(server.profile(), retryTimeout="1s").table("s.d.t").scan().opened()
+        plan = plan_native(load, opener)
+        address = driver.add(plan, lambda: False)
+    with_key(driver, monkeypatch)
+    for told in ("NetworkError: .*could not be read", "no gateway of the native lane yet, and the driver cannot reach"):
+        with pytest.raises(RemoteError, match=told):
+            rows_of(plan, address)
+    start(settings_of(driver))
+    with pytest.raises(RemoteError, match=rf"machine {socket.gethostname()}: "):
+        rows_of(plan, address)
+
+
+def test_without_the_profile_a_machine_renews_nothing(
+    server: SharingServer, driver: ClusterGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opener, load = SharingClient(server.profile(), carryProfile=False).table("s.d.t").scan().opened()
+    plan = NativePlan(load, planned_files(load, opener=opener))
+    assert server.token.encode() not in zlib.decompress(plan.packed())
+    address = driver.add(plan, lambda: False)
+    start(settings_of(driver))
+    with_key(driver, monkeypatch)
+    server.expire_urls()
+    with pytest.raises(RemoteError, match=r"carryProfile=false .* load the table again"):
+        rows_of(plan, address)
+    assert driver.bytes_sent == 0
+
+
+def test_files_of_a_volume_are_sent_by_the_machine(
+    tmp_path: Path, driver: ClusterGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver lists, and sends the reader on; without the key neither answers; an error is known to the driver."""
+    (tmp_path / "large").write_bytes(data := os.urandom(3 << 20))
+    with SharingServer({}) as server:
+        server.add_volume("s.d.v", str(tmp_path))
+        place = SharingClient(server.profile()).volume("s.d.v").place
+        address = driver.share(place, lambda: False)
+        start(settings_of(driver))
+        (machine,) = driver.machines()
+        there = f"webhdfs://{machine.authority}/{address.rpartition('/')[2]}"
+        for base in (address, there):
+            with pytest.raises(RemoteError, match="its own Spark application alone"):
+                ask(f"{base}/large", "OPEN")
+        with_key(driver, monkeypatch)
+        assert ask(address, "LISTSTATUS")["FileStatuses"]["FileStatus"][0]["pathSuffix"] == "large"
+        assert ask(f"{address}/large", "OPEN").read() == data
+        assert ask(f"{there}/large", "OPEN", offset=1 << 20).read() == data[1 << 20 :]
+        assert driver.bytes_sent == 0
+        (tmp_path / "large").unlink()
+        (tmp_path / "large").symlink_to("/etc/hostname")
+        with pytest.raises(RemoteError, match=r"large of volume s\.d\.v is a link") as failed:
+            ask(f"{address}/large", "OPEN")
+        assert driver.error_in([str(failed.value)]) == str(failed.value)
 
 
 @pytest.mark.parametrize(

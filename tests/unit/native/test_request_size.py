@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Thread
+from time import monotonic
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -82,3 +85,29 @@ def test_a_slow_answer_makes_requests_smaller_again() -> None:
         assert sizes.request_bytes <= before
         before = sizes.request_bytes
     assert before == pace.LEAST
+
+
+def test_who_would_hold_too_much_waits_for_others() -> None:
+    """What nobody reads is released for it; a chunk that is being read is counted until its reader is done."""
+    budget = Budget(Bounds(held=16 * MIB, kept=8 * MIB))
+    held, shown = HeldChunks(budget), ShownFile(TimedStorage(0, 1e9), Layout(1 << 40, b"", ()))
+
+    def fetch(group: int) -> Any:
+        return held.fetch((0, group), shown, [Chunk(Range(group * GROUP, group * GROUP + 2 * MIB), group, b"c")])
+
+    try:
+        buffers = [fetch(group) for group in range(9)]
+        assert [buffer is not None for buffer in buffers] == [True] * 8 + [False]
+        del buffers[0]
+        held.was_read((0, 0), b"c")
+        assert budget.wait_for_room(2 * MIB, monotonic() + 5)
+        buffers.append(fetch(8))
+        assert buffers[-1] is not None
+        for group in range(1, 9):
+            held.drop((0, group))
+        assert fetch(9) is None
+        Thread(target=buffers.clear).start()
+        assert budget.wait_for_room(2 * MIB, monotonic() + 20)
+        assert fetch(9) is not None
+    finally:
+        budget.close()

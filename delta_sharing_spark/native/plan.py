@@ -34,8 +34,7 @@ from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileAccess, FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import constants_of, read_split
-from delta_sharing_spark.schema.spark import spark_schema_json
-from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct
+from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct, spark_schema_json
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 #: Files of at most so many bytes are shown together as one: each costs Spark five requests, 3 to 5 ms.

@@ -42,6 +42,7 @@ _MAX_HEAD = 64 << 10
 #: Bytes before a footer that a reader may ask for with it.
 _PADDING = 1 << 20
 
+_READ_ONLY = "the native lane's gateway is read-only, and tells and gives files alone"
 _LET_GO = "delta-sharing-spark: the plan of this DataFrame was let go, with its session or for newer ones; load the table again"
 
 #: Whether a session has ended.
@@ -318,7 +319,7 @@ class Gateway:
             connection.sendall(webhdfs.failure("the native lane's gateway serves its own Spark application alone"))
             return False
         if request.method != "GET" or request.path is None:
-            connection.sendall(webhdfs.failure("the native lane's gateway is read-only"))
+            connection.sendall(webhdfs.failure(_READ_ONLY))
             return request.method == "GET"
         if request.operation == "GETDELEGATIONTOKEN":  # a Kerberized client asks before all else, and goes on without
             connection.sendall(webhdfs.json_answer({}))
@@ -327,7 +328,7 @@ class Gateway:
 
     def _serve(self, connection: socket.socket, request: Request, token: str, below: str) -> bool:
         """Answer a request for what lies below a token."""
-        scan, _, path = below.partition("/")
+        scan, _, name = below.partition("/")
         try:
             reader = self._reader(token)
         except DeltaSharingError as error:
@@ -336,12 +337,17 @@ class Gateway:
         if reader is None:
             connection.sendall(self._failure(_LET_GO))
             return True
-        columns, number = reader.plan.shown.scans.columns_of(scan), reader.plan.number_of(path)
+        columns, number = reader.plan.shown.scans.columns_of(scan), reader.plan.number_of(name)
         try:
             if (known := reader.failure_of(number)) is not None:
                 connection.sendall(self._failure(known))
-            elif number is None or request.operation != "OPEN":
-                connection.sendall(self._described(reader, path, number, request.operation, columns))
+            elif number is None:
+                connection.sendall(webhdfs.not_found(name))
+            elif request.operation == "GETFILESTATUS":
+                length = self.shown_length or reader.files.get(number, columns).layout.length
+                connection.sendall(webhdfs.json_answer({"FileStatus": webhdfs.status("", length, self._started)}))
+            elif request.operation != "OPEN":
+                connection.sendall(webhdfs.failure(_READ_ONLY))
             else:
                 return self._open(connection, reader, number, request, columns)
         except DeltaSharingError as error:
@@ -399,34 +405,11 @@ class Gateway:
     def _failure(self, error: str) -> bytes:
         return webhdfs.failure(self._remember(error))
 
-    def _described(
-        self, reader: PlanReader, path: str, number: int | None, operation: str, columns: ScanColumns | None
-    ) -> bytes:
-        plan = reader.plan
-        if number is None and (path not in plan.directories or operation == "OPEN"):
-            return webhdfs.not_found(path)
-        if operation == "GETFILESTATUS" or (operation == "LISTSTATUS" and number is not None):
-            length = None if number is None else self.shown_length or reader.files.get(number, columns).layout.length
-            status = webhdfs.status("", length, self._started)
-            if operation == "LISTSTATUS":
-                return webhdfs.json_answer({"FileStatuses": {"FileStatus": [status]}})
-            return webhdfs.json_answer({"FileStatus": status})
-        if operation == "LISTSTATUS":
-            listed = [webhdfs.status(n, length, self._started) for n, length in plan.listed(path)]
-            return webhdfs.json_answer({"FileStatuses": {"FileStatus": listed}})
-        if operation in ("GETFILEBLOCKLOCATIONS", "GET_BLOCK_LOCATIONS"):
-            return webhdfs.json_answer(webhdfs.locations(0 if number is None else plan.files[number].size))
-        return webhdfs.failure(f"the native lane's gateway is read-only, and knows no {operation or 'such request'}")
-
     def _open(
         self, connection: socket.socket, reader: PlanReader, number: int, request: Request, columns: ScanColumns | None
     ) -> bool:
         """Answer an OPEN."""
-        return self._send_file(connection, reader, number, request.offset, columns)
-
-    def _send_file(
-        self, connection: socket.socket, reader: PlanReader, number: int, offset: int, columns: ScanColumns | None
-    ) -> bool:
+        offset = request.offset
         layout = reader.files.get(number, columns).layout
         end = self.shown_length or layout.length
         left, padding = end - offset, 0

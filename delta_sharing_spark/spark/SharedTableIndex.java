@@ -151,6 +151,7 @@ public final class SharedTableIndex implements FileIndex {
             for (int host = 0; host < hosts.length; host++) {
                 hosts[host] = new String[] {answer.readUTF()};
             }
+            Path directory = new Path(root.getParent(), answer.readUTF());
             int partitions = answer.readInt();
             int fields = partitionSchema.size();
             List directories = new ArrayList(partitions);
@@ -159,7 +160,6 @@ public final class SharedTableIndex implements FileIndex {
                 byte[] row = new byte[answer.readInt()];
                 answer.readFully(row);
                 values.pointTo(row, row.length);
-                Path directory = new Path(root.getParent(), answer.readUTF());
                 FileStatus[] files = new FileStatus[answer.readInt()];
                 boolean isKept = keeps == null || keeps.eval(values);
                 for (int file = 0; file < files.length; file++) {

@@ -259,15 +259,13 @@ def _encoded(plan: NativePlan, scan: str, hosts: Sequence[str]) -> bytes:
     """A listing for a scan of a name, as SharedTableIndex.java reads it; each file prefers one of the hosts."""
     preferred = preferred_hosts(plan.files, hosts)
     types = [field.type for field in plan.partition_columns]
-    directories = [(name, numbers) for name, numbers in plan.directories.items() if numbers]
+    path = f"{plan.token}/{scan}".encode()
     parts = [_LISTING, struct.pack(">i", len(hosts))]
     parts += [struct.pack(">H", len(host)) + host.encode() for host in hosts]
-    parts.append(struct.pack(">i", len(directories)))
-    for name, numbers in directories:
-        values = plan.partitions[plan.files[numbers[0]].partition] if types else ()
-        row, path = unsafe_row(values, types), f"{plan.token}/{scan}/{name}".rstrip("/").encode()
-        parts.append(struct.pack(">i", len(row)) + row + struct.pack(">H", len(path)) + path)
-        parts.append(struct.pack(">i", len(numbers)))
+    parts.append(struct.pack(">H", len(path)) + path + struct.pack(">i", len(plan.by_partition)))
+    for partition, numbers in plan.by_partition.items():
+        row = unsafe_row(plan.partitions[partition], types)
+        parts.append(struct.pack(">i", len(row)) + row + struct.pack(">i", len(numbers)))
         for number in numbers:
             file = plan.files[number]
             parts.append(struct.pack(">iQqh", number, file.digest, file.size, preferred[number]))

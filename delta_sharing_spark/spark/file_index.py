@@ -342,13 +342,7 @@ def _tried(spark: Any) -> Any:
         if filters is None:
             return _SIZE + struct.pack(">q", 7)
         asked.append(len(filters))
-        return (
-            _LISTING
-            + struct.pack(">iii", 0, 1, 0)
-            + struct.pack(">H", 1)
-            + b"t"
-            + struct.pack(">iiQqh", 1, 5, 6, 7, -1)
-        )
+        return _LISTING + struct.pack(">iH", 0, 1) + b"t" + struct.pack(">iiiiQqh", 1, 0, 1, 5, 6, 7, -1)
 
     schemas = Struct(()), Struct(())
     named = "tried", "webhdfs://127.0.0.1:1/tried"

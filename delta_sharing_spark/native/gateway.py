@@ -185,7 +185,9 @@ class Gateway:
             for error in reversed(self._errors):
                 if error in text:
                     return error
-            failed = re.search(rf"FAILED_READ_FILE.* webhdfs://\S+:{self.port}/([\w-]+)/(\S+\.parquet)", text)
+            failed = re.search(
+                rf"FAILED_READ_FILE.* webhdfs://\S+:{self.port}/([\w-]+)/[^/\s]+/([^/\s]+\.parquet)", text
+            )
             entry = self._plans.get(failed[1]) if failed else None
         number = entry[0].plan.number_of(failed[2]) if entry and failed else None
         if entry is None or number is None:
@@ -343,13 +345,10 @@ class Gateway:
                 connection.sendall(self._failure(known))
             elif number is None:
                 connection.sendall(webhdfs.not_found(name))
-            elif request.operation == "GETFILESTATUS":
-                length = self.shown_length or reader.files.get(number, columns).layout.length
-                connection.sendall(webhdfs.json_answer({"FileStatus": webhdfs.status("", length, self._started)}))
-            elif request.operation != "OPEN":
-                connection.sendall(webhdfs.failure(_READ_ONLY))
-            else:
+            elif request.operation == "OPEN":
                 return self._open(connection, reader, number, request, columns)
+            else:
+                connection.sendall(self._described(reader, number, request.operation, columns))
         except DeltaSharingError as error:
             error.name_table(reader.plan.table)
             connection.sendall(self._failure(self._failed(reader, number, error)))
@@ -404,6 +403,17 @@ class Gateway:
 
     def _failure(self, error: str) -> bytes:
         return webhdfs.failure(self._remember(error))
+
+    def _described(self, reader: PlanReader, number: int, operation: str, columns: ScanColumns | None) -> bytes:
+        """What is told of a file: its status, as by LISTSTATUS to who reads the ``inputFiles`` of a DataFrame; where it lies."""
+        if operation in ("GETFILEBLOCKLOCATIONS", "GET_BLOCK_LOCATIONS"):
+            return webhdfs.json_answer(webhdfs.locations(reader.plan.files[number].size))
+        if operation not in ("GETFILESTATUS", "LISTSTATUS"):
+            return webhdfs.failure(_READ_ONLY)
+        length = self.shown_length or reader.files.get(number, columns).layout.length
+        status = webhdfs.status("", length, self._started)
+        is_list = operation == "LISTSTATUS"
+        return webhdfs.json_answer({"FileStatuses": {"FileStatus": [status]}} if is_list else {"FileStatus": status})
 
     def _open(
         self, connection: socket.socket, reader: PlanReader, number: int, request: Request, columns: ScanColumns | None

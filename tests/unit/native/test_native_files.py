@@ -230,7 +230,7 @@ def test_unknown_paths(client: SharingClient) -> None:
                 ask(wrong, "GETFILESTATUS")
         with pytest.raises(RemoteError, match="let go"):
             ask(address.replace(plan.token, "0" * 32), "GETFILESTATUS")
-        for operation in ("CREATE", "DELETE", "LISTSTATUS"):
+        for operation in ("CREATE", "DELETE", "GETCONTENTSUMMARY"):
             with pytest.raises(RemoteError, match="read-only"):
                 ask(file, operation)
 

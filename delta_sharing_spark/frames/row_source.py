@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from delta_sharing_spark.sharing.address import TableName
 
 
+#: Rows of a chunk, on average, below which a Polars frame's chunks are made one: each operation looks at each of them.
+_FEW_ROWS = 4096
+
+
 @short_tracebacks
 class RowSource(ABC):
     """A source of rows as a stream of Arrow batches, which are read anew each time.
@@ -106,7 +110,9 @@ class RowSource(ABC):
         rows = self.to_arrow()
         for batch in rows.to_batches():
             refuse_bad_text(batch, str(self._table_name()))
-        frame: pl.DataFrame = polars.from_arrow(rows)
+        # One chunk of each column would be a second copy; Polars' own reader leaves one for each row group as well.
+        chunks = max((column.num_chunks for column in rows.columns), default=0)
+        frame: pl.DataFrame = polars.from_arrow(rows, rechunk=rows.num_rows < _FEW_ROWS * chunks)
         return frame
 
     def to_duckdb(self, connection: DuckDBPyConnection | None = None, name: str | None = None) -> DuckDBPyRelation:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 #: Addresses of clouds' metadata services that are not link-local.
 _METADATA = frozenset({"fd00:ec2::254", "100.100.100.200"})
 
 
+@lru_cache(256)
 def is_loopback(host: str | None) -> bool:
     """Whether a host's name or literal address says that it is this machine."""
     name = (host or "").lower().rstrip(".")
@@ -18,6 +20,7 @@ def is_loopback(host: str | None) -> bool:
     return address is not None and address.is_loopback
 
 
+@lru_cache(256)
 def is_local_address(host: str | None) -> bool:
     """Whether a literal address is loopback, link-local, unspecified or a cloud's metadata service; false for a name."""
     address = _address((host or "").lower())

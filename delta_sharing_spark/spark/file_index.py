@@ -200,7 +200,7 @@ def _relation(
 
 def _java_schema(jvm: Any, schema: Struct) -> Any:
     """A schema of the JVM, all of it nullable: Spark would leave out checks for NULL otherwise, and files may hold some."""
-    from delta_sharing_spark.schema.spark import spark_schema_json
+    from delta_sharing_spark.schema.types import spark_schema_json
 
     return jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(spark_schema_json(schema))).asNullable()
 

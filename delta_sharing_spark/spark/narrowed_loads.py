@@ -10,8 +10,7 @@ from pyspark.sql.types import StructField, StructType
 
 from delta_sharing_spark.access.load import Load, cheapest_column
 from delta_sharing_spark.options.values import quoted_column
-from delta_sharing_spark.schema.spark import spark_schema_json
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Struct, backquoted, spark_schema_json
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
 from delta_sharing_spark.spark.plan_needs import TableNeed
@@ -68,11 +67,8 @@ class Frames:
         where = sent_condition(self._client, need)
         if where is not None:
             options["where"] = where
-        paths = column_paths(reference.schema, need.columns)
-        if not paths and reference.schema.fields:
-            paths = [quoted_column(str(cheapest_column(reference.schema)))]
-        options["columns"] = ",".join(paths)
-        return _filled(self._load(options), reference.schema, need.columns)
+        options["columns"] = ",".join(needed_paths(reference.schema, need.columns))
+        return filled(self._load(options), reference.schema, need.columns)
 
     def _options(self, reference: SharedReference) -> dict[str, str]:
         client_options = self._client.options_for(reference.name)
@@ -101,6 +97,12 @@ def sent_condition(client: Recipient, need: TableNeed) -> str | None:
     return need.where if own is None else f"({own}) AND ({need.where})"
 
 
+def needed_paths(table: Struct, needed: Struct) -> list[str]:
+    """As ``column_paths``, with one column where rows alone are needed."""
+    paths = column_paths(table, needed)
+    return paths if paths or not table.fields else [quoted_column(str(cheapest_column(table)))]
+
+
 def column_paths(table: Struct, needed: Struct) -> list[str]:
     """The needed columns as the option ``columns`` takes them; narrowed structs are named by their fields."""
     paths = []
@@ -113,12 +115,12 @@ def column_paths(table: Struct, needed: Struct) -> list[str]:
     return paths
 
 
-def _filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
+def filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
     """The table's columns, with NULLs in those that are not needed."""
     if needed == table:
         return frame
     types = _spark_schema(table).fields
-    return frame.select(*_columns(table, needed, types, lambda name: f"`{_backquoted(name)}`"))
+    return frame.select(*_columns(table, needed, types, backquoted))
 
 
 def _columns(table: Struct, needed: Struct, types: Sequence[StructField], path: Callable[[str], str]) -> list[Column]:
@@ -141,11 +143,7 @@ def _columns(table: Struct, needed: Struct, types: Sequence[StructField], path: 
 
 
 def _within(struct: str) -> Callable[[str], str]:
-    return lambda name: f"{struct}.`{_backquoted(name)}`"
-
-
-def _backquoted(name: str) -> str:
-    return name.replace("`", "``")
+    return lambda name: f"{struct}.{backquoted(name)}"
 
 
 def _spark_schema(schema: Struct) -> StructType:

@@ -1,4 +1,4 @@
-"""``register(spark, engine="auto")``: batch loads of the format are DataFrames of the native lane. Classic sessions alone."""
+"""``register(spark, engine="auto")``: batch loads of the format are DataFrames of the native lane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.readwriter import DataFrameReader
 
 import delta_sharing_spark
-from delta_sharing_spark.errors import ConfigError, DeltaSharingError, OptionError
+from delta_sharing_spark.errors import DeltaSharingError, OptionError
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
@@ -47,6 +47,7 @@ def address(shared: SharingServer, tmp_path: Path) -> str:
 @pytest.fixture
 def automatic(spark: Any) -> Iterator[Any]:
     """The session, whose loads of the format take the lane."""
+    delta_sharing_spark.register(spark)
     own = DataFrameReader.load
     delta_sharing_spark.register(spark, engine="auto")
     yield spark
@@ -169,6 +170,17 @@ def test_another_name_and_undoing(spark: Any, address: str, monkeypatch: pytest.
 
 
 @pytest.mark.connect_only
-def test_connect_refuses(spark: Any) -> None:
-    with pytest.raises(ConfigError, match="classic session"):
-        delta_sharing_spark.register(spark, engine="auto")
+def test_a_connect_server_in_this_process(
+    spark: Any, load: Callable[..., Any], share: Callable[..., Any], tmp_path: Path
+) -> None:
+    built = DeltaTableBuilder(tmp_path / "t", SCHEMA).append([{"id": i, "part": "ab"[i % 2]} for i in range(20)])
+    address = share(built)
+    delta_sharing_spark.register(spark, engine="auto")
+    try:
+        lane = load(address)
+        assert all(path.startswith("webhdfs:") for path in lane.inputFiles())
+        assert lane.where("id > 15").count() == 4
+        assert load(address, where="id > 1", limit="3").inputFiles() == [], "the Python source reads"
+    finally:
+        delta_sharing_spark.register(spark, engine="python")
+    assert load(address).inputFiles() == []

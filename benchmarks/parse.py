@@ -8,7 +8,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 
-from delta_sharing_spark.sharing.response_lines import iter_lines, parse_page
+from delta_sharing_spark.sharing.response import iter_lines, parse_page
 
 HEAD = {
     "parquet": [

@@ -91,7 +91,7 @@ def measure(kind: str, table: str) -> dict[str, float]:
         import pyarrow.parquet  # noqa: F401  (imports are not planning)
 
         from delta_sharing_spark.deltalog.replay import load_snapshot
-        from delta_sharing_spark.testing.local_log_store import LocalLogStore
+        from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 
         before, start = peak_mib(), time.perf_counter()
         snapshot = load_snapshot(LocalLogStore(table))

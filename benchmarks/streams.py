@@ -52,10 +52,8 @@ Result = tuple[str, int, int, int, float, float, int]
 
 def catch_up(profile: str, mode: str, results: multiprocessing.Queue[Result]) -> None:
     """Plan every batch of a stream from version 0 on, in a process of its own; ``results`` gets what it cost."""
-    from delta_sharing_spark.access.open import TableOpener, negotiated_table
-    from delta_sharing_spark.access.resolve import resolve_opened
-    from delta_sharing_spark.access.stream.planner import open_stream
-    from delta_sharing_spark.access.stream.position import Limits, Position
+    from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
+    from delta_sharing_spark.access.stream.planner import Limits, Position, open_stream
     from delta_sharing_spark.options import parse_options
 
     options = {"path": f"{profile}#{TABLE}", "startingVersion": "0", "accessMode": mode, "pollInterval": "100ms"}

@@ -1,6 +1,6 @@
 """Defines what an access mode offers of a shared table, whichever way its files are reached.
 
-``open.py`` negotiates a mode and opens the table by it; ``resolve.py``, ``plan.py`` and ``stream/`` work with an ``OpenTable``
+``open.py`` negotiates a mode and opens the table by it; what resolves a load, ``plan.py`` and ``stream/`` work with an ``OpenTable``
 and name no mode. Another way to reach a table is one more subclass of ``OpenTable`` and one more line in ``open.MODES``.
 """
 
@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.errors import AccessModeError, VersionError
+from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask
 from delta_sharing_spark.scan.splits import pack
 
@@ -252,3 +253,50 @@ class OpenTable(ABC):
 def as_insert(task: FileTask, version: int, timestamp_ms: int | None) -> FileTask:
     """A file of a change stream's first snapshot: its rows are inserts of that version."""
     return replace(task, change_type="insert", commit_version=version, commit_timestamp=timestamp_ms)
+
+
+def last_version(table: OpenTable, options: ReadOptions, newest: int | None) -> int | None:
+    """The last version of a feed's range; None means the newest, -1 that the range ends before the table's first version.
+
+    Raises:
+        VersionError: As ``OpenTable.version_at_or_before``.
+    """
+    end = options.ending_version
+    if newest is not None and begins_after(options, newest):
+        return newest
+    if options.ending_timestamp is not None:
+        end = table.version_at_or_before(options.ending_timestamp)
+    if end is None or newest is None:
+        return newest if end is None else end
+    return min(end, newest)
+
+
+def begins_after(options: ReadOptions, newest: int) -> bool:
+    """Whether a feed begins with a version after the newest, which is not there yet: the feed is empty, wherever it ends."""
+    return isinstance(options.starting_version, int) and options.starting_version > newest
+
+
+def range_of_versions(start: int, end: int | None, newest: int, table: str, *, between_moments: bool = False) -> range:
+    """The versions of a change data feed.
+
+    Args:
+        start: The first version; the one after the newest makes an empty range.
+        end: The last version; None, or one after the newest, means the newest.
+        newest: The newest version.
+        table: How errors name the table.
+        between_moments: Whether both ends were given as timestamps.
+
+    Raises:
+        VersionError: The range starts after the newest version, or ends before it starts.
+    """
+    if start > newest + 1:
+        raise VersionError(
+            f"version {start} of {table} does not exist: the newest is {newest}; start at {newest + 1} or before"
+        )
+    last = newest if end is None else min(end, newest)
+    if last < start and not (last == start - 1 and (between_moments or start > newest)):
+        raise VersionError(
+            f"the change feed of {table} would start at version {start} and end at version {last}; "
+            f"give an end that is not before the start"
+        )
+    return range(start, last + 1)

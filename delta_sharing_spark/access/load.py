@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.access.open import TableOpener, negotiated_table
+from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.recipient import Recipient, RecipientTable
-from delta_sharing_spark.access.resolve import resolve_opened
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.errors.tracebacks import short_tracebacks

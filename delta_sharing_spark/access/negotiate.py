@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from delta_sharing_spark.errors import AccessModeError, CredentialError, NetworkError, ServerError
+from delta_sharing_spark.errors import AccessModeError
 
 Mode = Literal["url", "dir", "flight"]
 
 #: With both modes on offer, tables of more files than this are read by directory.
 MANY_FILES = 1000
-
-#: What makes a location unreadable here, so that url mode is tried if it is on offer. A broken log is not among
-#: them: it is the table that is broken then, not the way to it.
-UNREADABLE = (AccessModeError, CredentialError, NetworkError, ServerError)
 
 
 @dataclass(frozen=True, slots=True)

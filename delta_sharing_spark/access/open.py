@@ -1,4 +1,4 @@
-"""Negotiates an access mode, opens a table by it, and falls back to another one; nothing else does."""
+"""Negotiates an access mode, opens a table by it, falls back to another one, and resolves a load over it; nothing else does."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from delta_sharing_spark.access.contract import OpenTable
+from delta_sharing_spark.access.contract import AsOf, OpenTable, TableState, last_version
 from delta_sharing_spark.access.negotiate import Decision, negotiate
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
 from delta_sharing_spark.access.settings import iso, profile_and_table, response_formats, transport_of
 from delta_sharing_spark.access.table_refusals import (
     REFUSALS,
@@ -20,6 +20,7 @@ from delta_sharing_spark.access.table_refusals import (
     refused_travel,
     words_of,
 )
+from delta_sharing_spark.access.table_schema import with_change_columns
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
@@ -32,6 +33,7 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.schema.project import select
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.identity import identity_of
 from delta_sharing_spark.sharing.profile import Profile
@@ -59,7 +61,7 @@ def _open_directory(negotiated: NegotiatedTable) -> OpenTable:
 
 
 def _open_flight(negotiated: NegotiatedTable) -> OpenTable:
-    from delta_sharing_spark.access.flight.settings import gateway_address
+    from delta_sharing_spark.access.flight.connection import gateway_address
     from delta_sharing_spark.access.flight.table import FlightTable
 
     return FlightTable(negotiated, gateway_address(negotiated.options))
@@ -275,3 +277,65 @@ def _head_from_catalog(rest: SharingRest, table: TableName, refusal: RequestRefu
         access_modes=entry.access_modes,
     )
     return TableSnapshotHead(None, "delta", Protocol(1), metadata)
+
+
+def resolve(options: ReadOptions, profile: Profile | None = None) -> ResolvedScan:
+    """A load as plain data: one request for metadata, and the log's head where the table is read by its directory.
+
+    Args:
+        options: The load's options.
+        profile: The server and recipient, instead of those in the options; ``path`` is then a bare table name.
+
+    Raises:
+        ConfigError: The address, the profile, an option or ``where`` is wrong.
+        ServerError, NetworkError: The sharing server refuses or does not answer.
+        AccessModeError: No access mode fits.
+        TableError: The table cannot be read right; an unknown column.
+    """
+    return resolve_opened(TableOpener(negotiated_table(options, profile)))
+
+
+def resolve_opened(opener: TableOpener) -> ResolvedScan:
+    """The same over a table that this process goes on to plan with; raises as ``resolve``."""
+    options = opener.negotiated.options
+    state = opener.run(lambda table: _state_of(table, options))
+    return _build(opener.negotiated, state)
+
+
+def _state_of(table: OpenTable, options: ReadOptions) -> TableState:
+    """The table at the version asked for.
+
+    A change feed of mapped columns has the schema of its range's last version, one of other columns the newest, as in
+    Delta Lake.
+    """
+    state = table.describe(AsOf(options.version_as_of, options.timestamp_as_of))
+    if not options.read_change_feed or state.shape.mapping == "none":
+        return state
+    end = last_version(table, options, state.version)
+    if end is None or end < 0 or end == state.version:
+        return state
+    return TableState(state.version, table.describe(AsOf(end)).shape)
+
+
+def _build(negotiated: NegotiatedTable, state: TableState) -> ResolvedScan:
+    options, shape = negotiated.options, state.shape
+    columns = with_change_columns(shape.schema, options) if options.read_change_feed else shape.schema
+    output = columns if options.columns is None else select(columns, options.columns, str(negotiated.table))
+    predicate = None
+    if options.where is not None:
+        from delta_sharing_spark.predicates.sql import parse_where
+
+        predicate = parse_where(options.where, columns, time_zone=options.zone, now=options.loaded_at)
+    return ResolvedScan(
+        options,
+        negotiated.profile,
+        negotiated.settings,
+        negotiated.table,
+        negotiated.head,
+        negotiated.decision,
+        shape,
+        state.version,
+        columns,
+        output,
+        predicate,
+    )

@@ -24,7 +24,7 @@ from delta_sharing_spark.storage.profile_files import only_spark_reads
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from delta_sharing_spark.access.flight.catalog import FlightCatalog
+    from delta_sharing_spark.access.flight.connection import FlightCatalog
 
 #: How Spark reads a table, see ``Scan.to_spark``.
 ENGINES = ("auto", "native", "python")
@@ -108,9 +108,7 @@ class Recipient:
         if parsed.gateway is None:
             self.rest = SharingRest(self.profile, transport_of(parsed))
         else:
-            from delta_sharing_spark.access.flight.catalog import FlightCatalog
-            from delta_sharing_spark.access.flight.connection import GatewayConnection
-            from delta_sharing_spark.access.flight.settings import gateway_address
+            from delta_sharing_spark.access.flight.connection import FlightCatalog, GatewayConnection, gateway_address
 
             self.rest = FlightCatalog(GatewayConnection(gateway_address(parsed)))
         #: What Spark's latest scans of the recipient's tables were answered, the newest last.

@@ -15,7 +15,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.refusals import is_about_versions
+from delta_sharing_spark.sharing.transport import is_about_versions
 
 #: How servers refuse versions that they do not have or do not share, and endpoints.
 Refusal = RequestRefusedError | NotFoundError

@@ -8,8 +8,7 @@ from delta_sharing_spark.errors import SchemaError, TableChangedError
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delta_sharing_spark.schema.features import check_protocol, check_type_changes, mapping_mode
-from delta_sharing_spark.schema.mapping import without_mapping
-from delta_sharing_spark.schema.types import Field, FieldsByName, Primitive, Struct, parse_schema
+from delta_sharing_spark.schema.types import Field, FieldsByName, Primitive, Struct, parse_schema, without_mapping
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol
 
 

@@ -1,4 +1,4 @@
-"""Runs the command ``delta-sharing-spark``: look at a share from a terminal, or try one out.
+"""Runs the command ``delta-sharing-spark``: looks at a share from a terminal, tries one out, completes words in a shell.
 
 Exit codes: 0 done, 1 refused by the server or the table, 2 wrong usage (an option, an address, a profile), 3 network.
 """
@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import shutil
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from delta_sharing_spark._version import __version__
-from delta_sharing_spark.cli.completion import SHELLS, completion_script
-from delta_sharing_spark.cli.terminal import styled, write_table
 from delta_sharing_spark.errors import ConfigError, DeltaSharingError, NetworkError, NotFoundError, UnavailableError
 from delta_sharing_spark.errors.redaction import printable_json
 
@@ -237,7 +237,7 @@ def _inside(client: SharingClient, path: str) -> dict[str, list[Any]]:
 
 def _schema(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.schema.markup import text_table
-    from delta_sharing_spark.schema.spark import spark_schema_json
+    from delta_sharing_spark.schema.types import spark_schema_json
 
     schema = _scan(arguments).schema
     if arguments.json:
@@ -384,7 +384,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             out.write(f'  spark.read.format("deltaSharing").load("{profile}#{name}")\n')
         out.write(f"\nor look into it: delta-sharing-spark ls {profile}\nEnd it with Ctrl-C.\n")
         out.flush()
-        _until_ended()
+        _until_ended(server.reset_metrics)  # what was asked is kept for tests, without end
     return DONE
 
 
@@ -404,8 +404,8 @@ def _named_directory(text: str) -> tuple[str, str]:
     return name, path
 
 
-def _until_ended() -> None:
-    """Wait for SIGINT or SIGTERM."""
+def _until_ended(meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Wait for SIGINT or SIGTERM, and do something each half second."""
     ended = threading.Event()
 
     def end(*_: Any) -> None:
@@ -414,7 +414,104 @@ def _until_ended() -> None:
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         while not ended.wait(0.5):  # in steps: on Windows a wait without end takes no signal
-            pass
+            meanwhile()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+_STYLES = {"error": "\x1b[1;31m", "bold": "\x1b[1m", "dim": "\x1b[2m"}
+_PLAIN = "\x1b[0m"
+
+
+def is_coloured(stream: TextIO) -> bool:
+    """Whether to colour: a terminal that can, and neither ``NO_COLOR`` (no-color.org) nor a dumb terminal."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def styled(text: str, style: str, stream: TextIO) -> str:
+    """``text`` for ``stream``: as an ``error``, ``bold`` or ``dim``, or as it stands where there is no colour."""
+    return f"{_STYLES[style]}{text}{_PLAIN}" if text and is_coloured(stream) else text
+
+
+def write_table(text: str, stream: TextIO) -> None:
+    """Write an aligned table: on a terminal its header is bold, its rule dim, and lines end at the edge."""
+    lines = text.split("\n")
+    if stream.isatty():
+        width = shutil.get_terminal_size().columns
+        lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
+    if len(lines) > 2:
+        lines[0], lines[1] = styled(lines[0], "bold", stream), styled(lines[1], "dim", stream)
+    stream.write("\n".join(lines) + "\n")
+
+
+PROGRAM = "delta-sharing-spark"
+SHELLS = ("bash", "zsh", "fish")
+
+
+def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """The script to be evaluated by ``shell``: commands, their options and the options' choices; else file names."""
+    commands = dict(_commands(parser))
+    if shell == "fish":
+        return _fish(commands)
+    script = _bash(commands)
+    return f"autoload -U +X bashcompinit && bashcompinit\n{script}" if shell == "zsh" else script
+
+
+def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.items()
+
+
+def _options_of(command: argparse.ArgumentParser) -> Iterator[tuple[list[str], argparse.Action]]:
+    for action in command._actions:
+        if action.option_strings:
+            yield list(action.option_strings), action
+
+
+def _bash(commands: dict[str, argparse.ArgumentParser]) -> str:
+    cases = []
+    for name, command in commands.items():
+        words = [word for names, _ in _options_of(command) for word in names]
+        for names, action in _options_of(command):
+            if action.choices:
+                choices = " ".join(map(str, action.choices))
+                cases.append(f'        {name}:{f"|{name}:".join(names)}) words="{choices}"; typed=1 ;;')
+        positional = next((a for a in command._actions if not a.option_strings and a.choices), None)
+        if positional is not None and positional.choices is not None:
+            words += map(str, positional.choices)
+        cases.append(f'        {name}:*) words="{" ".join(words)}" ;;')
+    lines = "\n".join(cases)
+    return f"""_delta_sharing_spark() {{
+    local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} words="" typed=""
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "{" ".join(commands)} --help --version" -- "$current"))
+        return
+    fi
+    case "${{COMP_WORDS[1]}}:$previous" in
+{lines}
+    esac
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+    if [ -z "$typed" ] && [ "${{current#-}}" = "$current" ]; then
+        COMPREPLY+=($(compgen -f -- "$current"))
+    fi
+}}
+complete -o filenames -F _delta_sharing_spark {PROGRAM}
+"""
+
+
+def _fish(commands: dict[str, argparse.ArgumentParser]) -> str:
+    lines = []
+    for name, command in commands.items():
+        summary = shlex.quote(command.description or "")
+        lines.append(f"complete -c {PROGRAM} -n __fish_use_subcommand -a {name} -d {summary}")
+        for names, action in _options_of(command):
+            flags = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in names)
+            choices = f" -x -a {shlex.quote(' '.join(map(str, action.choices)))}" if action.choices else ""
+            takes = " -r" if action.nargs != 0 and not choices else ""
+            text = shlex.quote((action.help or "").replace("%(prog)s", PROGRAM))
+            lines.append(
+                f"complete -c {PROGRAM} -n '__fish_seen_subcommand_from {name}' {flags}{takes}{choices} -d {text}"
+            )
+    return "\n".join(lines) + "\n"

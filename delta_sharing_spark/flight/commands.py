@@ -34,7 +34,7 @@ _FLIGHT_SQL = b"/arrow.flight.protocol.sql."
 #: What stands in a command, and the option of a load that it becomes.
 _SNAPSHOT = {"where": "where", "limit": "limit", "version": "versionAsOf", "timestamp": "timestampAsOf"}
 _CHANGES = ("startingVersion", "endingVersion", "startingTimestamp", "endingTimestamp")
-#: Options that change the rows, or how they are cut, and neither where they come from nor as whom.
+#: Options that a command may hold: they change rows and splits, not the server or the recipient.
 _OPTIONS = ("timeZone", "commitTimestampType", "maxSplitBytes", "responseFormat")
 
 

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 #: What gRPC takes in one message unless its client raises the limit (4 MiB; arrow-go leaves it in place), less its frame.
 MESSAGE_BYTES = (4 << 20) - (64 << 10)
-#: Plans kept for the renewal of their endpoints, which come one by one; cancelled flights remembered.
+#: Plans that are kept to renew their endpoints, for clients renew one endpoint at a time; cancelled flights that are remembered.
 _PLANS_KEPT, _CANCELLED_KEPT = 8, 10_000
-#: A renewal asks the share again, but not for each endpoint of a flight: a plan serves them for this share of its time.
+#: A new plan renews the other endpoints of its flight as well, for this share of its time.
 _FRESH_SHARE = 0.1
-#: A read may hold fetched this share of what the others leave, so that later ones have some too; and the least of each.
+#: A read may prefetch an eighth of the budget that other reads do not use, and at least so many bytes.
 _SHARE_OF_THE_REST, _LEAST_FETCH_AHEAD = 8, 4 << 20
-#: Bytes that a read may hold decoded, and all together where they are many; each holds a batch more.
+#: Bytes of decoded batches that one read may hold, and that all reads may hold together; each may hold one batch more.
 _READY_BYTES, _READY_BYTES_OF_ALL = 8 << 20, 64 << 20
 
 

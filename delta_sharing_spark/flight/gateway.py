@@ -1,10 +1,14 @@
-"""Answers each method of Arrow Flight (Flight RPC, "RPC Methods and Request Patterns")."""
+"""Answers each method of Arrow Flight (Flight RPC, "RPC Methods and Request Patterns"), for callers who prove themselves."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import hmac
 import json
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +18,6 @@ import pyarrow.flight as flight
 from delta_sharing_spark.access.flight import messages, statuses
 from delta_sharing_spark.access.flight.connection import CANCEL, DESCRIBE, RENEW, VERSION
 from delta_sharing_spark.errors import CommandError, DeltaSharingError
-from delta_sharing_spark.flight.authentication import HandshakeByHeader, identity_of, middleware
 from delta_sharing_spark.flight.commands import Command, parse_command, parse_path, table_names_matching
 from delta_sharing_spark.flight.flights import MESSAGE_BYTES, Flights
 from delta_sharing_spark.flight.planning import FlightPlanner, PlannedFlight
@@ -25,13 +28,100 @@ from delta_sharing_spark.schema.arrow import arrow_schema
 if TYPE_CHECKING:
     from delta_sharing_spark.client import SharingClient
 
+
+#: The identity of a caller that needs no token: the gateway was told to ask for none.
+ANYONE = "anyone"
+_MIDDLEWARE = "identity"
+
+
+class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow is untyped
+    """Checks the ``authorization`` header of every call.
+
+    ``Bearer <token>`` is a token itself; ``Basic`` is for the handshake of clients that know nothing else: the password is the
+    token, the user's name is not looked at, and the answer's header has the bearer token.
+
+    Args:
+        tokens: The tokens that callers may have. A caller's identity is a digest of its token, which admits nobody.
+    """
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._tokens = tuple(tokens)
+
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str]]) -> _Caller:
+        """Identify the caller (``flight.ServerMiddlewareFactory``)."""
+        kind, _, value = _authorization(headers).partition(" ")
+        token = value.strip()
+        if kind.lower() == "basic":
+            token = _password(token)
+        elif kind.lower() != "bearer":
+            token = ""
+        for known in self._tokens:
+            if hmac.compare_digest(known.encode(), token.encode(errors="replace")):
+                return _Caller(known, is_handshake=kind.lower() == "basic")
+        raise flight.FlightUnauthenticatedError(
+            "the call has no token that this gateway knows; send the header 'authorization: Bearer <token>'",
+            extra_info=b'{"error": "UnauthenticatedError"}',
+        )
+
+
+class _Caller(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow is untyped
+    """The caller of one call."""
+
+    def __init__(self, token: str, *, is_handshake: bool) -> None:
+        self.identity = "token " + hashlib.sha256(token.encode()).hexdigest()[:16]
+        self._answer = {"authorization": f"Bearer {token}"} if is_handshake else {}
+
+    def sending_headers(self) -> dict[str, str]:
+        """The bearer token, in answer to a basic handshake."""
+        return self._answer
+
+
+class HandshakeByHeader(flight.ServerAuthHandler):  # type: ignore[misc]  # pyarrow is untyped
+    """Lets a handshake succeed whose header the middleware has checked; without a handler pyarrow refuses every handshake."""
+
+    def authenticate(self, outgoing: object, incoming: object) -> None:
+        """Accept: the middleware has checked the header."""
+
+    def is_valid(self, token: bytes) -> bytes:
+        """Return no identity: the middleware holds it."""
+        return b""
+
+
+def middleware(tokens: Sequence[str]) -> dict[str, flight.ServerMiddlewareFactory]:
+    """The server's middleware; none where no token is asked for."""
+    return {_MIDDLEWARE: Tokens(tokens)} if tokens else {}
+
+
+def identity_of(context: flight.ServerCallContext) -> str:
+    """The caller: by its token, else by its certificate's name, else ``ANYONE``."""
+    caller = context.get_middleware(_MIDDLEWARE)
+    if isinstance(caller, _Caller):
+        return caller.identity
+    certificate = context.peer_identity()
+    return f"certificate {certificate.decode(errors='replace')}" if certificate else ANYONE
+
+
+def _authorization(headers: Mapping[str, Sequence[str]]) -> str:
+    values = next((v for k, v in headers.items() if k.lower() == "authorization"), ())
+    return str(values[0]) if len(values) == 1 else ""
+
+
+def _password(encoded: str) -> str:
+    try:
+        # arrow-go and ADBC leave the padding out.
+        padded = encoded.rstrip("=") + "=" * (-len(encoded.rstrip("=")) % 4)
+        return base64.b64decode(padded, validate=True).decode().partition(":")[2]
+    except (binascii.Error, ValueError):
+        return ""
+
+
 _log = logging.getLogger(__name__)
 
 #: Tells a client to fetch over the connection it has (Flight RPC, "Connection Reuse").
 REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
-#: What an info has beside schema, descriptor and endpoints; what frames an endpoint in it.
+#: Bytes of a flight's info beside schema, descriptor and endpoints; bytes around each endpoint.
 _ABOUT_BYTES, _ENDPOINT_BYTES = 8 << 10, 8
-#: Fewer endpoints would leave a client nothing to read at the same time.
+#: A client reads so many endpoints at the same time: a flight is not cut into fewer.
 _LEAST_ENDPOINTS = 8
 _ACTIONS = [
     flight.ActionType(
@@ -157,10 +247,10 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
             )
 
     def _endpoints(self, planned: PlannedFlight, room: int) -> list[flight.FlightEndpoint]:
-        """An endpoint for each split; fewer where each repeats a long condition, or there would be no room for so many.
+        """An endpoint for each split; fewer where a long condition stands in each, or the message has no room for so many.
 
-        There is one for each split after all where even few have no room, for then the files' own names and URLs take it,
-        and in a stream, whose endpoints are of one version each, for our own client, which takes messages of any size.
+        Where even a few endpoints have no room, the names and URLs of files fill the message, and each split has an endpoint. So it is in
+        a stream, whose endpoints are of one version each: only our own client reads streams, and it takes messages of any size.
         """
         count, parts = len(planned.splits), SharedParts()
         is_bound = planned.command.stream is None

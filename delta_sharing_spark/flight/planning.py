@@ -9,24 +9,21 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from delta_sharing_spark.access.contract import FileList, OpenTable
-from delta_sharing_spark.access.open import TableOpener, negotiated_table
+from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.plan import plan, spec_of, splits_of
 from delta_sharing_spark.access.pruning import FilePruner
-from delta_sharing_spark.access.resolve import resolve_opened
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.flight.commands import Command, StreamRange
 from delta_sharing_spark.flight.tickets import Ticket, split_bytes
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.plan import Split
+from delta_sharing_spark.schema.instants import due_before
 from delta_sharing_spark.schema.types import Struct, schema_to_json
 from delta_sharing_spark.sharing.address import TableName
 
 if TYPE_CHECKING:
     from delta_sharing_spark.client import SharingClient
-
-#: A ticket ends so many seconds before the URLs or credentials behind it, or a quarter of their time if that is less.
-_MARGIN, _MARGIN_SHARE = 60.0, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +66,9 @@ class PlannedFlight:
         return sum(split_bytes(split) for split, _ in self.splits)
 
     def ticket(self, endpoint: int, endpoints: int) -> Ticket:
-        """The ticket of one endpoint of so many, by its number: neighbouring splits share one where there are more splits.
+        """The ticket of the endpoint ``endpoint`` of ``endpoints``. Neighbouring splits share a ticket where there are more splits.
 
-        A limit gives one split alone, which counts its rows.
+        A load with a limit has one split, which counts its rows.
         """
         first, last = (number * len(self.splits) // endpoints for number in (endpoint, endpoint + 1))
         splits, about = tuple(split for split, _ in self.splits[first:last]), self.splits[first][1]
@@ -84,13 +81,9 @@ class PlannedFlight:
             endpoints,
             splits,
             self.issued,
-            min([self.expires, *(_before(end, self.issued) for end in ends if end is not None)]),
+            min([self.expires, *(due_before(end, self.issued) for end in ends if end is not None)]),
             about,
         )
-
-
-def _before(end: float, issued: float) -> float:
-    return end - min(_MARGIN, _MARGIN_SHARE * max(0.0, end - issued))
 
 
 class FlightPlanner:

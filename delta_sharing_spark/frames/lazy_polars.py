@@ -23,7 +23,7 @@ from delta_sharing_spark.predicates.tree import (
     negation,
 )
 from delta_sharing_spark.schema.arrow import arrow_schema
-from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struct
+from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struct, backquoted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -95,7 +95,7 @@ def _narrowed(scan: _L, columns: list[str] | None, predicate: pl.Expr | None, ro
     """The load that reads what the query needs, and perhaps more rows. Polars counts ``rows`` before it filters."""
     if columns is not None:
         names = columns or [min(scan.schema.fields, key=lambda f: len(str(f.type))).name]
-        scan = scan.select(*(f"`{name.replace('`', '``')}`" for name in names))
+        scan = scan.select(*map(backquoted, names))
     if rows is not None:
         return scan.limit(rows)
     if predicate is None or scan.limited:

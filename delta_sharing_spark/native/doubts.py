@@ -1,4 +1,4 @@
-"""Defines how an answer stops where its reader may have read all that it needs, for a request never says how far it reads."""
+"""Defines how long an answer waits before it sends more: a WebHDFS OPEN names no length, so its reader may need no more."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Yielded between bytes where the reader may have read all that it needs.
+    """Yielded between bytes, where the reader may need no more.
 
-    Wait so many ``seconds`` for it to leave after it has read what was sent; ``blindly`` where the system does not tell
-    whether it has. Then send what it did.
+    The gateway waits ``seconds`` for the reader to close its connection once it has read what was sent, or ``blindly`` seconds where
+    the system does not tell what it has read. The gateway answers with a ``Reaction``.
     """
 
     seconds: float
@@ -19,7 +19,7 @@ class Doubt:
 
 
 class Reaction(NamedTuple):
-    """What a reader did in a doubt: whether it has left, and whether it has read all that it was sent."""
+    """What a reader did meanwhile: whether it closed its connection, and whether it has read all that was sent."""
 
     has_left: bool
     has_read_all: bool
@@ -27,7 +27,7 @@ class Reaction(NamedTuple):
 
 WAITS = Reaction(has_left=False, has_read_all=True)
 
-#: Where nobody told what the reader wants; at a row group's end, where it may want another one; after a taste of more.
+#: Where nobody told which columns the reader wants; at the end of a row group, after which it may want another; after a few bytes more.
 UNKNOWN, ENOUGH, TASTED = Doubt(0.02, 0.05), Doubt(0.05, 0.3), Doubt(0.0, 0.3)
-#: Where it is known to have enough: it leaves once it has decoded what it has, mostly soon.
+#: Where the reader needs no more: Spark usually closes the connection once it has decoded the columns that were sent.
 LEAVES = Doubt(2.0, 2.0)

@@ -33,8 +33,7 @@ from delta_sharing_spark.scan.pace import FIRST_GAP, TAIL
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
 from delta_sharing_spark.scan.split_reader import read_split
-from delta_sharing_spark.schema.mapping import without_mapping
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Struct, without_mapping
 from delta_sharing_spark.storage.local_files import LocalSource
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 #: Plans and files of plans that a gateway keeps: the longest unused plan is let go of beyond.
 MAX_PLANS, MAX_PLANNED_FILES = 2_000, 500_000
 _CONNECTIONS = 512
-#: Errors that are kept, to be told from what Spark makes of them.
+#: Errors that are kept, so that the cause of a failed query can be found again in Spark's message.
 _ERRORS_KEPT = 64
 #: Seconds: a connection may idle, or take a send; between two looks at whether the sessions still live.
 _STALLED, _WATCH = 600.0, 1.0
@@ -145,7 +145,7 @@ class Gateway:
             self.add(plan, known[1])
 
     def remember(self, error: DeltaSharingError) -> str:
-        """Keep an error that ends a query, to be told from what Spark makes of it; returns its text."""
+        """Keep an error that ends a query, so that it can be found again in Spark's message; returns its text."""
         return self._remember(f"{type(error).__name__}: {error}")
 
     def _remember(self, error: str) -> str:
@@ -225,7 +225,7 @@ class Gateway:
         for _ in range(waiting):
             with suppress(OSError):
                 socket.create_connection((self.host, self.port), timeout=_WATCH).close()
-        # They leave before the descriptor is free: they would take the clients of whoever has that number next.
+        # Wait for the accepting threads before the socket is closed: they could accept on a descriptor that is used again.
         patience = time.monotonic() + 5
         while self._waiting and time.monotonic() < patience:
             time.sleep(0.001)
@@ -243,7 +243,7 @@ class Gateway:
                 self.close()
 
     def _release_ended(self) -> bool:
-        """Release the plans whose session has ended; whether these were the last ones."""
+        """Release the plans whose session has ended; returns whether no plan is left."""
         with self._lock:
             ended = [token for token, (_, has_ended) in self._plans.items() if has_ended()]
             gone = [self._plans.pop(token)[0] for token in ended]
@@ -273,7 +273,7 @@ class Gateway:
                     raise DeltaSharingError(f"the native lane's gateway cannot begin: {error}") from None
 
     def _work(self) -> None:
-        """Serve one connection after another; which thread takes one is the system's choice, and costs no other a turn."""
+        """Serve one connection after another; the system chooses which of the waiting threads accepts one."""
         while True:
             try:
                 connection, _ = self._listener.accept()

@@ -1,7 +1,7 @@
 """Lays out the Parquet file that Spark is shown for a data file: the file's own column chunks under a footer of ours.
 
 The chunks keep their places and bytes. In the footer columns bear the table's names, columns that are not the table's
-are left out, and so is what Spark would read the file otherwise by: the writer's calendar marks, and statistics of
+are left out, and so is what would make Spark read other values: the writer's calendar marks, and statistics of
 floating-point columns by writers that leave NaN out of them. A deletion vector becomes a column of our own behind the
 data, NULL for the rows that are left, so that Spark filters them as any other column, vectorised and pruned. What is the same in all rows of a file
 of a change feed, and is no partition value, becomes such a column as well.

@@ -36,13 +36,13 @@ _log = logging.getLogger(__name__)
 
 #: The length that Spark is told of each file, whose footer is said to end there: so the driver need not fetch it.
 SHOWN_LENGTH = 1 << 50
-#: Seconds: between two signs of life of a gateway, and without one after which either side takes the other for gone.
+#: Seconds between two heartbeats, and seconds without one after which either side takes the other for ended.
 SIGN_OF_LIFE, SILENCE = 2.0, 10.0
 #: Bytes of the message by which a gateway joins, at most.
 _HELLO = 64 << 10
-#: So many times the mean may a host be preferred for.
+#: A host is preferred for at most this multiple of the mean number of bytes.
 _FAIR = 1.2
-#: Packed plans that are kept, for all machines ask for the same ones.
+#: Packed plans that are kept: all machines ask for the same ones.
 _PACKED = 8
 #: Seconds for a gateway that did not answer a reader to be seen to have ended.
 _LEAVING = 0.3
@@ -204,7 +204,7 @@ class ClusterGateway(PlaceGateway):
         return False
 
     def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
-        """See ``Gateway._failed``: what the driver cannot reach a machine's gateway may, so that others are not told."""
+        """See ``Gateway._failed``. A machine's gateway may reach what the driver cannot, so the failure is answered to nobody else."""
         if isinstance(error, NetworkError):
             self._tries_again = time.monotonic() + _UNREACHABLE
         return self._note_failure(reader, number, f"{type(error).__name__}: {error}", is_of_network=False)

@@ -31,11 +31,10 @@ from delta_sharing_spark.native.files import (
 from delta_sharing_spark.native.layout import lay_out_rows
 from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.open_ones import OpenOnes
-from delta_sharing_spark.scan.pace import TAIL
+from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileAccess, FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import constants_of, read_split
-from delta_sharing_spark.schema.spark import spark_schema_json
-from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct
+from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct, spark_schema_json
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 #: Files of at most so many bytes are shown together as one: each costs Spark five requests, 3 to 5 ms.
@@ -44,8 +43,8 @@ SMALL_FILE = 4 << 20
 _JOINED_BYTES, _JOINED_CHUNKS = 8 << 20, 2_000
 #: Rows that are only counted weigh as little as this in Spark's division into tasks.
 _ROWS_COUNTED_AS_A_BYTE = 64
-#: Bytes fetched for a footer that nothing is known of, in all and for each column; and at most.
-_TAIL, _TAIL_OF_COLUMN, _LONGEST_TAIL = 2 << 10, 320, 1 << 20
+#: Bytes fetched for a footer that nothing is known of, in all and for each column.
+_TAIL, _TAIL_OF_COLUMN = 2 << 10, 320
 _VOID = Primitive("void")
 _FILE = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
 
@@ -196,10 +195,11 @@ class NativePlan:
         if load.options.limit is not None:
             files = _limited(files, load.options.limit)
         self.has_vectors = any(f.task.deletion_vector is not None or f.limit is not None for f in files)
-        most = max(1, _JOINED_CHUNKS // (1 + sum(_leaves(f.type) for f in self.shown.columns.fields)))
+        leaves = sum(_leaves(f.type) for f in self.shown.columns.fields)
+        most = max(1, _JOINED_CHUNKS // (1 + leaves))
         self._arrange(_joined(files, most) if joined is None else _joined_as(files, joined, most))
         self._by_digest: dict[int, int] | None = None
-        self._footer_bytes = 0
+        self.pace = Pace(_TAIL + _TAIL_OF_COLUMN * leaves)
 
     def packed(self) -> bytes:
         """What another process needs to serve the plan, compressed: not the partitions' values."""
@@ -316,12 +316,13 @@ class NativePlan:
             return ShownFile(MemorySource("counted rows", b"PAR1"), layout, memoryview(b"PAR1"))
         files = [(member.task, NotedAccess(member.access, sources)) for member in self.files[number].members]
         if len(files) == 1:
-            limit, tail = self.files[number].members[0].limit, self._tail_bytes
+            limit, tail = self.files[number].members[0].limit, self.pace.tail_bytes(self.files[number].size)
             shown = show_file(*files[0], self.shape, limit, may_rewrite=may_rewrite, tail_bytes=tail)
         else:
-            wanted, tail = _all if columns is None else columns.__contains__, self._tail_bytes
+            wanted, tail = _all if columns is None else columns.__contains__, self.pace.tail_bytes(SMALL_FILE)
             shown = show_together(files, self.shape, pool, wanted, may_rewrite=may_rewrite, tail_bytes=tail)
-        self._footer_bytes = max(self._footer_bytes, shown.footer_bytes)
+        if shown.footer_bytes:
+            self.pace.learn_footer(shown.footer_bytes)
         return shown
 
     def damaged(self, number: int) -> DeltaSharingError | None:
@@ -337,13 +338,6 @@ class NativePlan:
             finally:
                 batches.close()
         return None
-
-    @property
-    def _tail_bytes(self) -> int:
-        """Of the first request for a footer: the largest one seen and a quarter; at first as many as its columns suggest."""
-        if self._footer_bytes:
-            return min(_LONGEST_TAIL, self._footer_bytes * 5 // 4 + 512)
-        return min(TAIL, _TAIL + _TAIL_OF_COLUMN * sum(map(_leaves, (f.type for f in self.shown.columns.fields))))
 
     def after(self, number: int) -> Iterator[int]:
         """The files that Spark will likely open after this one, for it takes the largest first.

@@ -27,9 +27,9 @@ from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import Range, cut
 
 _SENT = 1 << 20
-#: Bytes of a small file that are sent whatever a reader wants of them: it costs less than to find out.
+#: Bytes of a small file that are sent without asking which of them a reader wants: that would cost more.
 _SENT_WHOLE = 64 << 10
-#: Bytes that are sent to a reader that may have enough: it leaves late where it decodes first what it has.
+#: Bytes that are sent to a reader that may need no more: it may decode what it has before it closes the connection.
 _TASTE = 4 << 10
 
 #: Bytes of row groups that are fetched ahead of the one that is read, and how many: those of small files are many.
@@ -38,7 +38,7 @@ _AHEAD, _GROUPS_AHEAD = 8 << 20, 16
 #: Seconds for which a file that could not be reached is not tried again.
 _FAILED = 10.0
 
-#: What an answer yields; it is sent the reader's reaction to a doubt.
+#: What an answer yields: bytes, or a doubt, to which the gateway sends the reader's reaction.
 Pieces = Generator[memoryview | Doubt, Reaction | None, None]
 
 
@@ -59,11 +59,11 @@ class PlanReader:
         self._budget = budget
         self._lock = threading.Lock()
         self.files = ShownFiles(plan, budget)
-        self._chunks = HeldChunks(budget)
+        self._chunks = HeldChunks(budget, plan.pace)
         self._pass = FilePass()
-        #: Why files could not be reached, and until when that is the answer to who asks again.
+        #: Why files could not be reached, and until when this is answered to further requests.
         self._failures: dict[int, tuple[float, str]] = {}
-        #: Whether a reader wanted more than its scan reads; no scan's columns are believed then.
+        #: Whether a reader asked for a column that its scan does not name; from then on no scan's columns are relied on.
         self._is_misled = False
 
     def note_failure(self, number: int, cause: str) -> None:
@@ -167,7 +167,9 @@ class PlanReader:
         if buffer is None:
             yield from self._chunks.windowed(shown, Range(start, chunk.range.end))
             return
-        for piece in cut(Range(start, chunk.range.end), _SENT):  # none is left of a small chunk that was tasted whole
+        for piece in cut(
+            Range(start, chunk.range.end), _SENT
+        ):  # nothing is left of a small chunk whose first bytes were all of it
             yield buffer.read(piece.start, piece.length)
         self._chunks.was_read((number, chunk.row_group), chunk.column)
 

@@ -55,7 +55,7 @@ def head(status: int, length: int, *, is_last: bool = False) -> bytes:
 
 
 def redirect(host: str, target: str) -> bytes:
-    """The answer that what is asked is at another host."""
+    """The redirect to the host that answers the request."""
     return f"HTTP/1.1 307 {_REASONS[307]}\r\nLocation: http://{host}{target}\r\nContent-Length: 0\r\n\r\n".encode()
 
 

@@ -1,4 +1,4 @@
-"""Closes all of what is open at once, whichever threads use it."""
+"""Closes all open resources of an owner together, whichever threads use them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _T = TypeVar("_T", bound=Closable)
 
 
 class OpenOnes(Generic[_T]):
-    """Open things of one owner, which are not kept alive for it. Safe to call from several threads."""
+    """Weak references to the open resources of one owner, to close them together. Safe to call from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: By id: what is open need not be hashable.
+        #: By id, for a resource need not be hashable.
         self._open: weakref.WeakValueDictionary[int, _T] = weakref.WeakValueDictionary()
         self._is_closed = False
 
     def add(self, one: _T) -> _T:
-        """Add one, which is closed at once if all are; returns it."""
+        """Add a resource, and return it; it is closed at once where the others have been closed."""
         with self._lock:
             self._open[id(one)] = one
             is_closed = self._is_closed
@@ -37,7 +37,7 @@ class OpenOnes(Generic[_T]):
         return one
 
     def close(self) -> None:
-        """Close all, and whatever is added from now on."""
+        """Close all resources, and each that is added later."""
         with self._lock:
             self._is_closed = True
             still_open = list(self._open.values())
@@ -45,7 +45,7 @@ class OpenOnes(Generic[_T]):
             one.close()
 
 
-#: What waits for a network: closed when the interpreter ends, which waits for the executors' threads first of all.
+#: Resources whose threads wait for a network. They are closed when the interpreter ends, before it waits for those threads.
 CLOSED_AT_EXIT: OpenOnes[Closable] = OpenOnes()
 # Other hooks are called once those threads have ended, perhaps minutes later.
 getattr(threading, "_register_atexit", atexit.register)(CLOSED_AT_EXIT.close)

@@ -18,7 +18,7 @@ _AT_ONCE = 8
 def in_parallel(calls: Sequence[Callable[[], _T]]) -> list[_T]:
     """Make calls that mostly wait for a server or a storage, up to eight at once.
 
-    Ctrl-C and the first error leave at once; what is under way then ends by itself, and the rest is not begun.
+    Ctrl-C and the first error are raised at once: calls that have begun end by themselves, and the rest is not begun.
 
     Returns:
         Their results, in order.
@@ -34,7 +34,7 @@ def in_parallel(calls: Sequence[Callable[[], _T]]) -> list[_T]:
 
 
 def begin(calls: Sequence[Callable[[], _T]], at_once: int) -> list[Future[_T]]:
-    """Begin calls in up to ``at_once`` threads; returns their results to come. One that is cancelled first is not begun."""
+    """Begin calls in up to ``at_once`` threads; returns their futures. A call whose future is cancelled before it begins is not made."""
     threads = CallingThreads(at_once)
     results = [threads.submit(call) for call in calls]
     threads.finish()
@@ -42,9 +42,9 @@ def begin(calls: Sequence[Callable[[], _T]], at_once: int) -> list[Future[_T]]:
 
 
 class CallingThreads:
-    """Makes calls in up to ``at_once`` threads. As a context manager it leaves as ``in_parallel`` does.
+    """Makes calls in up to ``at_once`` threads. On exit from its context, calls that have not begun are cancelled; it does not wait for others.
 
-    An executor's threads are not daemons: it waits for them when it is left, and the interpreter does when it ends.
+    The threads are daemons, unlike an executor's, for which its context and the interpreter's end wait.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -54,7 +54,7 @@ class CallingThreads:
         self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
 
     def submit(self, call: Callable[..., _T], *arguments: object) -> Future[_T]:
-        """Begin a call as soon as a thread is free; returns its result to come. For one thread at a time."""
+        """Begin a call as soon as a thread is free; returns its future. Only one thread may call this at a time."""
         result: Future[_T] = Future()
         self._waiting.put((partial(call, *arguments), result))
         if self._threads < self._at_once:

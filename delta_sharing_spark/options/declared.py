@@ -8,13 +8,88 @@ Names are those of the JVM connector where it has one.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from delta_sharing_spark.options import values
-from delta_sharing_spark.options.option import Option
-from delta_sharing_spark.options.option import option_field as _option
+
+Scope = Literal["both", "batch", "stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """The declaration of one option.
+
+    Attributes:
+        name: Its spelling in documentation and errors.
+        attribute: The field of :class:`ReadOptions` that holds its value.
+        parse: Parses its text (:mod:`delta_sharing_spark.options.values`).
+        type: The type as documented.
+        default: The value where the option is not set.
+        shown: The default as documented.
+        doc: Its documentation, one or two sentences of Markdown.
+        group: The section of the documentation.
+        scope: The kinds of load that it applies to.
+        sensitive: Whether its value is a secret.
+        aliases: Other names of the same option.
+    """
+
+    name: str
+    attribute: str
+    parse: values.Parser
+    type: str
+    default: Any
+    shown: str
+    doc: str
+    group: str
+    scope: Scope
+    sensitive: bool
+    aliases: tuple[str, ...]
+
+
+_TYPES: Mapping[values.Parser, str] = {
+    values.text: "text",
+    values.expression: "text",
+    values.boolean: "`true`, `false`",
+    values.response_format: "`parquet`, `delta`",
+    values.version: "version",
+    values.starting_version: "version or `latest`",
+    values.count: "number",
+    values.positive: "number > 0",
+    values.size: "size",
+    values.duration: "duration",
+    values.names: "names",
+    values.web_address: "URL",
+    values.time_zone: "time zone",
+    values.timestamp: "timestamp",
+    values.first_moment: "timestamp",
+}
+
+
+def _option(
+    parse: values.Parser,
+    default: Any,
+    doc: str,
+    group: str,
+    *,
+    shown: str = "",
+    type: str = "",
+    scope: Scope = "both",
+    sensitive: bool = False,
+    aliases: tuple[str, ...] = (),
+) -> Any:
+    """A field of ``ReadOptions`` that declares an option."""
+    if not shown and default is not None:
+        shown = f"`{str(default).lower() if isinstance(default, bool) else default}`"
+    described = {"parse": parse, "type": type or _TYPES[parse], "doc": doc, "group": group, "shown": shown}
+    return field(
+        default=default,
+        repr=not sensitive,
+        metadata={"option": {**described, "scope": scope, "sensitive": sensitive, "aliases": aliases}},
+    )
+
 
 _WHAT, _TRAVEL, _CHANGES, _STREAM = "What to read", "Time travel", "Change data feed", "Streams"
 _ACCESS, _PLAN, _NET, _CACHE = "Access", "Planning and memory", "Network", "Cache"
@@ -369,3 +444,26 @@ def _declared() -> tuple[Option, ...]:
 
 #: Every option, in the order of the documentation.
 OPTIONS: tuple[Option, ...] = _declared()
+
+
+_NOTES = {
+    INLINE: "Credentials instead of a profile; the path is then the bare `<share>.<schema>.<table>`.",
+    IDENTITY: "See [Recipients without a secret](identities.md). Each of them may stand in the environment instead, "
+    "`bearerTokenFile` as `DELTA_SHARING_BEARER_TOKEN_FILE`; options are taken whole, or else the environment.",
+}
+
+
+def options_page() -> str:
+    """The options, as a table of Markdown for each group."""
+    lines: list[str] = []
+    group = ""
+    for option in OPTIONS:
+        if option.group != group:
+            group = option.group
+            note = [_NOTES[group], ""] if group in _NOTES else []
+            lines += ["", f"## {group}", "", *note, "| Option | Type | Default | What it does |", "|---|---|---|---|"]
+        names = f"`{option.name}`" + "".join(f", `{alias}`" for alias in option.aliases)
+        where = {"both": "", "batch": " Batch only.", "stream": " Streams only."}[option.scope]
+        secret = " Secret: see [Secrets](spark-connect.md#secrets-by-reference)." if option.sensitive else ""
+        lines.append(f"| {names} | {option.type} | {option.shown} | {option.doc}{where}{secret} |")
+    return "\n".join(lines[1:]) + "\n"

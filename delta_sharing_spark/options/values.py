@@ -9,6 +9,7 @@ from typing import Any
 
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.schema.instants import zone_of
+from delta_sharing_spark.schema.types import backquoted
 
 #: ``(name, text, zone)`` to a value; ``zone`` is what zone-less timestamps are read in.
 Parser = Callable[[str, str, tzinfo], Any]
@@ -305,4 +306,4 @@ def quoted_column(column: str) -> str:
     """A column's name as the option ``columns`` takes it; a name that is already in backquotes stays as it is."""
     if re.fullmatch(r"`(?:[^`]|``)+`(?:\.`(?:[^`]|``)+`)*", column):
         return column
-    return "`" + column.replace("`", "``") + "`" if re.search(r"[^\w.]", column) else column
+    return backquoted(column) if re.search(r"[^\w.]", column) else column

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates.floats import nearest_float32
 from delta_sharing_spark.predicates.literals import cast, fit, rounded
 from delta_sharing_spark.predicates.scalar_types import (
     BITS,
@@ -25,6 +24,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     VOID,
+    nearest_float32,
     spark_name,
 )
 from delta_sharing_spark.predicates.times import DAY, Zone, plus_months
@@ -212,7 +212,7 @@ def _decimals(op: str, left: Literal, right: Literal) -> Literal:
 
 def _digits(value: Literal) -> tuple[int, int]:
     """Precision and scale; of an integer literal its own digits, of another integer those of its type."""
-    from delta_sharing_spark.predicates.common_types import CastLiteral, as_decimal
+    from delta_sharing_spark.predicates.scalar_types import CastLiteral, as_decimal
 
     if value.type in BITS and not isinstance(value, CastLiteral):
         return len(str(abs(int(_number(value))))), 0

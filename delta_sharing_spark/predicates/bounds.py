@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import Any
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates.floats import float_key
 from delta_sharing_spark.predicates.keys import domain
 from delta_sharing_spark.predicates.scalar_types import (
     BITS,
@@ -22,6 +21,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    float_key,
 )
 from delta_sharing_spark.predicates.times import DAY, Zone, parse_timestamp
 from delta_sharing_spark.schema.types import DataType, Decimal

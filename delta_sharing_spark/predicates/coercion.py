@@ -14,29 +14,20 @@ from fractions import Fraction
 from functools import reduce
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates.common_types import SCALARS, CastLiteral, common_type
+from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.keys import domain, from_key, key
 from delta_sharing_spark.predicates.literals import cast
 from delta_sharing_spark.predicates.monotone import Monotone, key_range, upcast
-from delta_sharing_spark.predicates.scalar_types import BITS, STRING, VOID, spark_name
+from delta_sharing_spark.predicates.scalar_types import (
+    BITS,
+    SCALARS,
+    STRING,
+    VOID,
+    CastLiteral,
+    common_type,
+    spark_name,
+)
 from delta_sharing_spark.predicates.times import Zone
-from delta_sharing_spark.predicates.tree import (
-    FALSE,
-    TRUE,
-    UNKNOWN,
-    Column,
-    Compare,
-    CompareColumns,
-    Constant,
-    Expression,
-    In,
-    IsNull,
-    IsTrue,
-    Literal,
-    conjunction,
-    disjunction,
-    negation,
-)  # fmt: skip
 from delta_sharing_spark.schema.types import DataType, Decimal
 
 FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -46,18 +37,18 @@ FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 class Coalesce:
     """``coalesce(operand, default)`` in their common type; the default is not NULL."""
 
-    operand: Column | Monotone
-    default: Literal
+    operand: tree.Column | Monotone
+    default: tree.Literal
     type: DataType
 
     @property
-    def column(self) -> Column:
+    def column(self) -> tree.Column:
         """The column that is replaced where it is NULL."""
-        return self.operand if isinstance(self.operand, Column) else self.operand.column
+        return self.operand if isinstance(self.operand, tree.Column) else self.operand.column
 
 
 #: What compares: a column, a function of one, or a literal.
-Scalar = Column | Monotone | Coalesce | Literal
+Scalar = tree.Column | Monotone | Coalesce | tree.Literal
 
 
 def coalesce(operands: Sequence[Scalar], zone: Zone) -> Scalar:
@@ -66,35 +57,37 @@ def coalesce(operands: Sequence[Scalar], zone: Zone) -> Scalar:
     Raises:
         PredicateError: Other operands, or types of which Spark would cast the column to a string or round it.
     """
-    present = [operand for operand in operands if not (isinstance(operand, Literal) and operand.value is None)]
+    present = [operand for operand in operands if not (isinstance(operand, tree.Literal) and operand.value is None)]
     common = reduce(common_type, (operand.type for operand in operands))
     if STRING in {operand.type for operand in present} and common != STRING:
         raise PredicateError("coalesce of a string and another type is not part of the language of where")
     if not present:
-        return Literal(None, common)
+        return tree.Literal(None, common)
     first = present[0]
-    if isinstance(first, Literal):
+    if isinstance(first, tree.Literal):
         value = cast(first, common, zone)
         return CastLiteral(value.value, value.type)
-    if isinstance(first, Coalesce) or (len(present) > 1 and not isinstance(present[1], Literal)):
+    if isinstance(first, Coalesce) or (len(present) > 1 and not isinstance(present[1], tree.Literal)):
         raise PredicateError("coalesce takes a column, and then literals")
     if len(present) == 1:
         return first if first.type == common else upcast(first, common, zone)
     default = present[1]
-    assert isinstance(default, Literal)
+    assert isinstance(default, tree.Literal)
     return Coalesce(first if first.type == common else upcast(first, common, zone), cast(default, common, zone), common)
 
 
-def is_null(operand: Scalar) -> Expression:
+def is_null(operand: Scalar) -> tree.Expression:
     """``operand IS NULL``."""
-    if isinstance(operand, Literal):
-        return Constant(operand.value is None)
+    if isinstance(operand, tree.Literal):
+        return tree.Constant(operand.value is None)
     return (
-        FALSE if isinstance(operand, Coalesce) else IsNull(operand.column if isinstance(operand, Monotone) else operand)
+        tree.FALSE
+        if isinstance(operand, Coalesce)
+        else tree.IsNull(operand.column if isinstance(operand, Monotone) else operand)
     )
 
 
-def compare(op: str, left: Scalar, right: Scalar, zone: Zone) -> Expression:
+def compare(op: str, left: Scalar, right: Scalar, zone: Zone) -> tree.Expression:
     """``left op right`` with ``op`` one of ``= <> < <= > >= <=>``.
 
     Raises:
@@ -102,42 +95,42 @@ def compare(op: str, left: Scalar, right: Scalar, zone: Zone) -> Expression:
             rows in a way that can fail.
     """
     if op == "<>":
-        return negation(compare("=", left, right, zone))
+        return tree.negation(compare("=", left, right, zone))
     if op == "<=>":
         return _null_safe(left, right, zone)
-    if isinstance(left, Literal):
-        if isinstance(right, Literal):
+    if isinstance(left, tree.Literal):
+        if isinstance(right, tree.Literal):
             return _compare_literals(op, left, right, common_type(left.type, right.type), zone)
         return compare(FLIPPED[op], right, left, zone)
-    if not isinstance(right, Literal):
-        if isinstance(left, Column) and isinstance(right, Column):
+    if not isinstance(right, tree.Literal):
+        if isinstance(left, tree.Column) and isinstance(right, tree.Column):
             return _compare_columns(op, left, right)
         raise PredicateError("a function of a column is compared with literals only")
     common = _literal_common(left, right)
     if right.value is None:
-        return UNKNOWN
+        return tree.UNKNOWN
     beyond = _beyond_long(op, left, right)
     return beyond or _compare_in(op, left, right, common, zone)
 
 
 def _compare_in(
-    op: str, left: Column | Monotone | Coalesce, literal: Literal, common: DataType, zone: Zone
-) -> Expression:
+    op: str, left: tree.Column | Monotone | Coalesce, literal: tree.Literal, common: DataType, zone: Zone
+) -> tree.Expression:
     if not isinstance(left, Coalesce):
         return compare_in(op, left, literal, common, zone)
     of_default = _compare_literals(op, left.default, literal, common, zone)
     of_value = compare_in(op, left.operand, literal, common, zone)
-    return disjunction([of_value, IsNull(left.column)]) if of_default == TRUE else is_true(of_value)
+    return tree.disjunction([of_value, tree.IsNull(left.column)]) if of_default == tree.TRUE else is_true(of_value)
 
 
-def _literal_common(operand: Column | Monotone | Coalesce, literal: Literal) -> DataType:
+def _literal_common(operand: tree.Column | Monotone | Coalesce, literal: tree.Literal) -> DataType:
     kind = literal.type
     if isinstance(operand.type, Decimal) and kind in BITS and not isinstance(literal, CastLiteral):
         kind = Decimal(len(str(abs(int(literal.value or 0)))), 0)  # Spark gives an integer literal just its digits
     return common_type(operand.type, kind)
 
 
-def _beyond_long(op: str, operand: Column | Monotone | Coalesce, literal: Literal) -> Expression | None:
+def _beyond_long(op: str, operand: tree.Column | Monotone | Coalesce, literal: tree.Literal) -> tree.Expression | None:
     """Spark answers integer against a decimal literal beyond 64 bits without looking at the row, NULL or not."""
     cast_by_user = isinstance(literal, CastLiteral)
     if operand.type not in BITS or not isinstance(literal.value, decimal.Decimal) or op == "=" or cast_by_user:
@@ -147,36 +140,36 @@ def _beyond_long(op: str, operand: Column | Monotone | Coalesce, literal: Litera
         return None
     if isinstance(operand, Monotone):
         raise PredicateError(f"{literal} is beyond what {spark_name(operand.type)} holds; leave the comparison out")
-    return Constant((value > 0) == (op in ("<", "<=")))
+    return tree.Constant((value > 0) == (op in ("<", "<=")))
 
 
-def _null_safe(left: Scalar, right: Scalar, zone: Zone) -> Expression:
+def _null_safe(left: Scalar, right: Scalar, zone: Zone) -> tree.Expression:
     nulls = [is_null(operand) for operand in (left, right)]
-    if TRUE in nulls:
+    if tree.TRUE in nulls:
         common_type(left.type, right.type)
-        return nulls[1] if nulls[0] == TRUE else nulls[0]
+        return nulls[1] if nulls[0] == tree.TRUE else nulls[0]
     equal = is_true(compare("=", left, right, zone))
-    return equal if FALSE in nulls else disjunction([equal, conjunction(nulls)])
+    return equal if tree.FALSE in nulls else tree.disjunction([equal, tree.conjunction(nulls)])
 
 
-def is_true(operand: Expression) -> Expression:
+def is_true(operand: tree.Expression) -> tree.Expression:
     """``operand IS TRUE``."""
-    if isinstance(operand, Constant):
-        return Constant(bool(operand.value))
-    return operand if isinstance(operand, IsNull | IsTrue) else IsTrue(operand)
+    if isinstance(operand, tree.Constant):
+        return tree.Constant(bool(operand.value))
+    return operand if isinstance(operand, tree.IsNull | tree.IsTrue) else tree.IsTrue(operand)
 
 
-def always(column: Column) -> Expression:
+def always(column: tree.Column) -> tree.Expression:
     """TRUE, but unknown where the column is NULL."""
-    return disjunction([negation(IsNull(column)), UNKNOWN])
+    return tree.disjunction([tree.negation(tree.IsNull(column)), tree.UNKNOWN])
 
 
-def never(column: Column) -> Expression:
+def never(column: tree.Column) -> tree.Expression:
     """FALSE, but unknown where the column is NULL."""
-    return conjunction([IsNull(column), UNKNOWN])
+    return tree.conjunction([tree.IsNull(column), tree.UNKNOWN])
 
 
-def membership(value: Scalar, items: Sequence[Scalar], zone: Zone) -> Expression:
+def membership(value: Scalar, items: Sequence[Scalar], zone: Zone) -> tree.Expression:
     """``value IN (items)``: all compared in one common type, as Spark does.
 
     Raises:
@@ -189,44 +182,48 @@ def membership(value: Scalar, items: Sequence[Scalar], zone: Zone) -> Expression
             f" in the column's type"
         )
     common = reduce(common_type, (operand.type for operand in (value, *items)))
-    if isinstance(value, Literal):
-        return disjunction([_equal(item, value, common, zone) for item in items])
-    operand: Column | Monotone | Coalesce = value
-    if isinstance(value, Column) and value.type not in (common, STRING) and common != STRING:
+    if isinstance(value, tree.Literal):
+        return tree.disjunction([_equal(item, value, common, zone) for item in items])
+    operand: tree.Column | Monotone | Coalesce = value
+    if isinstance(value, tree.Column) and value.type not in (common, STRING) and common != STRING:
         operand = upcast(value, common, zone)  # once for all literals
-    literals: dict[Literal, None] = {}
-    others: dict[Expression, None] = {}
+    literals: dict[tree.Literal, None] = {}
+    others: dict[tree.Expression, None] = {}
     for item in items:
-        equal = _equal(operand if isinstance(item, Literal) else value, item, common, zone)
-        if isinstance(value, Column) and isinstance(equal, Compare):
+        equal = _equal(operand if isinstance(item, tree.Literal) else value, item, common, zone)
+        if isinstance(value, tree.Column) and isinstance(equal, tree.Compare):
             literals[equal.literal] = None
         else:
             others[equal] = None
-    alternatives: list[Expression] = []
-    if isinstance(value, Column) and literals:
+    alternatives: list[tree.Expression] = []
+    if isinstance(value, tree.Column) and literals:
         chosen = tuple(literals)
-        alternatives.append(Compare("=", value, chosen[0]) if len(chosen) == 1 else In(value, chosen))
+        alternatives.append(tree.Compare("=", value, chosen[0]) if len(chosen) == 1 else tree.In(value, chosen))
         others.pop(never(value), None)
-    return disjunction([*alternatives, *others])
+    return tree.disjunction([*alternatives, *others])
 
 
-def _equal(left: Scalar, right: Scalar, common: DataType, zone: Zone) -> Expression:
+def _equal(left: Scalar, right: Scalar, common: DataType, zone: Zone) -> tree.Expression:
     """Two operands compared in the common type of a whole list."""
-    if not isinstance(right, Literal):
-        return compare("=", left, right, zone) if not isinstance(left, Literal) else _equal(right, left, common, zone)
-    if isinstance(left, Literal):
+    if not isinstance(right, tree.Literal):
+        return (
+            compare("=", left, right, zone) if not isinstance(left, tree.Literal) else _equal(right, left, common, zone)
+        )
+    if isinstance(left, tree.Literal):
         return _compare_literals("=", left, right, common, zone)
-    return UNKNOWN if right.value is None else _compare_in("=", left, right, common, zone)
+    return tree.UNKNOWN if right.value is None else _compare_in("=", left, right, common, zone)
 
 
-def compare_in(op: str, operand: Column | Monotone, literal: Literal, common: DataType, zone: Zone) -> Expression:
+def compare_in(
+    op: str, operand: tree.Column | Monotone, literal: tree.Literal, common: DataType, zone: Zone
+) -> tree.Expression:
     """``CAST(operand AS common) op CAST(literal AS common)``, rewritten to the column's own type."""
-    column = operand if isinstance(operand, Column) else operand.column
+    column = operand if isinstance(operand, tree.Column) else operand.column
     if not isinstance(column.type, Decimal) and column.type not in SCALARS:
         raise PredicateError(f"a column of type {spark_name(column.type)} does not compare; test it with IS [NOT] NULL")
     target = cast(literal, common, zone)
     if operand is column and column.type == common:
-        return Compare(op, column, target)
+        return tree.Compare(op, column, target)
     if column.type == STRING:
         raise PredicateError(
             f"comparing the STRING column {column} with a literal of type {spark_name(literal.type)} would cast every row;"
@@ -235,7 +232,7 @@ def compare_in(op: str, operand: Column | Monotone, literal: Literal, common: Da
     return in_range(column, *key_range(op, upcast(operand, common, zone), key(target.value, common)))
 
 
-def in_range(column: Column, low: int | None, high: int | None) -> Expression:
+def in_range(column: tree.Column, low: int | None, high: int | None) -> tree.Expression:
     """``column`` is between two keys; None is unbounded."""
     least, greatest = domain(column.type)
     low = None if low is not None and low <= least else low
@@ -243,16 +240,16 @@ def in_range(column: Column, low: int | None, high: int | None) -> Expression:
     if (low is not None and low > (greatest if high is None else high)) or (high is not None and high < least):
         return never(column)
 
-    def bound(sign: str, end: int) -> Expression:
-        return Compare(sign, column, Literal(from_key(end, column.type), column.type))
+    def bound(sign: str, end: int) -> tree.Expression:
+        return tree.Compare(sign, column, tree.Literal(from_key(end, column.type), column.type))
 
     if low is not None and low == high:
         return bound("=", low)
     ends = [bound(sign, end) for sign, end in ((">=", low), ("<=", high)) if end is not None]
-    return conjunction(ends) if ends else always(column)
+    return tree.conjunction(ends) if ends else always(column)
 
 
-def _compare_columns(op: str, left: Column, right: Column) -> Expression:
+def _compare_columns(op: str, left: tree.Column, right: tree.Column) -> tree.Expression:
     kinds = (left.type, right.type)
     decimals = all(isinstance(kind, Decimal) for kind in kinds)
     if not decimals and not all(kind in SCALARS for kind in kinds):
@@ -265,11 +262,13 @@ def _compare_columns(op: str, left: Column, right: Column) -> Expression:
             f" only columns of one type are compared here"
         )
     common_type(left.type, right.type)
-    return CompareColumns(op, left, right)
+    return tree.CompareColumns(op, left, right)
 
 
-def _compare_literals(op: str, left: Literal, right: Literal, common: DataType, zone: Zone) -> Expression:
+def _compare_literals(
+    op: str, left: tree.Literal, right: tree.Literal, common: DataType, zone: Zone
+) -> tree.Expression:
     if left.value is None or right.value is None:
-        return UNKNOWN
+        return tree.UNKNOWN
     a, b = key(cast(left, common, zone).value, common), key(cast(right, common, zone).value, common)
-    return Constant({"=": a == b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op])
+    return tree.Constant({"=": a == b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op])

@@ -6,29 +6,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.like import ANY, like_parts, like_regex
-from delta_sharing_spark.predicates.tree import (
-    And,
-    Column,
-    Compare,
-    CompareColumns,
-    Constant,
-    Expression,
-    In,
-    IsNull,
-    IsTrue,
-    Like,
-    Literal,
-    Not,
-    Or,
-)  # fmt: skip
 from delta_sharing_spark.schema.types import Decimal, Primitive
 
 _FUNCTIONS = {"=": "equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 _FLOATS = (Primitive("float"), Primitive("double"))
 
 
-def evaluate(expression: Expression, batch: pa.RecordBatch | pa.Table) -> pa.BooleanArray | pa.ChunkedArray:
+def evaluate(expression: tree.Expression, batch: pa.RecordBatch | pa.Table) -> pa.BooleanArray | pa.ChunkedArray:
     """Which rows pass: true, false, or null for unknown (a caller keeps the true ones only).
 
     Args:
@@ -52,28 +38,28 @@ class _Evaluation:
         self._pc = pc
         self._columns: dict[tuple[str, ...], Any] = {}
 
-    def run(self, node: Expression) -> Any:
+    def run(self, node: tree.Expression) -> Any:
         pc = self._pc
         match node:
-            case Constant(value):
+            case tree.Constant(value):
                 return self._constant(value)
-            case Compare(op, column, literal):
+            case tree.Compare(op, column, literal):
                 return self._compare(op, self._column(column), literal)
-            case CompareColumns(op, left, right):
+            case tree.CompareColumns(op, left, right):
                 return self._compare_columns(op, left, right)
-            case In(column, literals):
+            case tree.In(column, literals):
                 return self._membership(column, literals)
-            case Like(column, pattern, escape):
+            case tree.Like(column, pattern, escape):
                 return self._like(self._column(column), pattern, escape)
-            case IsNull(operand):
-                inner = self._column(operand) if isinstance(operand, Column) else self.run(operand)
+            case tree.IsNull(operand):
+                inner = self._column(operand) if isinstance(operand, tree.Column) else self.run(operand)
                 return pc.is_null(inner)
-            case IsTrue(operand):
+            case tree.IsTrue(operand):
                 return pc.fill_null(self.run(operand), False)
-            case Not(operand):
+            case tree.Not(operand):
                 return pc.invert(self.run(operand))
-            case And(operands) | Or(operands):
-                join = pc.and_kleene if isinstance(node, And) else pc.or_kleene
+            case tree.And(operands) | tree.Or(operands):
+                join = pc.and_kleene if isinstance(node, tree.And) else pc.or_kleene
                 result = self.run(operands[0])
                 for operand in operands[1:]:
                     result = join(result, self.run(operand))
@@ -88,7 +74,7 @@ class _Evaluation:
                 values = self._pc.fill_null(values, value)
         return pa.chunked_array([values], pa.bool_()) if isinstance(self._batch, pa.Table) else values
 
-    def _column(self, column: Column) -> Any:
+    def _column(self, column: tree.Column) -> Any:
         values = self._columns.get(column.path)
         if values is None:
             values = self._batch.column(column.path[0])
@@ -99,7 +85,7 @@ class _Evaluation:
             self._columns[column.path] = values
         return values
 
-    def _compare(self, op: str, values: Any, literal: Literal) -> Any:
+    def _compare(self, op: str, values: Any, literal: tree.Literal) -> Any:
         pc = self._pc
         if isinstance(literal.value, float):
             if literal.value != literal.value:
@@ -117,7 +103,7 @@ class _Evaluation:
             return pc.invert(nan)
         return pc.or_(nan, pc.invert(nan)) if op == "<=" else pc.and_(nan, pc.invert(nan))
 
-    def _compare_columns(self, op: str, left: Column, right: Column) -> Any:
+    def _compare_columns(self, op: str, left: tree.Column, right: tree.Column) -> Any:
         pc = self._pc
         a, b = self._column(left), self._column(right)
         if isinstance(left.type, Decimal) and isinstance(right.type, Decimal) and left.type != right.type:
@@ -137,7 +123,7 @@ class _Evaluation:
             return pc.or_(result, pc.and_(b_nan, pc.invert(a_nan)))
         return pc.or_(result, pc.and_(b_nan, pc.or_(a_nan, pc.invert(a_nan))))
 
-    def _membership(self, column: Column, literals: tuple[Literal, ...]) -> Any:
+    def _membership(self, column: tree.Column, literals: tuple[tree.Literal, ...]) -> Any:
         pc = self._pc
         values = self._column(column)
         if column.type in _FLOATS:
@@ -168,11 +154,11 @@ class _Evaluation:
         return pc.match_substring_regex(values, like_regex(pattern, escape))
 
 
-def _scalar(literal: Literal, kind: pa.DataType) -> pa.Scalar:
+def _scalar(literal: tree.Literal, kind: pa.DataType) -> pa.Scalar:
     return _values((literal,), kind)[0]
 
 
-def _values(literals: tuple[Literal, ...], kind: pa.DataType) -> pa.Array:
+def _values(literals: tuple[tree.Literal, ...], kind: pa.DataType) -> pa.Array:
     """The literals as an array of the column's Arrow type; dates and timestamps are counts since 1970."""
     plain = [v.value for v in literals]
     if pa.types.is_date32(kind):

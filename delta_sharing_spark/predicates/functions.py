@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates import arithmetic, coercion, monotone
+from delta_sharing_spark.predicates import arithmetic, coercion, monotone, tree
 from delta_sharing_spark.predicates.coercion import Scalar
-from delta_sharing_spark.predicates.common_types import CastLiteral
 from delta_sharing_spark.predicates.literals import cast
 from delta_sharing_spark.predicates.monotone import Monotone
 from delta_sharing_spark.predicates.scalar_types import (
@@ -21,23 +20,13 @@ from delta_sharing_spark.predicates.scalar_types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     VOID,
+    CastLiteral,
     spark_name,
 )
 from delta_sharing_spark.predicates.times import DAY, Zone, civil_from_days, days_from_civil, plus_months
-from delta_sharing_spark.predicates.tree import (
-    UNKNOWN,
-    Column,
-    Constant,
-    Expression,
-    IsNull,
-    Like,
-    Literal,
-    disjunction,
-    negation,
-)  # fmt: skip
 from delta_sharing_spark.schema.types import DataType
 
-Operand = Scalar | Expression
+Operand = Scalar | tree.Expression
 
 #: Functions of the moment of the load, with the type of their value; the first need no parentheses.
 CURRENT: dict[str, DataType] = {
@@ -69,7 +58,7 @@ def call(name: str, arguments: Sequence[Operand], zone: Zone, now: int | None) -
     if name in ("ISNULL", "ISNOTNULL"):
         _count(name, arguments, 1)
         result = null_test(arguments[0])
-        return negation(result) if name == "ISNOTNULL" else result
+        return tree.negation(result) if name == "ISNOTNULL" else result
     if name in ("COALESCE", "IFNULL", "NVL"):
         return _coalesce(arguments, zone)
     scalars = [a for a in arguments if isinstance(a, Scalar)]
@@ -92,19 +81,19 @@ def call(name: str, arguments: Sequence[Operand], zone: Zone, now: int | None) -
     return function(scalars, zone)
 
 
-def cast_operand(operand: Column | Monotone | Literal, target: DataType, zone: Zone) -> Scalar:
+def cast_operand(operand: tree.Column | Monotone | tree.Literal, target: DataType, zone: Zone) -> Scalar:
     """``CAST(operand AS target)``; raises PredicateError where Spark does, or where a column's values might not fit."""
-    if isinstance(operand, Literal):
+    if isinstance(operand, tree.Literal):
         value = cast(operand, target, zone)
         return CastLiteral(value.value, value.type)
     return operand if operand.type == target else monotone.upcast(operand, target, zone)
 
 
-def null_test(operand: Operand) -> Expression:
+def null_test(operand: Operand) -> tree.Expression:
     """``operand IS NULL``."""
     if isinstance(operand, Scalar):
         return coercion.is_null(operand)
-    return Constant(operand.value is None) if isinstance(operand, Constant) else IsNull(operand)
+    return tree.Constant(operand.value is None) if isinstance(operand, tree.Constant) else tree.IsNull(operand)
 
 
 def _count(name: str, arguments: Sequence[Operand], count: int) -> None:
@@ -112,7 +101,7 @@ def _count(name: str, arguments: Sequence[Operand], count: int) -> None:
         raise PredicateError(f"{name.lower()}() takes {count} argument{'s' * (count != 1)} here, not {len(arguments)}")
 
 
-def _moment(name: str, zone: Zone, now: int | None) -> Literal:
+def _moment(name: str, zone: Zone, now: int | None) -> tree.Literal:
     if now is None:
         raise PredicateError(
             f"{name.lower()}() means another moment in each batch of a stream; write the date or timestamp itself"
@@ -132,7 +121,7 @@ def _coalesce(arguments: Sequence[Operand], zone: Zone) -> Operand:
         return coercion.coalesce(scalars, zone)
     condition, default = (
         arguments[0],
-        next((d for d in scalars if isinstance(d, Literal) and d.value is not None), None),
+        next((d for d in scalars if isinstance(d, tree.Literal) and d.value is not None), None),
     )
     if (
         isinstance(condition, Scalar)
@@ -142,25 +131,25 @@ def _coalesce(arguments: Sequence[Operand], zone: Zone) -> Operand:
         raise PredicateError("coalesce of conditions takes one condition, and then TRUE or FALSE")
     if default is None:
         return condition
-    return disjunction([condition, IsNull(condition)]) if default.value else coercion.is_true(condition)
+    return tree.disjunction([condition, tree.IsNull(condition)]) if default.value else coercion.is_true(condition)
 
 
-def _text_test(name: str, operand: Scalar, part: Scalar) -> Expression:
+def _text_test(name: str, operand: Scalar, part: Scalar) -> tree.Expression:
     """``startswith``, ``endswith`` and ``contains``, as the LIKE that means the same."""
-    if not isinstance(operand, Column) or operand.type != STRING:
+    if not isinstance(operand, tree.Column) or operand.type != STRING:
         raise PredicateError(f"{name.lower()}() is evaluated on STRING columns only")
-    if not isinstance(part, Literal) or part.type not in (STRING, VOID):
+    if not isinstance(part, tree.Literal) or part.type not in (STRING, VOID):
         raise PredicateError(f"the second argument of {name.lower()}() must be a string literal")
     if not isinstance(part.value, str):
-        return UNKNOWN
+        return tree.UNKNOWN
     before, after = _TEXTS[name]
     pattern = "".join("\\" + c if c in "%_\\" else c for c in part.value)
-    return Like(operand, before + pattern + after)
+    return tree.Like(operand, before + pattern + after)
 
 
 def _year(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
     (operand,) = arguments
-    if isinstance(operand, Literal):
+    if isinstance(operand, tree.Literal):
         value = _date(operand, zone).value
         return CastLiteral(None if value is None else civil_from_days(int(value))[0], INTEGER)
     return monotone.year(_of_column("year", operand), zone)
@@ -177,25 +166,25 @@ def _trunc(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
 
 
 def _unit(unit: Scalar) -> str:
-    if not isinstance(unit, Literal) or not isinstance(unit.value, str):
+    if not isinstance(unit, tree.Literal) or not isinstance(unit.value, str):
         raise PredicateError("the unit must be a string literal, as in 'MONTH'")
     return unit.value
 
 
-def _of_column(name: str, operand: Scalar) -> Column | Monotone:
-    if isinstance(operand, Column | Monotone):
+def _of_column(name: str, operand: Scalar) -> tree.Column | Monotone:
+    if isinstance(operand, tree.Column | Monotone):
         return operand
     raise PredicateError(f"{name}() takes a column here")
 
 
-def _date(operand: Scalar, zone: Zone) -> Literal:
-    if isinstance(operand, Literal) and operand.type in (DATE, STRING, VOID):
+def _date(operand: Scalar, zone: Zone) -> tree.Literal:
+    if isinstance(operand, tree.Literal) and operand.type in (DATE, STRING, VOID):
         return cast(operand, DATE, zone)
     raise PredicateError(f"a date literal is needed here, not {spark_name(operand.type)}")
 
 
 def _whole(operand: Scalar) -> int | None:
-    if not isinstance(operand, Literal) or operand.type not in (*BITS, VOID) or operand.type == LONG:
+    if not isinstance(operand, tree.Literal) or operand.type not in (*BITS, VOID) or operand.type == LONG:
         raise PredicateError("an INT literal is needed here")
     return None if operand.value is None else int(operand.value)
 
@@ -218,7 +207,7 @@ def _moved_date(is_months: bool, sign: int) -> Callable[[Sequence[Scalar], Zone]
             return CastLiteral(None, DATE)
         assert isinstance(date.value, int)
         days = plus_months(date.value, sign * amount) if is_months else date.value + sign * amount
-        moved_to = arithmetic.later(Literal(days, DATE), 0, INTEGER, zone)
+        moved_to = arithmetic.later(tree.Literal(days, DATE), 0, INTEGER, zone)
         return CastLiteral(moved_to.value, DATE)
 
     return moved

@@ -1,4 +1,4 @@
-"""Turns a ``where`` into hints for a server, by which no server could drop a row that passes, however it reads statistics.
+"""Turns a ``where`` into hints by which no server can drop a row that passes, however it reads statistics; and JSON hints into a condition.
 
 A hint holds for every row that the predicate passes, and for others. A part without a hint is left out under AND and
 takes the whole of an OR with it; NOT is pushed down to the comparisons first, so that neither rule is ever applied upside down. Servers
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from fractions import Fraction
 from typing import Any
 
-from delta_sharing_spark.predicates.floats import float_key, float_value, nearest_float32
+from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.predicates.like import like_parts, like_prefix
 from delta_sharing_spark.predicates.scalar_types import (
     BOOLEAN,
@@ -26,6 +26,9 @@ from delta_sharing_spark.predicates.scalar_types import (
     LONG,
     STRING,
     TIMESTAMP,
+    float_key,
+    float_value,
+    nearest_float32,
 )
 from delta_sharing_spark.predicates.tree import (
     And,
@@ -42,9 +45,10 @@ from delta_sharing_spark.predicates.tree import (
     Or,
     conjuncts,
     date_text,
+    quote,
     timestamp_text,
 )  # fmt: skip
-from delta_sharing_spark.schema.types import DataType, Struct
+from delta_sharing_spark.schema.types import DataType, Struct, backquoted
 
 #: More values than this become their range; the peers' bound.
 MAX_VALUES = 20
@@ -281,7 +285,7 @@ def _sql_column(column: Column, partitions: set[str]) -> str | None:
     ):
         return None
     name = column.path[0]
-    return name if _SQL_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"
+    return name if _SQL_NAME.fullmatch(name) else backquoted(name)
 
 
 def _sql_compare(op: str, column: Column, literal: Literal, partitions: set[str]) -> str | None:
@@ -291,3 +295,87 @@ def _sql_compare(op: str, column: Column, literal: Literal, partitions: set[str]
     if column.type in (INTEGER, LONG):
         return f"{name} {op} {text}"
     return f"{name} {op} '{text}'" if _SQL_TEXT.fullmatch(text) else None  # nothing that needs an escape
+
+
+_COMPARED = {
+    "equal": "=",
+    "lessThan": "<",
+    "lessThanOrEqual": "<=",
+    "greaterThan": ">",
+    "greaterThanOrEqual": ">=",
+}
+_LITERALS: dict[str, Callable[[str], str]] = {
+    "bool": lambda text: {"true": "TRUE", "false": "FALSE"}[text.lower()],
+    "int": lambda text: str(int(text)),
+    "long": lambda text: f"{int(text)}L",
+    "float": lambda text: f"{float(text)!r}D",
+    "double": lambda text: f"{float(text)!r}D",
+    "string": quote,
+    "date": lambda text: f"DATE {quote(text)}",
+    "timestamp": lambda text: f"TIMESTAMP {quote(text)}",
+}
+
+
+def condition_of_hints(text: str) -> str | None:
+    """A condition that every row which passes the hints fulfils; None if no part of them is understood.
+
+    Args:
+        text: JSON as the protocol's section "JSON predicates for filtering" has it.
+
+    Raises:
+        OptionError: The text is not JSON.
+    """
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        raise OptionError(
+            "jsonPredicateHints is not JSON; where='...' takes the same condition as SQL, and filters rows by it"
+        ) from None
+    parts = []
+    for node in _conjuncts(tree):
+        try:
+            parts.append(f"({_condition(node)})")
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            continue  # a hint that is not understood skips nothing
+    return " AND ".join(parts) or None
+
+
+def _conjuncts(node: Any) -> list[Any]:
+    if isinstance(node, dict) and node.get("op") == "and" and isinstance(node.get("children"), list):
+        return [part for child in node["children"] for part in _conjuncts(child)]
+    return [node]
+
+
+def _condition(node: Any) -> str:
+    op, children = node["op"], node["children"]
+    if op in _COMPARED:
+        left, right = children
+        return f"{_operand(left)} {_COMPARED[op]} {_operand(right)}"
+    if op in ("and", "or"):
+        return f" {op.upper()} ".join(f"({_condition(child)})" for child in children)
+    if op == "not":
+        (child,) = children
+        return f"NOT ({_condition(child)})"
+    if op == "isNull":
+        (child,) = children
+        return f"{_quoted(child)} IS NULL"
+    if op == "in":
+        column, *literals = children
+        return f"{_quoted(column)} IN ({', '.join(_literal(value) for value in literals)})"
+    raise ValueError(op)
+
+
+def _operand(node: Any) -> str:
+    return _quoted(node) if node["op"] == "column" else _literal(node)
+
+
+def _quoted(node: Any) -> str:
+    if node["op"] != "column":
+        raise ValueError(node["op"])
+    return backquoted(str(node["name"]))
+
+
+def _literal(node: Any) -> str:
+    if node["op"] != "literal":
+        raise ValueError(node["op"])
+    return _LITERALS[node["valueType"]](str(node["value"]))

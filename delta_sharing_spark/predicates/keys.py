@@ -6,7 +6,6 @@ import decimal
 from collections.abc import Callable
 from typing import Any
 
-from delta_sharing_spark.predicates.floats import float_key, float_keys, float_value
 from delta_sharing_spark.predicates.literals import from_unscaled, unscaled
 from delta_sharing_spark.predicates.scalar_types import (
     BITS,
@@ -16,6 +15,9 @@ from delta_sharing_spark.predicates.scalar_types import (
     FLOAT,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    float_key,
+    float_keys,
+    float_value,
 )
 from delta_sharing_spark.predicates.tree import Value
 from delta_sharing_spark.schema.types import DataType, Decimal

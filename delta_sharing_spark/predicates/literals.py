@@ -7,7 +7,6 @@ import re
 from fractions import Fraction
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates.floats import nearest_float32
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BITS,
@@ -22,6 +21,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    nearest_float32,
     spark_name,
 )
 from delta_sharing_spark.predicates.times import DAY, Zone, malformed, parse_date, parse_timestamp

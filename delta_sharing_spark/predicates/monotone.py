@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates.common_types import as_decimal
-from delta_sharing_spark.predicates.floats import float_key, float_value, near_float32_key
 from delta_sharing_spark.predicates.keys import domain, first_key
 from delta_sharing_spark.predicates.scalar_types import (
     BITS,
@@ -21,6 +19,10 @@ from delta_sharing_spark.predicates.scalar_types import (
     INTEGER,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    as_decimal,
+    float_key,
+    float_value,
+    near_float32_key,
     spark_name,
 )
 from delta_sharing_spark.predicates.times import DAY, Zone, days_from_civil, start_of_unit

@@ -1,8 +1,13 @@
-"""Names the scalar types as the Delta schema does, and as Spark SQL does."""
+"""Names the scalar types as the Delta schema and Spark SQL do, finds the type that two are compared in, and orders floats as Spark does."""
 
 from __future__ import annotations
 
-from delta_sharing_spark.schema.types import DataType, Primitive
+import struct
+from fractions import Fraction
+
+from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.predicates.tree import Literal
+from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
 VOID, BOOLEAN, STRING, BINARY = Primitive("void"), Primitive("boolean"), Primitive("string"), Primitive("binary")
 BYTE, SHORT, INTEGER, LONG = Primitive("byte"), Primitive("short"), Primitive("integer"), Primitive("long")
@@ -45,3 +50,110 @@ SQL_TYPES: dict[str, DataType] = {
     "TIMESTAMP_LTZ": TIMESTAMP,
     "TIMESTAMP_NTZ": TIMESTAMP_NTZ,
 }
+
+
+_FORMATS = {32: ("<f", "<i"), 64: ("<d", "<q")}
+_INFINITY = {32: 0x7F800000, 64: 0x7FF0000000000000}
+
+
+def float_key(value: float, bits: int) -> int:
+    """An integer that orders floats as Spark does: -0.0 equals 0.0, NaN equals NaN and is above infinity."""
+    if value != value:
+        return _INFINITY[bits] + 1
+    as_float, as_int = _FORMATS[bits]
+    key: int = struct.unpack(as_int, struct.pack(as_float, value))[0]
+    return key if key >= 0 else -(key & ((1 << bits - 1) - 1))
+
+
+def float_value(key: int, bits: int) -> float:
+    """The float of a key; 0 is +0.0."""
+    if key > _INFINITY[bits]:
+        return float("nan")
+    as_float, as_int = _FORMATS[bits]
+    value: float = struct.unpack(as_float, struct.pack(as_int, abs(key)))[0]
+    return -value if key < 0 else value
+
+
+def float_keys(bits: int) -> tuple[int, int]:
+    """The least and the greatest key: minus infinity and NaN."""
+    return -_INFINITY[bits], _INFINITY[bits] + 1
+
+
+def nearest_float32(exact: Fraction) -> float:
+    """The single-precision number nearest to an exact one, ties to even (never through a double)."""
+    if abs(exact) >= Fraction(2**128 - 2**103):
+        return float("inf") if exact > 0 else float("-inf")
+    key = near_float32_key(float(exact))
+    near = [k for k in (key - 1, key, key + 1) if abs(k) < _INFINITY[32]]
+    best = min(near, key=lambda k: (abs(Fraction(float_value(k, 32)) - exact), k & 1))
+    return float_value(best, 32)
+
+
+def near_float32_key(value: float) -> int:
+    """The key of a finite single-precision number next to a finite double."""
+    return float_key(_clamp(value), 32)
+
+
+def _clamp(value: float) -> float:
+    limit = float_value(_INFINITY[32] - 1, 32)
+    return max(-limit, min(limit, value))
+
+
+_RANK = {kind: rank for rank, kind in enumerate((*BITS, FLOAT, DOUBLE))}
+#: In the order in which Spark promotes them.
+TIMES = (DATE, TIMESTAMP_NTZ, TIMESTAMP)
+_DECIMAL_OF = {8: Decimal(3, 0), 16: Decimal(5, 0), 32: Decimal(10, 0), 64: Decimal(20, 0)}
+#: Types whose values compare.
+SCALARS = (BOOLEAN, STRING, BINARY, *_RANK, *TIMES)
+
+
+class CastLiteral(Literal):
+    """A literal under the user's own CAST, for which Spark's special rules for literals do not hold."""
+
+    __slots__ = ()
+
+
+def common_type(left: DataType, right: DataType) -> DataType:
+    """The type in which Spark compares the two.
+
+    Raises:
+        PredicateError: Spark refuses the pair, or the comparison would round decimals.
+    """
+    if left == right or right == VOID:
+        return left
+    if left == VOID:
+        return right
+    if STRING in (left, right):
+        other = right if left == STRING else left
+        if other in BITS:
+            return LONG
+        if other in (FLOAT, DOUBLE) or isinstance(other, Decimal):
+            return DOUBLE
+        if other in SCALARS:
+            return other
+    elif left in TIMES and right in TIMES:
+        return max(left, right, key=TIMES.index)
+    elif left in _RANK and right in _RANK:
+        wider = left if _RANK[left] > _RANK[right] else right
+        return DOUBLE if wider == FLOAT else wider
+    elif isinstance(left, Decimal) or isinstance(right, Decimal):
+        if left in (FLOAT, DOUBLE) or right in (FLOAT, DOUBLE):
+            return DOUBLE
+        a, b = as_decimal(left), as_decimal(right)
+        if a and b:
+            scale = max(a.scale, b.scale)
+            precision = max(a.precision - a.scale, b.precision - b.scale) + scale
+            if precision > 38:
+                raise PredicateError(
+                    f"comparing {spark_name(left)} with {spark_name(right)} needs {precision} digits, and Spark would"
+                    f" round the column to 38; write the literal with fewer digits, or in the column's type"
+                )
+            return Decimal(precision, scale)
+    raise PredicateError(
+        f"{spark_name(left)} and {spark_name(right)} do not compare; cast the literal to the column's type"
+    )
+
+
+def as_decimal(kind: DataType) -> Decimal | None:
+    """The DECIMAL type that Spark converts an integer type to; a DECIMAL itself; None for other types."""
+    return kind if isinstance(kind, Decimal) else _DECIMAL_OF[BITS[kind]] if kind in BITS else None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from delta_sharing_spark.schema.types import DataType, Primitive
+from delta_sharing_spark.schema.types import DataType, Primitive, backquoted
 
 #: A literal's value: ``bool``, ``int`` (integers; days of a date; microseconds of a timestamp), ``float``,
 #: ``decimal.Decimal`` (with the type's scale), ``str``, ``bytes``; None is NULL.
@@ -31,7 +31,7 @@ class Column:
     type: DataType
 
     def __str__(self) -> str:
-        return ".".join("`" + part.replace("`", "``") + "`" for part in self.path)
+        return backquoted(*self.path)
 
 
 @dataclass(frozen=True, slots=True)

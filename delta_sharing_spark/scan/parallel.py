@@ -188,7 +188,7 @@ def read_splits(
     beginning = threading.Lock()
 
     def begin() -> None:
-        # A split may hold no row group, as the second half of a file that has only one: it takes no other's place.
+        # A split without row groups (the second half of a file that has only one) does not count against the limit of workers.
         with beginning:
             while sum(not worker.is_over() for worker in running) < workers and not stop.is_set():
                 if (split := next(waiting, None)) is None:

@@ -38,9 +38,8 @@ from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, 
 from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
 from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema
-from delta_sharing_spark.schema.mapping import without_mapping
 from delta_sharing_spark.schema.partition_values import partition_scalar
-from delta_sharing_spark.schema.types import Field, Struct
+from delta_sharing_spark.schema.types import Field, Struct, without_mapping
 from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 #: Bytes and rows of a batch that leaves the reader: whom it hands them to holds some.

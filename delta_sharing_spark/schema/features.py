@@ -105,32 +105,6 @@ _READER_FEATURES = (
 #: Every reader feature that has a name, by its name.
 FEATURES: dict[str, Feature] = {feature.name: feature for feature in _READER_FEATURES}
 
-#: Features that bind writers only. They stand in ``writerFeatures``; a reader ignores them.
-WRITER_FEATURES = (
-    "allowColumnDefaults",
-    "appendOnly",
-    "changeDataFeed",
-    "checkConstraints",
-    "checkpointProtection",
-    "clustering",
-    "collations",
-    "collations-preview",
-    "coordinatedCommits-preview",
-    "domainMetadata",
-    "generatedColumns",
-    "icebergCompatV1",
-    "icebergCompatV2",
-    "icebergCompatV3",
-    "icebergWriterCompatV1",
-    "icebergWriterCompatV3",
-    "identityColumns",
-    "inCommitTimestamp",
-    "invariants",
-    "materializePartitionColumns",
-    "redirectWriterOnly-preview",
-    "rowTracking",
-)
-
 
 def check_protocol(min_reader_version: int, reader_features: Iterable[str] | None, *, table: str) -> None:
     """Refuse a table that asks for more than this reader does (Delta protocol, "Protocol Evolution").
@@ -272,30 +246,3 @@ def reader_features_header() -> str:
     compare the list with the table's protocol as it stands.
     """
     return ",".join(sorted(feature.name.lower() for feature in FEATURES.values() if feature.is_supported))
-
-
-def features_page() -> str:
-    """The documentation page of table features, as Markdown."""
-    lines = [
-        "# Delta table features",
-        "",
-        "<!-- Made from delta_sharing_spark/schema/features.py; edit that. -->",
-        "",
-        "A table says in its protocol what a reader must understand. Reader versions 1 and 2 (column mapping) are read;",
-        "version 3 lists features by name. A feature that is listed and not supported, or not known, is refused by its",
-        "name before any row is read, in both access modes.",
-        "",
-        "| Reader feature | What a reader must do | State | How |",
-        "|---|---|---|---|",
-    ]
-    for feature in sorted(FEATURES.values(), key=lambda f: (not f.is_supported, f.name.lower())):
-        state = "read" if feature.is_supported else "refused"
-        lines.append(f"| `{feature.name}` | {feature.duty} | {state} | {feature.how} |")
-    lines += [
-        "",
-        "## Writer features",
-        "",
-        "These bind writers only, and never stop a read: " + ", ".join(f"`{name}`" for name in WRITER_FEATURES) + ".",
-        "",
-    ]
-    return "\n".join(lines)

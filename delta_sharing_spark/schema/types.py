@@ -1,4 +1,4 @@
-"""Defines Delta's data types as values, and parses them from a ``schemaString`` (Delta protocol, "Schema Serialization Format")."""
+"""Defines Delta's data types as values, and parses them from a ``schemaString`` (Delta protocol, "Schema Serialization Format") and to Spark's."""
 
 from __future__ import annotations
 
@@ -369,3 +369,26 @@ def _type_to_json(data_type: DataType) -> str | dict[str, Any]:
             }
         case _:
             return str(data_type)
+
+
+def without_mapping(schema: Struct) -> Struct:
+    """The schema without physical names and ids, for a table whose columns are not mapped."""
+    return with_metadata(schema, lambda key: key not in (COLUMN_MAPPING_NAME, COLUMN_MAPPING_ID))
+
+
+# A default that Spark cannot resolve breaks the load; the others belong to writers.
+_STRIPPED = frozenset({"CURRENT_DEFAULT", "EXISTS_DEFAULT"})
+
+
+def backquoted(*path: str) -> str:
+    """A name, or the path of a nested field, as SQL takes any name: each part between backquotes."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in path)
+
+
+def spark_schema_json(schema: Struct) -> dict[str, Any]:
+    """``schema`` as the JSON tree that ``StructType.fromJson`` takes.
+
+    ``delta.*`` and default-value metadata is left out at every level; comments stay, and so do the
+    char/varchar and collation marks, which change how Spark pads and compares.
+    """
+    return schema_to_json(with_metadata(schema, lambda key: not key.startswith("delta.") and key not in _STRIPPED))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from delta_sharing_spark.errors import AddressError
+from delta_sharing_spark.schema.types import backquoted
 
 _MAX_NAME = 255
 _QUOTED = "`(?:[^`]|``)*`"
@@ -32,7 +33,7 @@ class TableName:
     def __str__(self) -> str:
         """The name as ``parse_table_name`` reads it: odd parts in backquotes."""
         share, schema, table = (
-            name if _is_plain(name, kind) else "`" + name.replace("`", "``") + "`"
+            name if _is_plain(name, kind) else backquoted(name)
             for kind, name in (("share", self.share), ("schema", self.schema), ("table", self.table))
         )
         return f"{share}.{schema}.{table}"

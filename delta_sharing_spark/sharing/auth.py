@@ -24,6 +24,7 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.schema.instants import due_before
 from delta_sharing_spark.sharing.identity import Identity, TokenExchange, jwt_claims, token_end, token_of
 from delta_sharing_spark.sharing.profile import Profile, is_header_text
 from delta_sharing_spark.sharing.transport import check_endpoint, read_text, send, with_retries
@@ -155,7 +156,7 @@ def _renew(token: _Token, profile: Profile, settings: NetworkSettings) -> None:
     now = settings.clock()
     token.ends_at = now + life
     token.carry_until = now + min(life / 2, _UNSTATED if life == float("inf") else life)
-    token.renew_at = token.carry_until if life == float("inf") else token.ends_at - min(_MARGIN, life / 10)
+    token.renew_at = token.carry_until if life == float("inf") else due_before(token.ends_at, now, _MARGIN, 0.1)
 
 
 def _renew_early(token: _Token, profile: Profile, settings: NetworkSettings) -> None:

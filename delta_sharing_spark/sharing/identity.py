@@ -10,8 +10,13 @@ import binascii
 import json
 import os
 import re
+import shlex
+import signal
 import stat
+import subprocess
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +25,6 @@ from delta_sharing_spark.errors import ConfigError, CredentialError, OptionError
 from delta_sharing_spark.network.hosts import origin, split_url
 from delta_sharing_spark.options import IDENTITY, OPTIONS, ReadOptions, parse_options
 from delta_sharing_spark.schema.instants import parse_instant
-from delta_sharing_spark.sharing.token_command import LARGEST_OUTPUT, parse_command, run_command
 
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -141,8 +145,6 @@ def token_of(identity: Identity) -> tuple[str, float | None]:
     elif identity.kind == "environment":
         text = os.environ.get(identity.source, "")
     else:
-        from delta_sharing_spark.sharing.platform_tokens import azure_token, google_token
-
         assert identity.audience is not None
         if identity.kind == "azure":
             text, end = azure_token(identity.audience, identity.client_id)
@@ -238,3 +240,164 @@ def _exec_credential(text: str) -> tuple[str, float | None]:
             "ISO timestamp; see to its output"
         ) from None
     return value.strip(), min(ends, default=None)
+
+
+def azure_token(audience: str, client_id: str | None) -> tuple[str, float | None]:
+    """A token of the machine's managed identity (azure-identity), and its end in seconds since 1970.
+
+    Args:
+        audience: The resource that the token is for, an application id URI such as ``api://sharing``.
+        client_id: Of an identity that was assigned by a user; None means the system's.
+
+    Raises:
+        ConfigError: azure-identity is not installed.
+        CredentialError: The platform issues no token.
+    """
+    try:
+        from azure.identity import ManagedIdentityCredential
+    except ImportError:
+        raise _missing("azure", "azure-identity", "azure-identity") from None
+    scope = audience if audience.endswith("/.default") else f"{audience}/.default"
+    try:
+        # A new credential each time: one that was used before would hand out the token that it has kept.
+        with ManagedIdentityCredential(client_id=client_id) as credential:
+            token = credential.get_token(scope)
+    # The library lets errors of its own, of its transport and of msal pass; their texts may quote an answer.
+    except Exception as error:
+        raise _refused("azure", audience, error, "that a managed identity is assigned to this machine") from None
+    return token.token, float(token.expires_on)
+
+
+def google_token(audience: str) -> tuple[str, float | None]:
+    """An id token of the machine's service account (google-auth); the token itself tells its end.
+
+    Raises:
+        ConfigError: google-auth is not installed.
+        CredentialError: The platform issues no token.
+    """
+    try:
+        from google.auth.transport.requests import Request
+        from google.oauth2.id_token import fetch_id_token_credentials
+    except ImportError:
+        raise _missing("google", "google-auth", "google-identity") from None
+    import requests
+
+    try:
+        with requests.Session() as session:
+            request = Request(session)
+            credentials = fetch_id_token_credentials(audience, request)
+            credentials.refresh(request)
+        return str(credentials.token or ""), None
+    except Exception as error:  # as above
+        raise _refused("google", audience, error, "that a service account is attached to this machine") from None
+
+
+def _missing(kind: str, package: str, extra: str) -> ConfigError:
+    return ConfigError(f"identity={kind} needs the package '{package}'; pip install 'delta-sharing-spark[{extra}]'")
+
+
+def _refused(kind: str, audience: str, error: Exception, check: str) -> CredentialError:
+    return CredentialError(
+        f"identity={kind}: the platform issued no token for the audience {audience} ({type(error).__name__}); check {check}, "
+        f"and the audience"
+    )
+
+
+#: Seconds that the command may take, and bytes that it may print.
+TIME_LIMIT = 30.0
+LARGEST_OUTPUT = 64 << 10
+#: Variables that the command is not handed: secrets of Spark's own connections, profiles and tokens of this package.
+_WITHHELD = (
+    "DELTA_SHARING_",
+    "PYTHON_WORKER_FACTORY_",
+    "PYSPARK_GATEWAY_",
+    "SPARK_CONNECT_AUTHENTICATE_",
+    "_SPARK_",
+    "SPARK_AUTH",
+)
+
+
+def parse_command(text: str) -> tuple[str, ...]:
+    """A program and its arguments, from a line as a shell would split it or a JSON list of texts.
+
+    Raises:
+        OptionError: The text is neither. It is not quoted: an argument may be a secret.
+    """
+    try:
+        words = json.loads(text) if text.lstrip().startswith("[") else shlex.split(text)
+    except (ValueError, RecursionError):
+        words = None
+    if not isinstance(words, list) or not words or not words[0] or not all(isinstance(word, str) for word in words):
+        raise OptionError(
+            "option 'bearerTokenCommand' must be a program and its arguments, with every quote closed, or a JSON list of them",
+            option="bearerTokenCommand",
+        )
+    return tuple(words)
+
+
+def run_command(command: tuple[str, ...], seconds: float = TIME_LIMIT) -> str:
+    """What the command prints. It inherits no input, and its error output is dropped.
+
+    Args:
+        command: The program, found by ``PATH`` where it names no directory, and its arguments.
+        seconds: How long it may run; then it is ended, with whatever it started.
+
+    Raises:
+        CredentialError: It cannot be started, fails, takes too long, or prints too much. The message names the program
+            and quotes neither its arguments nor its output.
+    """
+    program = command[0]
+    advice = "run it by hand to see what it says"
+    environment = {name: value for name, value in os.environ.items() if not name.upper().startswith(_WITHHELD)}
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise CredentialError(
+            f"the command of bearerTokenCommand, {program}, cannot be started ({type(error).__name__}); check its path"
+        ) from None
+    until = time.monotonic() + seconds
+    late = CredentialError(f"the command of bearerTokenCommand, {program}, took more than {seconds:g} s; {advice}")
+    stdout = process.stdout
+    assert stdout is not None
+    printed: list[bytes] = []
+    # A thread, because a pipe cannot be waited for on every system, and a child of the command may hold it open.
+    reading = threading.Thread(target=lambda: printed.append(stdout.read(LARGEST_OUTPUT + 1)), daemon=True)
+    reading.start()
+    try:
+        reading.join(max(0.0, until - time.monotonic()))
+        if reading.is_alive():
+            raise late
+        if len(printed[0]) > LARGEST_OUTPUT:
+            raise CredentialError(
+                f"the command of bearerTokenCommand, {program}, printed more than {LARGEST_OUTPUT >> 10} KiB; {advice}"
+            )
+        with stdout:
+            status = process.wait(max(0.0, until - time.monotonic()))
+    except BaseException as error:
+        _end(process)
+        reading.join(1.0)
+        if not reading.is_alive():
+            stdout.close()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise late from None
+        raise
+    if status != 0:
+        raise CredentialError(f"the command of bearerTokenCommand, {program}, ended with status {status}; {advice}")
+    return printed[0].decode("utf-8", "replace")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command that runs, or was not waited for yet, and what it started: all of its process group."""
+    with suppress(OSError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()

@@ -1,16 +1,21 @@
-"""Builds the queries of the protocol, and reads their answers page by page."""
+"""Builds the queries of the protocol, asks them in the shape that a server answers, and reads their answers page by page."""
 
 from __future__ import annotations
 
+import re
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from delta_sharing_spark.errors import ResponseError
+from delta_sharing_spark.errors import RequestRefusedError, ResponseError, ServerError, UnavailableError
+from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.schema.features import reader_features_header
+from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.catalog import LONGEST_PAGE_TOKEN, MOST_EMPTY_PAGES, MOST_PAGES
-from delta_sharing_spark.sharing.response import Answer
-from delta_sharing_spark.sharing.response_lines import Page
+from delta_sharing_spark.sharing.response import Answer, Page
+from delta_sharing_spark.sharing.transport import is_about_versions
 from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol, TableSnapshotHead
 
 
@@ -90,7 +95,7 @@ class QueryResponse:
         historical_metadata, historical_protocols: ``(version, value)`` of the pages read so far.
         received_at: When the first page had arrived, in seconds since the epoch.
         query: The query that was answered: another than the one asked for, if that was refused.
-        fallback: Why another query was answered, if so (``sharing.request_shape``).
+        fallback: Why another query was answered, if so.
     """
 
     def __init__(
@@ -194,3 +199,125 @@ class QueryResponse:
 def _shape(metadata: Metadata) -> tuple[object, ...]:
     """The parts of metadata that rows depend on."""
     return metadata.schema_string, metadata.partition_columns, metadata.provider, metadata.configuration
+
+
+#: The page size of the paged shape; the reference server's own bound.
+PAGE_SIZE = 10_000
+#: Statuses that can be about a query's shape: bad, too large an answer, unprocessable, not implemented.
+_ABOUT_SHAPE = (400, 413, 422, 501)
+_MOST_TABLES = 1024
+_QUOTED = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """The shape that a server answered after it had refused the other one.
+
+    Attributes:
+        is_paged: Whether it has a page size.
+        reason: The server's message to the other shape.
+    """
+
+    is_paged: bool
+    reason: str
+
+    def __str__(self) -> str:
+        shape = f"with pages of {PAGE_SIZE} files" if self.is_paged else "without a page size"
+        return f"{shape} and without hints, because the server refuses the usual query: {self.reason}"
+
+
+_fallbacks: ProcessCache[tuple[str, str], Fallback] = ProcessCache(_MOST_TABLES)
+
+
+def other_shape(query: Query) -> Query | None:
+    """The query for the same snapshot in the other shape; None where a query has only one.
+
+    A range of versions has one, and so has a query that renews by a token: its refusal is about the token.
+    """
+    if query.starting_version is not None or query.refresh_token is not None:
+        return None
+    is_paged = query.max_files is None and not query.predicate_hints
+    return replace(
+        query,
+        max_files=PAGE_SIZE if is_paged else None,
+        predicate_hints=(),
+        json_predicate_hints=None,
+        limit_hint=None,
+        idempotency_key=str(uuid.uuid4()) if query.idempotency_key else None,
+    )
+
+
+def may_answer_other_shape(refusal: ServerError) -> bool:
+    """Whether a refusal, or a 500 that came each time, may be about the query's shape; one about versions is not."""
+    if is_about_versions(refusal):
+        return False
+    if isinstance(refusal, UnavailableError):
+        return refusal.permanent
+    return isinstance(refusal, RequestRefusedError) and refusal.status in _ABOUT_SHAPE
+
+
+def fallback_of(endpoint: str, table: TableName) -> Fallback | None:
+    """The fallback that is remembered for a table of a server; None if there is none."""
+    return _fallbacks.get(_key(endpoint, table))
+
+
+def remember(endpoint: str, table: TableName, fallback: Fallback | None) -> None:
+    """Remember the shape that was answered, for a thousand tables at most; None forgets the table."""
+    if fallback is None:
+        _fallbacks.forget(_key(endpoint, table))
+    else:
+        _fallbacks.put(_key(endpoint, table), fallback)
+
+
+def fallback_after(refusal: ServerError, answered: Query) -> Fallback:
+    """The fallback to remember after ``answered`` was answered and the other shape refused."""
+    reason = refusal.server_message or f"HTTP {refusal.status}"
+    return Fallback(answered.max_files is not None, reason[:_QUOTED])
+
+
+def _key(endpoint: str, table: TableName) -> tuple[str, str]:
+    return endpoint, str(table).lower()
+
+
+_T = TypeVar("_T")
+#: By endpoint, the features that the server does not know.
+_unknown: ProcessCache[str, frozenset[str]] = ProcessCache(256)
+
+
+def asked_with_known_features(endpoint: str, ask: Callable[[Sequence[str]], _T]) -> _T:
+    """Ask with the reader features that the server may know.
+
+    Args:
+        endpoint: The server's.
+        ask: Sends the request with these features.
+
+    Raises:
+        RequestRefusedError: The server refuses it also without the features that it named, or asks for one of them.
+    """
+    unknown = _unknown.get(endpoint) or frozenset()
+    known = unknown
+    first: RequestRefusedError | None = None
+    while True:
+        features = [name for name in reader_features_header().split(",") if name not in unknown]
+        try:
+            answer = ask(features)
+        except RequestRefusedError as refusal:
+            named = _first_named(refusal, features)
+            if named is None:
+                needs_it = first is not None and _first_named(refusal, sorted(unknown - known)) is not None
+                raise (first if needs_it and first is not None else refusal) from None
+            first = first or refusal
+            unknown |= {named}
+            continue
+        if unknown != known:
+            _unknown.put(endpoint, unknown)
+        return answer
+
+
+def _first_named(refusal: RequestRefusedError, features: Sequence[str]) -> str | None:
+    """The first of some features that a refusal names; None if it is about something else."""
+    if refusal.status != 400 or not features:
+        return None
+    names = "|".join(map(re.escape, sorted(features, key=len, reverse=True)))
+    found = re.search(rf"(?i)(?<![\w-])(?:{names})(?![\w-])", refusal.server_message or "")
+    return found and found[0].lower()

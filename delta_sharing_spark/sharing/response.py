@@ -1,14 +1,255 @@
-"""Holds one complete answer of a server: its page and headers, and the table's head in them."""
+"""Reads one answer of a server: the lines of its pages, its headers, the table's head in them, and asynchronous answers."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from delta_sharing_spark.errors import ResponseError, UnsupportedFeatureError
-from delta_sharing_spark.sharing.response_lines import Page
-from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
+from delta_sharing_spark.errors import (
+    ForbiddenError,
+    NotFoundError,
+    RequestRefusedError,
+    ResponseError,
+    ServerError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnsupportedFeatureError,
+)
+from delta_sharing_spark.network.retry import RetryableError
+from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.transport import truncated_answer
+from delta_sharing_spark.sharing.wire_records import (
+    EndStreamAction,
+    FileRecord,
+    Metadata,
+    Protocol,
+    TableSnapshotHead,
+    parse_delta_file,
+    parse_end,
+    parse_metadata,
+    parse_parquet_file,
+    parse_protocol,
+)
+
+_END_FIELDS = frozenset(
+    {"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "errorMessage", "httpStatusErrorCode"}
+)
+#: Bytes of a line: a schema of many thousand columns, or an inline deletion vector.
+_LONGEST_LINE = 64 << 20
+#: Lines of no kind that is known, of one answer; a few may be of a newer protocol.
+_MOST_UNKNOWN = 100_000
+_FILE_LINES = ("add", "cdf", "remove")
+_decode = json.JSONDecoder().raw_decode
+
+
+class RecordSink(typing.Protocol):
+    """Collects the file records of one page as they arrive; a page that is asked for again gets another sink."""
+
+    def append(self, record: FileRecord, /) -> None:
+        """Add one record."""
+
+
+@dataclass(slots=True)
+class Page:
+    """The lines of one answer, parsed.
+
+    Attributes:
+        protocol, metadata, response_format: Those of the first such lines.
+        historical_metadata, historical_protocols: ``(version, value)`` of later such lines that have a version.
+        protocol_version: The version that the first protocol line itself names.
+        records: The sink of the ``FileRecord`` lines.
+        end: The last line, if it is an ``endStreamAction``.
+        query_status: The status of an asynchronous query that is under way.
+        lines, files: The number of lines, and of those about files.
+        unknown: The number of lines of an unknown kind.
+    """
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    response_format: str = "parquet"
+    records: RecordSink = field(default_factory=list[FileRecord])
+    end: EndStreamAction = field(default_factory=EndStreamAction)
+    historical_metadata: list[tuple[int, Metadata]] = field(default_factory=list)
+    historical_protocols: list[tuple[int, Protocol]] = field(default_factory=list)
+    query_status: Mapping[str, Any] | None = None
+    protocol_version: int | None = None
+    lines: int = 0
+    files: int = 0
+    unknown: int = 0
+
+
+def parse_page(
+    lines: Iterable[bytes], table: str, *, expects_end: bool = False, sink: Callable[[], RecordSink] = list
+) -> Page:
+    """Parse an answer's lines, as they arrive.
+
+    Args:
+        lines: The lines without their ends; empty ones are skipped.
+        table: How errors name the table.
+        expects_end: Whether the response header promised an ``endStreamAction``.
+        sink: Makes the sink of the records: a list, or something that keeps less of them.
+
+    Raises:
+        RetryableError: The answer is truncated (a line that is no JSON at the end, or the promised action missing), or its
+            errorMessage has a status worth a retry.
+        ResponseError: The answer breaks the protocol.
+        ServerError: The answer's last line has an errorMessage.
+    """
+    page = Page(records=sink())
+    has_ended = False
+    last: bytes | None = None
+    for line in lines:
+        if not line or line.isspace():
+            continue
+        if last is not None:
+            has_ended = _add_line(page, _loads(last, table, is_last=False), table)
+        last = line
+    if last is not None:
+        has_ended = _add_line(page, _loads(last, table, is_last=True), table)
+    if expects_end and not has_ended:
+        raise truncated_answer(f"the query of {table}")
+    if page.end.error_message or (page.end.http_status_error_code or 0) >= 400:
+        _raise_error(page.end, table)
+    return page
+
+
+def _loads(line: bytes, table: str, *, is_last: bool) -> dict[str, Any]:
+    try:
+        tree = _parsed(line)
+    except (ValueError, RecursionError):
+        # A line that was cut off still starts as an object does; a login page does not.
+        if is_last and line.lstrip().startswith(b"{"):
+            raise truncated_answer(f"the query of {table}") from None
+        raise ResponseError(
+            f"the server's answer for {table} has a line that is not JSON; check that the endpoint is a Delta Sharing server's"
+        ) from None
+    if not isinstance(tree, dict):
+        raise ResponseError(
+            f"the server's answer for {table} has a line that is not an object; check that the endpoint is a Delta Sharing server's"
+        )
+    return tree
+
+
+def _parsed(line: bytes) -> Any:
+    """The JSON of a line, parsed in two thirds of json.loads' time; where that fails, by json.loads."""
+    try:
+        text = line.strip().decode()
+        tree, end = _decode(text)
+        if end == len(text):
+            return tree
+    except (ValueError, RecursionError):
+        pass
+    return json.loads(line)
+
+
+def _add_line(page: Page, tree: dict[str, Any], table: str) -> bool:
+    """Add one line to the page; returns whether it is an ``endStreamAction``. A null field counts as missing."""
+    page.lines += 1
+    body = tree.get("file")
+    if body is not None:
+        page.files += 1
+        if isinstance(body, dict) and "deltaSingleAction" in body:
+            record = parse_delta_file(body, table)
+            if record is not None:
+                page.records.append(record)
+        else:
+            page.records.append(parse_parquet_file("file", body, table))
+        return False
+    for kind in _FILE_LINES:
+        body = tree.get(kind)
+        if body is not None:
+            page.files += 1
+            page.records.append(parse_parquet_file(kind, body, table))
+            return False
+    if tree.get("protocol") is not None:
+        _take_protocol(page, tree["protocol"], table)
+    elif tree.get("metaData") is not None:
+        _take_metadata(page, tree["metaData"], table)
+    elif tree.get("endStreamAction") is not None:
+        page.end = parse_end(tree["endStreamAction"], table)
+        return True
+    elif _END_FIELDS & tree.keys():
+        page.end = parse_end(tree, table)
+        return True
+    elif isinstance(tree.get("queryStatus"), dict):
+        page.query_status = tree["queryStatus"]
+    else:
+        page.unknown += 1
+        if page.unknown > _MOST_UNKNOWN:
+            raise ResponseError(
+                f"the server's answer for {table} has more than {_MOST_UNKNOWN} lines of no kind that is known; "
+                f"check that the endpoint is a Delta Sharing server's"
+            )
+    return False
+
+
+def _take_protocol(page: Page, body: Any, table: str) -> None:
+    protocol, response_format = parse_protocol(body, table)
+    version = body.get("version")
+    number = version if type(version) is int else None
+    if page.protocol is None:
+        page.protocol, page.response_format, page.protocol_version = protocol, response_format, number
+    elif number is not None:
+        page.historical_protocols.append((number, protocol))
+
+
+def _take_metadata(page: Page, body: Any, table: str) -> None:
+    metadata = parse_metadata(body, table)
+    if metadata.provider.lower() != "parquet":
+        raise UnsupportedFeatureError(
+            f"{table} stores its data as {metadata.provider!r}, this reader reads parquet; ask the provider for a Parquet table",
+            features=(metadata.provider,),
+        )
+    if page.metadata is None:
+        page.metadata = metadata
+    elif metadata.version is not None:
+        page.historical_metadata.append((metadata.version, metadata))
+
+
+def _raise_error(end: EndStreamAction, table: str) -> None:
+    status = end.http_status_error_code
+    kinds: dict[int | None, type[ServerError]] = {401: UnauthenticatedError, 403: ForbiddenError, 404: NotFoundError}
+    busy = status is not None and (status == 429 or status >= 500)
+    kind = kinds.get(status) or (UnavailableError if busy else RequestRefusedError)
+    error = kind(
+        f"the query of {table}: the server gave up in the middle of its answer"
+        f"{f' ({status})' if status else ''}: {end.error_message or 'it gives no reason'}; try again, and ask the provider if it goes on",
+        status=status,
+    )
+    if busy:
+        raise RetryableError(error)
+    raise error
+
+
+def iter_lines(chunks: Iterable[bytes]) -> Iterable[bytes]:
+    """Lines of a body that arrives in chunks.
+
+    Raises:
+        ResponseError: A line is longer than any that a server would send.
+    """
+    begun: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        begun.append(first)
+        size += len(first)
+        if others:
+            yield b"".join(begun)
+            yield from others[:-1]
+            begun, size = [others[-1]], len(others[-1])
+        if size > _LONGEST_LINE:
+            raise ResponseError(
+                f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB; "
+                f"check that the endpoint is a Delta Sharing server's"
+            )
+    if size:
+        yield b"".join(begun)
+
 
 CAPABILITIES = "delta-sharing-capabilities"
 _VERSION_HEADER = "delta-table-version"
@@ -80,3 +321,63 @@ def header_version(headers: Mapping[str, str], table: str) -> int | None:
             f"the server's answer for {table} has the version {text[:100]!r}; ask the provider to check the server"
         )
     return int(text)
+
+
+_FIRST_POLL, _LONGEST_POLL = 0.5, 10.0
+#: ``failed`` is the protocol's; the others could only ever be polled until the time is up.
+_FAILED = ("failed", "error", "expired", "canceled", "cancelled")
+_MESSAGES = ("error", "errorMessage", "message", "error_message")
+
+
+def await_query(
+    settings: NetworkSettings, table: TableName, status: Mapping[str, Any], poll: Callable[[str], Answer]
+) -> tuple[str, Answer]:
+    """Poll a submitted query until it has succeeded; returns its id, for further pages, and its first page.
+
+    Args:
+        settings: The clock, and how long to wait.
+        table: How errors name the table.
+        status: The server's answer to the submitted query.
+        poll: Asks the server once for the answer, by the query's id.
+
+    Raises:
+        RequestRefusedError: The query failed; with the server's message.
+        NotFoundError: The server no longer knows the query.
+        UnavailableError: The query is still pending after ``retry_seconds``, at least ten minutes.
+    """
+    deadline = settings.clock() + max(settings.retry_seconds, 600.0)
+    pause = _FIRST_POLL
+    while True:
+        query_id = _pending(status, table)
+        if settings.clock() > deadline:
+            raise UnavailableError(
+                f"the asynchronous query of {table} is still pending; set asyncQuery=false, or ask the provider about the server"
+            )
+        settings.sleep(pause)
+        pause = min(pause * 2, _LONGEST_POLL)
+        try:
+            answer = poll(query_id)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"the asynchronous query of {table} has expired on the server; load the table again",
+                status=error.status,
+            ) from None
+        if answer.page.query_status is None:
+            return query_id, answer
+        status = {"queryId": query_id, **answer.page.query_status}
+
+
+def _pending(status: Mapping[str, Any], table: TableName) -> str:
+    """The id of a query that is still pending; so is one without a status, which the reference server does not send."""
+    state = str(status.get("status") or "pending").lower()
+    if state in _FAILED:
+        message = next((str(status[m]) for m in _MESSAGES if status.get(m)), "the server gives no reason")
+        raise RequestRefusedError(
+            f"the asynchronous query of {table} failed: {message}; ask the provider, or set asyncQuery=false"
+        )
+    query_id = status.get("queryId")
+    if not isinstance(query_id, str) or not query_id:
+        raise ResponseError(
+            f"the server answered the query of {table} with a status without queryId; set asyncQuery=false"
+        )
+    return query_id

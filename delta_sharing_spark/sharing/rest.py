@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta, timezone
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options.values import nearest
+from delta_sharing_spark.schema.instants import parse_instant
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment
 from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable
 from delta_sharing_spark.sharing.catalog import (
@@ -33,19 +35,27 @@ from delta_sharing_spark.sharing.catalog import (
 )
 from delta_sharing_spark.sharing.pages_ahead import HeldPage, PagesAhead, held
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
-from delta_sharing_spark.sharing.reader_features import asked_with_known_features
-from delta_sharing_spark.sharing.request_shape import (
+from delta_sharing_spark.sharing.query import (
+    ChangesQuery,
+    Query,
+    QueryResponse,
+    asked_with_known_features,
     fallback_after,
     fallback_of,
     may_answer_other_shape,
     other_shape,
     remember,
 )
-from delta_sharing_spark.sharing.response import CAPABILITIES, Answer, expects_end_action, header_version
-from delta_sharing_spark.sharing.response_lines import RecordSink, iter_lines, parse_page
+from delta_sharing_spark.sharing.response import (
+    CAPABILITIES,
+    Answer,
+    RecordSink,
+    expects_end_action,
+    header_version,
+    iter_lines,
+    parse_page,
+)
 from delta_sharing_spark.sharing.transport import body_chunks, check_endpoint, read_text, send, with_retries
-from delta_sharing_spark.sharing.version_at_moment import first_version_at
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table, TableSnapshotHead, TemporaryCredentials
 
 __all__ = ["ChangesQuery", "Query", "QueryResponse", "SharingRest"]
@@ -118,7 +128,7 @@ class SharingRest:
             yield from pages
 
     def table_version(self, table: TableName, starting_timestamp: str | None = None) -> int:
-        """The table's version; with a timestamp (ISO-8601 with zone) the earliest at or after it (``sharing.version_at_moment``).
+        """The table's version; with a timestamp (ISO-8601 with zone) the earliest at or after it.
 
         Raises:
             NotFoundError: No such table.
@@ -241,7 +251,7 @@ class SharingRest:
     ) -> QueryResponse:
         """The files of a snapshot, or of a range of versions. The first page is fetched before this returns.
 
-        A query that the server refuses is sent once more in its other shape (``sharing.request_shape``).
+        A query that the server refuses is sent once more in its other shape.
 
         Args:
             sink: Makes the sink of a page's records (``QueryResponse.pages``).
@@ -302,7 +312,7 @@ class SharingRest:
         first = page()
         if first.page.query_status is None:
             return QueryResponse(str(table), formats, first, page, query, fallback)
-        from delta_sharing_spark.sharing.async_query import await_query
+        from delta_sharing_spark.sharing.response import await_query
 
         sizes = {"maxFiles": query.max_files} if query.max_files else {}
 
@@ -522,3 +532,51 @@ def near_name(kind: str, name: str, names: Iterable[str], holder: str) -> str | 
         return f"{holder} has no {kind} {name!r}; did you mean {close!r}?"
     shown = ", ".join(map(repr, known[:_SHOWN])) + (", ..." if len(known) > _SHOWN else "")
     return f"{holder} has no {kind} {name!r}; it has {shown}"
+
+
+_TICK = timedelta(milliseconds=1)
+_REFUSALS = (RequestRefusedError, NotFoundError)
+
+
+def first_version_at(named: Callable[[str], int], newest_by: Callable[[str], int | None], moment: str) -> int:
+    """The first version at or after ``moment`` (ISO-8601 with zone, whole milliseconds); two or three requests.
+
+    Args:
+        named: The version that ``/version`` names for a moment.
+        newest_by: The version that time travel to a moment reads; None if the server does not tell.
+
+    Raises:
+        RequestRefusedError, NotFoundError: The server has no such version, or does not share the table's history.
+    """
+    refusal: RequestRefusedError | NotFoundError | None = None
+    version: int | None = None
+    try:
+        version = named(moment)
+    except _REFUSALS as error:
+        refusal = error
+    before = _millisecond_before(moment)
+    if before is not None and version != 0:
+        earlier = _answer(named, before)
+        if earlier is not None and (version is None or earlier < version):
+            newest = _answer(newest_by, before)  # None, so that more is read, if the server does not tell
+            if newest is None or newest < earlier:
+                return earlier
+    if version is None:
+        assert refusal is not None
+        raise refusal
+    return version
+
+
+def _millisecond_before(moment: str) -> str | None:
+    instant = parse_instant(moment)
+    if instant is None:
+        return None
+    text = (instant - _TICK).astimezone(timezone.utc).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def _answer(ask: Callable[[str], int | None], moment: str) -> int | None:
+    try:
+        return ask(moment)
+    except _REFUSALS:
+        return None

@@ -93,8 +93,8 @@ class DeltaSharingReader(DataSourceReader):
         """Query the server, or replay the log, and balance the files into splits."""
         from dataclasses import replace
 
+        from delta_sharing_spark.access.open import resolve
         from delta_sharing_spark.access.plan import plan
-        from delta_sharing_spark.access.resolve import resolve
         from delta_sharing_spark.schema.types import Struct, parse_type
 
         scan = self._scan or resolve(self._options)

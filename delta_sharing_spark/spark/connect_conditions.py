@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.partition_values import timestamp_micros
-from delta_sharing_spark.schema.types import DataType, Struct
+from delta_sharing_spark.schema.types import DataType, Struct, backquoted
 
 _FILTER = re.compile(r"^[\s:+*\-]*(?:\*?\(\d+\) )?Filter (.*)$", re.MULTILINE)
 #: A column where a plan's text has had its expression replaced: table, column, and the fields within it.
@@ -132,7 +132,7 @@ class _Reader:
                 raise _Unreadable
             field = inner
             names.append(field.name)
-        return ".".join("`" + name.replace("`", "``") + "`" for name in names), field.type
+        return backquoted(*names), field.type
 
     def _literal(self, text: str, kind: DataType) -> str:
         name = str(kind)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from delta_sharing_spark.schema.spark import spark_schema_json
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Struct, spark_schema_json
 from delta_sharing_spark.spark.connect_conditions import conjectures, implied_conditions
 from delta_sharing_spark.spark.plan_needs import TableNeed
 

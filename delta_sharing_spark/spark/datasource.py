@@ -42,9 +42,9 @@ class DeltaSharingDataSource(DataSource):
     @entrance
     def schema(self) -> StructType:
         """The table's schema, narrowed by ``columns``, with change columns for a change feed."""
-        from delta_sharing_spark.access.resolve import resolve
+        from delta_sharing_spark.access.open import resolve
         from delta_sharing_spark.options import parse_options
-        from delta_sharing_spark.schema.spark import spark_schema_json
+        from delta_sharing_spark.schema.types import spark_schema_json
 
         self._scan = resolve(parse_options(self.options, is_stream=None, loaded_at=self._loaded_at))
         return StructType.fromJson(spark_schema_json(self._scan.output))

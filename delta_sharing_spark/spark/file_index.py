@@ -151,12 +151,18 @@ def index_relation(
         spark,
         _session(spark).factory,
         _lister(_context(spark), _answering(index, gateway, note)),
-        (identity, gateway.address_of(index.token)),
+        (identity, _name_of(index), gateway.address_of(index.token)),
         (data, Struct(shown.partition_columns)),
         shown.deletion_column if needs_deletion_column(shown) else None,
         options,
     )
     return _frame(spark, dataset)
+
+
+def _name_of(index: TableIndex) -> str:
+    """What plans and Spark's UI call a scan of a load: the format, the table, its version."""
+    version = "" if index.load.version is None else f"@v{index.load.version}"
+    return f"deltaSharing {index.shown.table}{version}"
 
 
 def needs_deletion_column(shown: LoadColumns) -> bool:
@@ -168,7 +174,7 @@ def _relation(
     spark: Any,
     factory: Any,
     lister: object,
-    named: tuple[str, str],
+    named: tuple[str, str, str],
     schemas: tuple[Struct, Struct],
     deletion_column: str | None,
     options: dict[str, str],
@@ -194,7 +200,7 @@ def _relation(
 
 def _java_schema(jvm: Any, schema: Struct) -> Any:
     """A schema of the JVM, all of it nullable: Spark would leave out checks for NULL otherwise, and files may hold some."""
-    from delta_sharing_spark.schema.spark import spark_schema_json
+    from delta_sharing_spark.schema.types import spark_schema_json
 
     return jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(spark_schema_json(schema))).asNullable()
 
@@ -345,7 +351,7 @@ def _tried(spark: Any) -> Any:
         return _LISTING + struct.pack(">iH", 0, 1) + b"t" + struct.pack(">iiiiQqh", 1, 0, 1, 5, 6, 7, -1)
 
     schemas = Struct(()), Struct(())
-    named = "tried", "webhdfs://127.0.0.1:1/tried"
+    named = "tried", "tried", "webhdfs://127.0.0.1:1/tried"
     dataset = _relation(spark, factory, _lister(context, answer), named, schemas, "a", {})
     relation = dataset.queryExecution().analyzed().relation()
     if relation.location().sizeInBytes() != 7 or len(dataset.where("a is null").inputFiles()) != 1 or not asked:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Struct, backquoted
 
 if TYPE_CHECKING:
     from delta_sharing_spark.predicates.tree import Expression
@@ -72,7 +72,7 @@ def _text(offered: Any) -> str | None:
     if kind == "Not":
         inner = _text(offered.child)
         return None if inner is None else f"NOT ({inner})"
-    column = ".".join("`" + part.replace("`", "``") + "`" for part in offered.attribute)
+    column = backquoted(*offered.attribute)
     if kind in ("IsNull", "IsNotNull"):
         return f"{column} IS {'NOT ' if kind == 'IsNotNull' else ''}NULL"
     if kind in _COMPARED:

@@ -48,7 +48,8 @@ _asking: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 def register(spark: SparkSession, name: str | None = None, engine: str | None = None) -> None:
     """Register the data source with a session, and choose how the session reads it.
 
-    From then on its loads know the session's time zone and settings of the JVM connector (``spark.delta.sharing.*``).
+    From then on its loads know the session's time zone and settings of the JVM connector (``spark.delta.sharing.*``), and
+    ``spark.sql`` reads tables by their addresses: ``SELECT * FROM deltaSharing.`profile#share.schema.table` ``.
     A Connect server runs data sources in its own Python: where that lacks this package, it is sent along.
 
     Args:
@@ -161,8 +162,7 @@ def _lane_frame(reader: Any, spark: Any, engine: str, path: str | None) -> DataF
 def _by_lane(
     spark: SparkSession, engine: str, options: Mapping[str, str], schema: Mapping[str, Any] | None
 ) -> DataFrame | None:
-    from delta_sharing_spark.access.open import TableOpener, negotiated_table
-    from delta_sharing_spark.access.resolve import resolve_opened
+    from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
     from delta_sharing_spark.options import parse_options
     from delta_sharing_spark.sharing.address import parse_address
 

@@ -10,8 +10,7 @@ from pyspark.sql.types import StructField, StructType
 
 from delta_sharing_spark.access.load import Load, cheapest_column
 from delta_sharing_spark.options.values import quoted_column
-from delta_sharing_spark.schema.spark import spark_schema_json
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Struct, backquoted, spark_schema_json
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
 from delta_sharing_spark.spark.plan_needs import TableNeed
@@ -121,7 +120,7 @@ def filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
     if needed == table:
         return frame
     types = _spark_schema(table).fields
-    return frame.select(*_columns(table, needed, types, lambda name: f"`{_backquoted(name)}`"))
+    return frame.select(*_columns(table, needed, types, backquoted))
 
 
 def _columns(table: Struct, needed: Struct, types: Sequence[StructField], path: Callable[[str], str]) -> list[Column]:
@@ -144,11 +143,7 @@ def _columns(table: Struct, needed: Struct, types: Sequence[StructField], path: 
 
 
 def _within(struct: str) -> Callable[[str], str]:
-    return lambda name: f"{struct}.`{_backquoted(name)}`"
-
-
-def _backquoted(name: str) -> str:
-    return name.replace("`", "``")
+    return lambda name: f"{struct}.{backquoted(name)}"
 
 
 def _spark_schema(schema: Struct) -> StructType:

@@ -24,8 +24,7 @@ from delta_sharing_spark.native.machines import ClusterGateway
 from delta_sharing_spark.native.place_gateway import PlaceGateway
 from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
 from delta_sharing_spark.native.table_index import TableIndex
-from delta_sharing_spark.schema.spark import spark_schema_json
-from delta_sharing_spark.schema.types import Field, Primitive, Struct
+from delta_sharing_spark.schema.types import Field, Primitive, Struct, backquoted, spark_schema_json
 from delta_sharing_spark.spark.file_index import index_relation, jvm_session, needs_deletion_column, why_no_index
 from delta_sharing_spark.spark.gateway_starts import GatewayStarts
 from delta_sharing_spark.spark.native_errors import raise_causes
@@ -222,7 +221,7 @@ def _rows(frame: DataFrame, shown: LoadColumns) -> DataFrame:
     """The table's rows with all columns that the load needs: deleted rows left out, voids filled in."""
     full, has_deletion_column = shown.spec.full_schema, needs_deletion_column(shown)
     if has_deletion_column:
-        frame = frame.where(F.col(quoted(shown.deletion_column)).isNull())
+        frame = frame.where(F.col(backquoted(shown.deletion_column)).isNull())
     if frame.columns == list(full.names):
         # Each column that is named costs calls into the JVM.
         return frame
@@ -233,7 +232,7 @@ def _rows(frame: DataFrame, shown: LoadColumns) -> DataFrame:
         if field.type == Primitive("void"):
             columns.append(F.expr("cast(null as void)").alias(field.name, metadata=_metadata(field)))
         else:
-            columns.append(F.col(quoted(field.name)))
+            columns.append(F.col(backquoted(field.name)))
     return frame.select(*columns)
 
 
@@ -250,7 +249,7 @@ def _narrowed(field: Field, shown: LoadColumns) -> Any:
     """A column of the output; a struct is built anew if ``where`` needs more of its fields than the output has."""
     have = shown.spec.full_schema.find(field.name)
     assert have is not None
-    column = F.col(quoted(field.name))
+    column = F.col(backquoted(field.name))
     if have.type == field.type:
         if _FIELD_ID in field.metadata:
             return column.alias(field.name, metadata=_metadata(field))
@@ -280,11 +279,6 @@ def _without_field_ids(schema: Struct) -> Struct:
     from delta_sharing_spark.schema.types import with_metadata
 
     return with_metadata(schema, lambda key: key != _FIELD_ID)
-
-
-def quoted(name: str) -> str:
-    """A column's name in backquotes."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def end_of(spark: SparkSession) -> Callable[[], bool]:

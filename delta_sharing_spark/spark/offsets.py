@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from delta_sharing_spark.access.contract import StreamIdentity
-from delta_sharing_spark.access.stream.position import Position
+from delta_sharing_spark.access.stream.planner import Position
 from delta_sharing_spark.errors import StreamError
 
 #: The version of this format. A checkpoint of another one is refused, never guessed at.

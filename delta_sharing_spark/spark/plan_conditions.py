@@ -14,7 +14,7 @@ from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.predicates.sql import parse_where
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Struct, backquoted
 
 _COMPARISONS = {"EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">",
                 "GreaterThanOrEqual": ">="}  # fmt: skip
@@ -215,7 +215,7 @@ class _Renderer:
         if kind in ("Literal", "EarlierLiteral"):
             return _literal(node, _SLACK if kind == "EarlierLiteral" else timedelta())
         if kind in ("AttributeReference", "GetStructField"):
-            return ".".join("`" + name.replace("`", "``") + "`" for name in _path(node))
+            return backquoted(*_path(node))
         if kind == "Coalesce":
             return f"coalesce({', '.join(self._operand(c) for c in children)})"
         if kind == "Year" and _type(children[0]) == "date":

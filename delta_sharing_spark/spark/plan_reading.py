@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import StructType
 
 from delta_sharing_spark.schema.project import merge
-from delta_sharing_spark.schema.spark import spark_schema_json
-from delta_sharing_spark.schema.types import DataType, Field, Struct, parse_schema
+from delta_sharing_spark.schema.types import DataType, Field, Struct, parse_schema, spark_schema_json
 from delta_sharing_spark.spark.plan_conditions import ScanConditions, either, read_filters
 from delta_sharing_spark.spark.plan_moments import Moment, moment_of
 from delta_sharing_spark.spark.plan_needs import TableNeed

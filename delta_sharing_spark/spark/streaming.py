@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
-    from delta_sharing_spark.access.stream.planner import StreamPlanner
-    from delta_sharing_spark.access.stream.position import Limits, Position
+    from delta_sharing_spark.access.stream.planner import Limits, Position, StreamPlanner
 
 
 class _StreamReader(DataSourceStreamReader):
@@ -105,8 +104,7 @@ class _StreamReader(DataSourceStreamReader):
 
     def _open(self) -> tuple[ResolvedScan, StreamPlanner]:
         if self._opened is None:
-            from delta_sharing_spark.access.open import TableOpener, negotiated_table
-            from delta_sharing_spark.access.resolve import resolve_opened
+            from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
             from delta_sharing_spark.access.stream.planner import open_stream
             from delta_sharing_spark.options import parse_options
             from delta_sharing_spark.schema.types import Struct, parse_type
@@ -119,14 +117,14 @@ class _StreamReader(DataSourceStreamReader):
         return self._opened
 
     def _limits(self) -> Limits:
-        from delta_sharing_spark.access.stream.position import DEFAULT_LIMITS, Limits
+        from delta_sharing_spark.access.stream.planner import DEFAULT_LIMITS, Limits
 
         limits = self._stated_limits()
         return limits if limits != Limits() else DEFAULT_LIMITS
 
     def _stated_limits(self) -> Limits:
         """The bounds that the user set."""
-        from delta_sharing_spark.access.stream.position import Limits
+        from delta_sharing_spark.access.stream.planner import Limits
 
         options = self._open()[0].options
         return Limits(options.max_files_per_trigger, options.max_bytes_per_trigger)
@@ -144,7 +142,7 @@ class _AdmissionReader(_StreamReader, compat.AvailableNow):
     @entrance
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         """The end of the batch that begins at ``start``."""
-        from delta_sharing_spark.access.stream.position import Limits
+        from delta_sharing_spark.access.stream.planner import Limits
 
         return self._advance(start, Limits() if compat.reads_all(limit) else self._limits())
 

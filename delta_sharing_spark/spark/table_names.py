@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.schema.types import backquoted
 from delta_sharing_spark.sharing.address import parse_address
 
 _TOKEN = re.compile(
@@ -221,7 +222,7 @@ def _qualifiers(
 
 
 def _quoted(name: str) -> str:
-    return _escaped("`" + name.replace("`", "``") + "`")
+    return _escaped(backquoted(name))
 
 
 def _escaped(text: str) -> str:

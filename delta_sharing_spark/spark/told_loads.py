@@ -93,7 +93,8 @@ def _with_addresses(sql: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(sql)
     def read(self: Any, sqlQuery: str, args: Any = None, **kwargs: Any) -> Any:
-        if kwargs or DeltaSharingDataSource.name().lower() not in _formats or not _ADDRESS.search(sqlQuery):
+        is_ours = DeltaSharingDataSource.name().lower() in _formats  # else a JVM source may have this name
+        if kwargs or not is_ours or not isinstance(sqlQuery, str) or not _ADDRESS.search(sqlQuery):
             return sql(self, sqlQuery, args, **kwargs)
         text, frames = _over_frames(self, sqlQuery)
         return sql(self, text, args, **frames)

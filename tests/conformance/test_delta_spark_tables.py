@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.schema.spark import spark_schema_json
+from delta_sharing_spark.schema.types import spark_schema_json
 from delta_sharing_spark.table_scan import Scan
 from delta_sharing_spark.testing.server import ServerSettings, SharingServer
 

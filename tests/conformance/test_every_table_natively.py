@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.schema.spark import spark_schema_json
+from delta_sharing_spark.schema.types import spark_schema_json
 from delta_sharing_spark.spark.lanes import python_frame
 from delta_sharing_spark.spark.native import native_frame, reach_of
 from delta_sharing_spark.table_scan import Scan

@@ -14,8 +14,8 @@ import pytest
 from clouds import Cloud, put_table
 from fsspec import get_filesystem_class
 
+from delta_sharing_spark.access.open import resolve
 from delta_sharing_spark.access.plan import plan
-from delta_sharing_spark.access.resolve import resolve
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CredentialError, LogError
 from delta_sharing_spark.options import parse_options

@@ -311,7 +311,7 @@ def test_cost_of_compact_answers(note: Callable[[str], None]) -> None:
     """A hundred thousand URLs of 1.2 KB, kept."""
     import tracemalloc
 
-    from delta_sharing_spark.access.url.url_cache import UrlPage
+    from delta_sharing_spark.access.url.signed_urls import UrlPage
     from delta_sharing_spark.sharing.wire_records import FileRecord
 
     token = "IQoJb3JpZ2luX2Vj" * 60

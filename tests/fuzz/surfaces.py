@@ -24,8 +24,7 @@ from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.deletion_vector import encode, frame, z85_encode
 from delta_sharing_spark.scan.plan import FileTask, ReadSpec
-from delta_sharing_spark.schema.mapping import without_mapping
-from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_schema
+from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_schema, without_mapping
 from delta_sharing_spark.sharing.profile import load_profile
 from fuzz import mutations
 from fuzz.flight import Flights
@@ -398,7 +397,7 @@ class Offsets(Surface):
     def reader(self) -> Any:
         from pyspark.sql.types import StructType
 
-        from delta_sharing_spark.schema.spark import spark_schema_json
+        from delta_sharing_spark.schema.types import spark_schema_json
         from delta_sharing_spark.spark.offsets import INITIAL
         from delta_sharing_spark.spark.streaming import _StreamReader
 
@@ -409,7 +408,7 @@ class Offsets(Surface):
         schema = StructType.fromJson(spark_schema_json(client.table(NAME).scan().schema))
         options = {"path": f"{profile}#{NAME}", "responseFormat": "delta", "ignoreChanges": "true", **QUICK}
         reader = _StreamReader(options, schema, columns_chosen=False)
-        from delta_sharing_spark.access.stream.position import Limits
+        from delta_sharing_spark.access.stream.planner import Limits
 
         self._offsets = [dict(INITIAL)]
         for _ in range(3):

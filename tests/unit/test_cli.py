@@ -98,12 +98,12 @@ def test_colour_on_terminals_only(
     run: Run, profile: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_colour: bool
 ) -> None:
     monkeypatch.setattr(
-        "delta_sharing_spark.cli.terminal.os.environ", {"NO_COLOR": "1"} if no_colour else {"TERM": "xterm"}
+        "delta_sharing_spark.cli.main.os.environ", {"NO_COLOR": "1"} if no_colour else {"TERM": "xterm"}
     )
     assert "\x1b" not in run("ls", f"{profile}#demo.city")[1]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("delta_sharing_spark.cli.terminal.shutil.get_terminal_size", lambda: os.terminal_size((30, 20)))
+    monkeypatch.setattr("delta_sharing_spark.cli.main.shutil.get_terminal_size", lambda: os.terminal_size((30, 20)))
     out = run("ls", f"{profile}#demo.city")[1]
     assert ("\x1b" in out) == (not no_colour)
     assert any(line.endswith("…") for line in out.splitlines())

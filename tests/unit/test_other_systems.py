@@ -32,7 +32,7 @@ sys.modules["fcntl"] = sys.modules["resource"] = sys.modules["pwd"] = None
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.native import peers
-from delta_sharing_spark.sharing.token_command import run_command
+from delta_sharing_spark.sharing.identity import run_command
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

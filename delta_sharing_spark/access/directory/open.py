@@ -1,22 +1,24 @@
-"""Opens a table's directory: gets a credential for each of its locations, and tries the log."""
+"""Opens a table's directory: gets a credential for each of its locations, and reads the log through them."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from delta_sharing_spark.access.directory.access import DirectoryAccess, paths_of, storage_for
-from delta_sharing_spark.access.directory.log_store import StorageLogStore
 from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, SharingIssuer, StorageToken, token_covering
 from delta_sharing_spark.access.table_refusals import iceberg_advice
 from delta_sharing_spark.deltalog.cached_log_store import CachedLogStore
+from delta_sharing_spark.deltalog.paths import LogEntry, commit_name, in_log, join
 from delta_sharing_spark.errors import (
     AccessModeError,
+    CorruptFileError,
     CredentialError,
     FileGoneError,
     LogError,
@@ -28,8 +30,10 @@ from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.sharing.auth import carried_profile
+from delta_sharing_spark.storage.answers import is_sure
 from delta_sharing_spark.storage.locations import Location, parse_location
-from delta_sharing_spark.storage.object_source import ObjectSource
+from delta_sharing_spark.storage.object_source import ObjectSource, StorageLease
+from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
@@ -39,6 +43,9 @@ if TYPE_CHECKING:
     from delta_sharing_spark.sharing.address import TableName
     from delta_sharing_spark.sharing.profile import Profile
     from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
+
+_T = TypeVar("_T")
+_S = TypeVar("_S", "NetworkSettings", StorageSettings)
 
 #: Seconds within which the driver knows whether a table's locations can be read.
 DECISION_SECONDS = 10.0
@@ -213,18 +220,17 @@ def open_directory(
     for location in (root, *others):
         _readable(location, profile, name)
     driver_issuer: Issuer = issuer or SharingIssuer(profile, transport, table, root)
-    # Equal to `asking`, so that the tokens are the same; it only gives up sooner.
-    quick_issuer: Issuer = issuer or SharingIssuer(profile, _rest_with_deadline(transport, seconds), table, root)
+    # Equal to ``driver_issuer``, so that the tokens are the same; it only gives up sooner.
+    quick_issuer: Issuer = issuer or SharingIssuer(
+        profile, _bounded(transport, seconds / 3, seconds, seconds / 2), table, root
+    )
     known = None if head.version is None else f"_delta_log/{head.version:020d}.json"
     probed_location = parse_location(f"{root}/{known or '_delta_log/_last_checkpoint'}")
-    driver_settings = settings if not has_fallback else _with_deadline(settings, seconds * _SILENCE)
-    probe_settings = replace(
-        driver_settings,
-        # Without another way a busy machine is waited for as long as the decision may take.
-        connect_timeout=min(driver_settings.connect_timeout, seconds * (_SILENCE if has_fallback else 0.8)),
-        read_timeout=min(driver_settings.read_timeout, seconds * 0.8),
-        retry_seconds=min(driver_settings.retry_seconds, seconds * 0.4),
-    )
+    silence = seconds * _SILENCE
+    driver_settings = _bounded(settings, silence, silence, silence) if has_fallback else settings
+    # Without another way a busy machine is waited for as long as the decision may take.
+    connecting = silence if has_fallback else seconds * 0.8
+    probe_settings = _bounded(driver_settings, connecting, seconds * 0.8, seconds * 0.4)
 
     def connect(location: Location) -> StorageToken:
         token = TOKENS.get(quick_issuer, location)
@@ -262,21 +268,13 @@ def open_directory(
     )
 
 
-def _with_deadline(settings: StorageSettings, seconds: float) -> StorageSettings:
+def _bounded(settings: _S, connect: float, read: float, retry: float) -> _S:
+    """The settings with no longer time-outs than these, in seconds."""
     return replace(
         settings,
-        connect_timeout=min(settings.connect_timeout, seconds),
-        read_timeout=min(settings.read_timeout, seconds),
-        retry_seconds=min(settings.retry_seconds, seconds),
-    )
-
-
-def _rest_with_deadline(transport: NetworkSettings, seconds: float) -> NetworkSettings:
-    return replace(
-        transport,
-        connect_timeout=min(transport.connect_timeout, seconds / 3),
-        read_timeout=min(transport.read_timeout, seconds),
-        retry_seconds=min(transport.retry_seconds, seconds / 2),
+        connect_timeout=min(settings.connect_timeout, connect),
+        read_timeout=min(settings.read_timeout, read),
+        retry_seconds=min(settings.retry_seconds, retry),
     )
 
 
@@ -346,3 +344,117 @@ def table_tokens(
         locations = (requested,)
     issuer = SharingIssuer(profile, transport, table, root)
     return tuple(TOKENS.get(issuer, each) for each in locations)
+
+
+class StorageLogStore:
+    """A log in a storage (``deltalog.paths.LogStore``).
+
+    A refusal has two meanings: the credential has ended, or it may not list and the object does not exist. Where the
+    storage does not say which, they are told apart by reading the canary, an object known to exist, after the refusal.
+    A credential that has ended is renewed, once for each request of the log.
+
+    Args:
+        lease_for: Gives the lease of a location.
+        root: The table's location.
+        version: A version that exists by the sharing server's word, or None.
+    """
+
+    def __init__(self, lease_for: Callable[[Location], StorageLease], root: Location, version: int | None) -> None:
+        self._root = root
+        self.root = str(root)
+        self._lease_for = lease_for
+        self.known_version = version
+        self._canary = None if version is None else in_log(commit_name(version))
+        #: By credential, when a read of the canary began that succeeded.
+        self._proven: dict[str, float] = {}
+        self._ended: str | None = None
+        self._is_renewed_blindly = self._has_read = False
+        self._lock, self._probing = threading.Lock(), threading.Lock()
+
+    def read(self, path: str) -> bytes:
+        """See ``LogStore.read``."""
+        location = self._location_of(path)
+        data = self._run(location, path, lambda storage: storage.get(location, what=path))
+        self._note(path)
+        return bytes(data)
+
+    def open(self, path: str, size: int | None = None) -> ObjectSource:
+        """See ``LogStore.open``: reads by range, so that columns of a checkpoint need not be fetched whole."""
+        location = self._location_of(path)
+        listed = self._run(location, path, lambda storage: storage.info(location, what=path))
+        return ObjectSource(self._lease_for(location), location, name=path, size=listed.size, is_data=False)
+
+    def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
+        """See ``LogStore.list_from``."""
+        location = self._location_of(relative_dir)
+        try:
+            listed = self._run(
+                location,
+                relative_dir,
+                lambda storage: storage.list_from(location, start_name, what=f"listing {relative_dir}"),
+            )
+        except PermissionError:
+            return None
+        except FileNotFoundError:
+            return []
+        return [LogEntry(*one) for one in listed]
+
+    def size(self, path: str) -> int | None:
+        """See ``LogStore.size``."""
+        location = self._location_of(path)
+        return self._run(location, path, lambda storage: storage.info(location, what=path)).size
+
+    def modified(self, path: str) -> int | None:
+        """See ``LogStore.modified``."""
+        location = self._location_of(path)
+        return self._run(location, path, lambda storage: storage.info(location, what=path)).modified_ms
+
+    def _location_of(self, path: str) -> Location:
+        return parse_location(join(self.root, path))
+
+    def _note(self, path: str) -> None:
+        with self._lock:
+            self._canary, self._has_read = path, True
+
+    def _run(self, location: Location, path: str, action: Callable[[Storage], _T]) -> _T:
+        lease = self._lease_for(location)
+        refusals = 0
+        while True:
+            storage = lease.storage()
+            try:
+                return action(storage)
+            except PermissionError as refusal:
+                if self._is_about_the_object(storage, refusal):
+                    raise
+                refusals += 1
+                if refusals > 1 and not self._has_read and not is_sure(refusal):
+                    # What was said to exist does not read with a fresh credential either: it is the scope, or was a mistake.
+                    with self._lock:
+                        self._canary, self._is_renewed_blindly = None, True
+                    raise
+                lease.refused(storage, location, path, refusal, refusals)
+
+    def _is_about_the_object(self, storage: Storage, refusal: PermissionError) -> bool:
+        """Whether the credential works nevertheless: the canary reads after the refusal, or a new credential told nothing."""
+        refused_at, credential = time.monotonic(), storage.credential
+        if is_sure(refusal):
+            return False
+        with self._probing:  # one read of the canary speaks for all refusals that came before it
+            with self._lock:
+                canary = self._canary
+            if canary is None:
+                tried, self._is_renewed_blindly = self._is_renewed_blindly, True
+                return tried
+            if credential == self._ended:
+                return False
+            if self._proven.get(credential, float("-inf")) < refused_at:
+                began = time.monotonic()
+                try:
+                    storage.get(self._location_of(canary), 0, 1, what=canary)
+                except PermissionError:
+                    self._ended = credential
+                    return False
+                except (FileNotFoundError, CorruptFileError):
+                    pass  # gone, or empty: the storage answers for it nevertheless
+                self._proven = {credential: began}
+        return True

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import bisect
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
-from delta_sharing_spark.access.change_range import last_version, range_of_versions
+import numpy as np
+import numpy.typing as npt
+
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
@@ -16,6 +19,8 @@ from delta_sharing_spark.access.contract import (
     VersionFiles,
     VersionListing,
     as_insert,
+    last_version,
+    range_of_versions,
 )
 from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
 from delta_sharing_spark.access.pruning import FilePruner
@@ -24,10 +29,13 @@ from delta_sharing_spark.access.settings import storage_settings
 from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.deltalog.locate_segment import find_segment
 from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.scan.plan import FileSlice, FileTask
+from delta_sharing_spark.scan.splits import Bin, cut_bins
 from delta_sharing_spark.schema.instants import to_millis
-from delta_sharing_spark.schema.mapping import without_mapping
+from delta_sharing_spark.schema.types import without_mapping
 
 if TYPE_CHECKING:
+    from delta_sharing_spark.deltalog.add_batch import AddBatch
     from delta_sharing_spark.deltalog.commit_feed import CommitChanges, CommitFiles
     from delta_sharing_spark.deltalog.replay import Head, Snapshot
 
@@ -104,8 +112,6 @@ class DirectoryTable(OpenTable):
 
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``; the files stay columns, and no object is built for one that is skipped."""
-        from delta_sharing_spark.access.directory.task_columns import TaskColumns
-
         snapshot = self._directory.snapshot(version=scan.version)
         batches, listed = [], 0
         rows: int | None = 0
@@ -193,3 +199,95 @@ def _shape_of(head: Head | Snapshot, table: str) -> TableShape:
         schema = without_mapping(schema)
     vectors = "deletionVectors" in (head.protocol.reader_features or ())
     return TableShape(head.metadata.id, schema, head.metadata.partition_columns, mapping, vectors)
+
+
+class TaskColumns(Sequence[FileTask]):
+    """The tasks of a snapshot's files, built when they are asked for."""
+
+    def __init__(self, batches: Sequence[AddBatch]) -> None:
+        self._batches = list(batches)
+        self._starts = [0]
+        for batch in self._batches:
+            self._starts.append(self._starts[-1] + batch.num_rows)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files, as they lie in storage."""
+        return int(self._sizes().sum())
+
+    def bins(self, max_bytes: int) -> list[Sequence[FileSlice]]:
+        """Splits over the files in their order, as ``scan.splits.pack`` cuts them."""
+        return [LazySlices(self, bin_) for bin_ in cut_bins(self._sizes(), max_bytes)]
+
+    def _sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes of each file."""
+        from delta_sharing_spark.deltalog.arrow_bridge import bools, integers
+
+        sizes = [np.where(bools(batch.sizes.is_valid()), integers(batch.sizes), 0) for batch in self._batches]
+        return np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
+
+    def live_rows(self) -> int | None:
+        """Rows of all files that are not deleted; None where statistics do not tell of one."""
+        import pyarrow.compute as pc
+
+        total = 0
+        for batch in self._batches:
+            rows = batch.num_records()
+            if rows.null_count:
+                return None
+            total += pc.sum(rows).as_py() or 0
+            if batch.vectors is not None:
+                total -= pc.sum(pc.struct_field(batch.vectors, "cardinality")).as_py() or 0
+        return total
+
+    def part(self, first: int, last: int) -> Iterator[FileTask]:
+        """The tasks ``first`` to ``last``, the latter excluded."""
+        part = bisect.bisect_right(self._starts, first) - 1
+        while first < last:
+            start = self._starts[part]
+            stop = min(last, self._starts[part + 1])
+            yield from self._batches[part].slice(first - start, stop - first).tasks()
+            first, part = stop, part + 1
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __iter__(self) -> Iterator[FileTask]:
+        return self.part(0, len(self))
+
+    @overload
+    def __getitem__(self, index: int) -> FileTask: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[FileTask]: ...
+    def __getitem__(self, index: int | slice) -> FileTask | Sequence[FileTask]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        position = range(len(self))[index]
+        return next(self.part(position, position + 1))
+
+
+class LazySlices(Sequence[FileSlice]):
+    """The slices of one split. Pickled, they are a plain tuple: what a task gets has no columns behind it."""
+
+    def __init__(self, tasks: TaskColumns, bin_: Bin) -> None:
+        self._tasks = tasks
+        self._bin = bin_
+
+    def __iter__(self) -> Iterator[FileSlice]:
+        pieces = self._bin
+        tasks = self._tasks.part(pieces.first, pieces.last)
+        for task, (start, end) in zip(tasks, pieces.ranges(), strict=True):
+            yield FileSlice(task, start, end)
+
+    def __len__(self) -> int:
+        return self._bin.last - self._bin.first
+
+    @overload
+    def __getitem__(self, index: int) -> FileSlice: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[FileSlice]: ...
+    def __getitem__(self, index: int | slice) -> FileSlice | Sequence[FileSlice]:
+        return tuple(self)[index]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (list(self),)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.schema.instants import show_seconds
+from delta_sharing_spark.schema.instants import due_before, show_seconds
 from delta_sharing_spark.storage.locations import Kind, Location, parse_location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, R2Session, Secret, fits
 
@@ -74,7 +74,7 @@ class StorageToken:
     @property
     def renew_at(self) -> float:
         """When to ask for another, in seconds since the epoch."""
-        return self.expires - min(_MARGIN_SECONDS, _MARGIN_SHARE * max(0.0, self.expires - self.issued))
+        return due_before(self.expires, self.issued, _MARGIN_SECONDS, _MARGIN_SHARE)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StorageToken) and other.uuid == self.uuid

@@ -8,8 +8,10 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from delta_sharing_spark.access.flight.connection import Endpoint, GatewayAddress, GatewayConnection
-from delta_sharing_spark.errors import NetworkError, TableChangedError, TicketError, UnavailableError
+from delta_sharing_spark.errors import NetworkError, ResponseError, TableChangedError, TicketError, UnavailableError
 from delta_sharing_spark.network.retry import backoff
 from delta_sharing_spark.scan.plan import Access, FileTask, Split
 
@@ -60,11 +62,10 @@ class FlightAccess:
 
     def _conformed(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
         """The rows of all endpoints in the scan's schema, whatever the limit."""
-        from delta_sharing_spark.access.flight.received_rows import require_sound
         from delta_sharing_spark.scan.column_resolution import Context
         from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
         from delta_sharing_spark.schema.arrow import arrow_schema
-        from delta_sharing_spark.schema.mapping import without_mapping
+        from delta_sharing_spark.schema.types import without_mapping
 
         spec = split.spec
         target, schema = without_mapping(spec.schema), arrow_schema(spec.schema)
@@ -142,3 +143,40 @@ def _stream(connection: GatewayConnection, ticket: str, skip: int) -> Generator[
             skip = 0
     finally:
         reader.cancel()
+
+
+def require_sound(batch: pa.RecordBatch, table: str, gateway: str) -> None:
+    """Refuse a batch whose offsets, lengths or indices point elsewhere than into its own buffers.
+
+    Text is looked at as bytes: whether it is UTF-8 costs eight times as much, and does not matter to Arrow.
+
+    Raises:
+        ResponseError: One does.
+    """
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.view(_without_text(column.type)).validate(full=True)
+        except pa.ArrowException as error:
+            raise ResponseError(
+                f"the Flight gateway {gateway} sent damaged rows of {table} (column {name!r}: {error}); check its version, "
+                f"and what lies between"
+            ) from None
+
+
+def _without_text(kind: pa.DataType) -> pa.DataType:
+    """The type of the same layout with binary values for text."""
+    if pa.types.is_string(kind):
+        return pa.binary()
+    if pa.types.is_large_string(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([_field(kind.field(i)) for i in range(kind.num_fields)])
+    if pa.types.is_list(kind):
+        return pa.list_(_field(kind.value_field))
+    if pa.types.is_map(kind):
+        return pa.map_(_field(kind.key_field), _field(kind.item_field))
+    return kind
+
+
+def _field(field: pa.Field) -> pa.Field:
+    return field.with_type(_without_text(field.type))

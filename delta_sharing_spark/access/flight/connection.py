@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from delta_sharing_spark.errors import NetworkError, ResponseError
+from delta_sharing_spark.errors import NetworkError, ProfileError, ResponseError
 from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Schema, Share, Table, TableSnapshotHead
 
 #: The environment variable with the token that a gateway asks for; at the gateway, with those that may call, one a line.
 TOKEN_VARIABLE = "DELTA_SHARING_FLIGHT_TOKEN"  # noqa: S105  # a name
@@ -241,3 +246,92 @@ def _unlike_ours(uri: str) -> ResponseError:
     return ResponseError(
         f"the Flight gateway {uri} does not answer as a gateway of delta-sharing-spark does; check its address"
     )
+
+
+def gateway_address(options: ReadOptions) -> GatewayAddress:
+    """The gateway of a load, with the token and the certificates it is called with.
+
+    Raises:
+        ProfileError: A file cannot be read; the token cannot be sent.
+    """
+    assert options.gateway is not None
+    token = options.gateway_token or _text(options.gateway_token_file) or os.environ.get(TOKEN_VARIABLE, "")
+    token = token.strip()
+    if token and not TOKEN_FORM.fullmatch(token):
+        raise ProfileError(
+            "the Flight gateway's token has a blank, or a letter beyond ASCII, which no header carries; "
+            "give one of the gateway's tokens"
+        )
+    return GatewayAddress(
+        options.gateway,
+        token or None,
+        _text(options.ca_bundle),
+        _text(options.gateway_certificate),
+        _text(options.gateway_key),
+        options.read_timeout,
+        options.retry_timeout,
+    )
+
+
+def _text(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(
+            f"the file {path} of a Flight gateway's options cannot be read ({type(error).__name__}); check its path and rights"
+        ) from None
+
+
+class FlightCatalog:
+    """The listings and descriptions of ``SharingRest``, by the calls of a gateway.
+
+    Args:
+        connection: The connection to the gateway; its errors pass through.
+    """
+
+    def __init__(self, connection: GatewayConnection) -> None:
+        self._connection = connection
+
+    def list_shares(self) -> Iterator[Share]:
+        """All shares that have tables."""
+        yield from (Share(name) for name in dict.fromkeys(share for share, _, _ in self._connection.flights()))
+
+    def list_schemas(self, share: str) -> Iterator[Schema]:
+        """All schemas of a share that have tables."""
+        names = (schema for of, schema, _ in self._connection.flights(f"{share}.") if of == share)
+        yield from (Schema(name, share) for name in dict.fromkeys(names))
+
+    def list_tables(self, share: str, schema: str) -> Iterator[Table]:
+        """All tables of a schema."""
+        yield from (table for table in self.list_all_tables(share) if table.schema == schema)
+
+    def list_all_tables(self, share: str) -> Iterator[Table]:
+        """All tables of a share."""
+        for of, schema, name in self._connection.flights(f"{share}."):
+            if of == share:
+                yield Table(name, schema, of)
+
+    def table_version(self, table: TableName, starting_timestamp: str | None = None) -> int:
+        """The table's version; with a timestamp (ISO-8601 with zone) the earliest at or after it."""
+        command = {"table": str(table), "timestamp": starting_timestamp}
+        version = self._connection.ask(VERSION, command)
+        if not isinstance(version, int):
+            raise self._unreadable(table)
+        return version
+
+    def metadata(self, table: TableName) -> TableSnapshotHead:
+        """Version, id and schema; the gateway passes on nothing else of what the share states about a table."""
+        tree = self._connection.ask(DESCRIBE, {"table": str(table)})
+        if not isinstance(tree, dict) or not isinstance(tree.get("schema"), dict):
+            raise self._unreadable(table)
+        metadata = Metadata(str(tree.get("id") or ""), json.dumps(tree["schema"]), ())
+        version = tree.get("version")
+        return TableSnapshotHead(version if isinstance(version, int) else None, "delta", Protocol(1), metadata)
+
+    def _unreadable(self, table: TableName) -> ResponseError:
+        uri = self._connection.address.uri
+        return ResponseError(
+            f"the Flight gateway {uri} describes {table} as this client cannot read; check its version"
+        )

@@ -33,7 +33,7 @@ from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, FileTask
-from delta_sharing_spark.schema.types import parse_schema
+from delta_sharing_spark.schema.types import backquoted, parse_schema
 
 
 class FlightTable(OpenTable):
@@ -130,7 +130,7 @@ class FlightTable(OpenTable):
             settings["timeZone"] = options.time_zone
         return {
             "table": self._table,
-            "columns": None if columns is None else ["`" + name.replace("`", "``") + "`" for name in columns],
+            "columns": None if columns is None else [backquoted(name) for name in columns],
             "where": options.where,
             "options": settings,
         }

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from delta_sharing_spark.access.url.expiry import earliest, renew_at, url_end
 from delta_sharing_spark.access.url.renewal import RenewalContext, fresh_url
+from delta_sharing_spark.access.url.signed_urls import earliest, renew_at, url_end
 from delta_sharing_spark.errors import NetworkError, ServerError
 from delta_sharing_spark.network.sessions import data_session
 from delta_sharing_spark.network.settings import NetworkSettings

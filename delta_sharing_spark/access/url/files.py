@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from delta_sharing_spark.access.contract import VersionFiles
 from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.table_schema import TableShape, shape_of
-from delta_sharing_spark.access.url.vectors import vector_of
+from delta_sharing_spark.access.url.signed_urls import vector_of
 from delta_sharing_spark.deltalog.add_batch import rows_in_stats
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.predicates.skip_reason import SkipReason
@@ -100,7 +100,7 @@ class SnapshotFiles:
 
 @dataclass(frozen=True, slots=True)
 class _ChangedFile:
-    """A line of a change feed, for the reconciler (``scan.change_files.ChangedFile``)."""
+    """A line of a change feed, for the reconciler (``scan.change_feed.ChangedFile``)."""
 
     record: FileRecord
     table: str

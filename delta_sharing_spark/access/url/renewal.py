@@ -1,22 +1,22 @@
 """Asks the sharing server for fresh URLs of a split: before they end, and when the storage refuses one.
 
 A worker process asks once for many tasks: an answer is kept, compressed, for as long as its URLs are valid. The ways to
-ask, the surest first: the refresh token of the plan, the planned version, the same query again. A way that answers another
-version than the planned one is taken for refused, but for the last. Whatever answers is compared with the plan: a table
-that has changed is an error, never other rows.
+ask, the surest first: the refresh token of the plan, the planned version, the same query again. Where an answer is of
+another version than the planned one, the next way is tried; after the last way it is an error. Each answer is compared with the
+plan: a table that has changed is an error, never other rows.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.url.expiry import earliest, renew_at, url_end
-from delta_sharing_spark.access.url.narrowed_query import narrowed
-from delta_sharing_spark.access.url.url_cache import FreshFile, UrlPage
+from delta_sharing_spark.access.url.signed_urls import FreshFile, UrlPage, earliest, renew_at, url_end
 from delta_sharing_spark.errors import (
     CredentialError,
     DeltaSharingError,
@@ -29,10 +29,14 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
-from delta_sharing_spark.schema.types import Field
+from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import ChangesQuery, Query, QueryResponse, SharingRest
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.predicates.tree import Expression
+
 
 _log = logging.getLogger(__name__)
 
@@ -287,3 +291,79 @@ def _gone(context: RenewalContext, task: FileTask) -> FileGoneError:
         f"load it again",
         file=task.id,
     )
+
+
+#: Types whose serialized values say one thing to every server.
+_PLAIN = ("string", "integer", "long")
+_MOST_VALUES = 20
+
+
+def narrowed(
+    query: Query | ChangesQuery, partitions: Sequence[Field], files: Sequence[FileTask]
+) -> Query | ChangesQuery | None:
+    """``query`` with hints that all ``files`` fulfil, beside its own; None if there is nothing to say.
+
+    A change feed takes no hints: it is narrowed to the versions of the files.
+    """
+    if isinstance(query, ChangesQuery):
+        versions = [file.commit_version for file in files if file.commit_version is not None]
+        if len(versions) != len(files):
+            return None
+        return replace(
+            query,
+            starting_version=min(versions),
+            ending_version=max(versions),
+            starting_timestamp=None,
+            ending_timestamp=None,
+        )
+    if query.starting_version is not None:
+        return None
+    from delta_sharing_spark.predicates.hints import json_hints, sql_hints
+    from delta_sharing_spark.predicates.tree import conjunction
+
+    parts = [part for column in partitions if (part := _values(column, files)) is not None]
+    if not parts:
+        return None
+    condition = conjunction(parts)
+    names = [column.name for column in partitions]
+    tree = json_hints(condition, Struct(tuple(partitions)), names)
+    if tree is not None and query.json_predicate_hints:
+        both = [json.loads(query.json_predicate_hints), json.loads(tree)]
+        tree = json.dumps({"op": "and", "children": both}, separators=(",", ":"))
+    texts = tuple(sql_hints(condition, names)) if query.predicate_hints else ()
+    return replace(
+        query,
+        json_predicate_hints=tree or query.json_predicate_hints,
+        predicate_hints=(*query.predicate_hints, *texts),
+    )
+
+
+def _values(column: Field, files: Sequence[FileTask]) -> Expression | None:
+    """``column`` is one of the values that it has in ``files``."""
+    from delta_sharing_spark.predicates.tree import Column, Compare, IsNull, Literal, disjunction
+
+    if str(column.type) not in _PLAIN:
+        return None
+    texts: set[str | None] = set()
+    for file in files:
+        values = file.partition_values or {}
+        for name in (column.physical_name, column.name):
+            if name in values:
+                texts.add(values[name] or None)
+                break
+        else:
+            return None
+        if len(texts) > _MOST_VALUES:
+            return None
+    operand = Column((column.name,), column.type)
+    choices: list[Expression] = []
+    for text in sorted(texts, key=lambda value: value or ""):
+        if text is None:
+            choices.append(IsNull(operand))
+        elif str(column.type) == "string":
+            choices.append(Compare("=", operand, Literal(text, column.type)))
+        elif text.lstrip("-").isdigit() and text.isascii():
+            choices.append(Compare("=", operand, Literal(int(text), column.type)))
+        else:
+            return None
+    return disjunction(choices)

@@ -1,21 +1,245 @@
-"""Answers about a table: lines after a head, in pages, with the last line that names what follows."""
+"""Answers to queries: what a client says it can read, the lines of each response format, pages and their tokens."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from delta_sharing_spark.testing.server.capabilities import Capabilities, answer_header
+from delta_sharing_spark.deltalog.actions import Metadata, Protocol
+from delta_sharing_spark.deltalog.paths import local_path
+from delta_sharing_spark.schema.features import FEATURES_READER_VERSION
+from delta_sharing_spark.testing.server.data_urls import Signer
 from delta_sharing_spark.testing.server.faults import Faults
-from delta_sharing_spark.testing.server.response_lines import LineWriter, encode_line
 from delta_sharing_spark.testing.server.responses import Response, bad_request, lines_response
 from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
 from delta_sharing_spark.testing.server.table_logs import FileAction
-from delta_sharing_spark.testing.server.tokens import Signer
+
+#: Reader features that change nothing for a client of URLs.
+_LOG_ONLY = frozenset({"v2checkpoint", "vacuumprotocolcheck"})
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The header ``delta-sharing-capabilities``, lower-cased."""
+
+    formats: tuple[str, ...] = ("parquet",)
+    reader_features: frozenset[str] = frozenset()
+    end_stream_action: bool = False
+    asynchronous: bool = False
+
+
+def parse_capabilities(header: str | None, settings: ServerSettings) -> Capabilities:
+    """Read the header; an old server does not know it."""
+    if header is None or not settings.capabilities:
+        return Capabilities()
+    values: dict[str, tuple[str, ...]] = {}
+    for part in header.lower().split(";"):
+        key, separator, value = part.partition("=")
+        if separator:
+            values[key.strip()] = tuple(v.strip() for v in value.split(",") if v.strip())
+    unknown = sorted(set(values.get("readerfeatures", ())) - {name.lower() for name in settings.known_features or ()})
+    if settings.known_features is not None and unknown:
+        raise bad_request(f"Unknown reader feature: {unknown[0]}")
+    return Capabilities(
+        tuple(f for f in values.get("responseformat", ()) if f in ("parquet", "delta")) or ("parquet",),
+        frozenset(values.get("readerfeatures", ())),
+        settings.end_stream_action and values.get("includeendstreamaction") == ("true",),
+        settings.async_polls is not None and values.get("asyncquery") == ("true",),
+    )
+
+
+def choose_format(
+    capabilities: Capabilities,
+    settings: ServerSettings,
+    table: SharedTable,
+    protocol: Protocol,
+    metadata: Metadata,
+    *,
+    has_vectors: bool,
+) -> str:
+    """``parquet`` or ``delta``.
+
+    Raises:
+        Refusal: The table needs the delta format, or a reader feature that the client does not list; 400, by name.
+    """
+    if protocol.min_reader_version > FEATURES_READER_VERSION and "delta" in capabilities.formats:
+        return "delta"  # nobody knows what it takes; the client must see the protocol and refuse
+    needed = _needed(protocol, metadata, has_vectors)
+    if "delta" not in capabilities.formats:
+        if needed:
+            raise bad_request(
+                f"table {table} uses the reader features {', '.join(sorted(needed))}, which the parquet response "
+                f"format cannot express; ask with responseformat=delta"
+            )
+        return "parquet"
+    if "parquet" in capabilities.formats and not needed and settings.prefer == "parquet":
+        return "parquet"
+    missing = sorted(name for name in needed if name.lower() not in capabilities.reader_features)
+    if missing:
+        raise bad_request(
+            f"table {table} requires the reader features {', '.join(missing)}, "
+            f"which the client does not list in readerfeatures"
+        )
+    return "delta"
+
+
+def _needed(protocol: Protocol, metadata: Metadata, has_vectors: bool) -> Collection[str]:
+    """Features of the table that a reader of its files must know, as the log spells them."""
+    listed = set(protocol.reader_features or ())
+    if protocol.min_reader_version > FEATURES_READER_VERSION:
+        listed.add(f"of reader version {protocol.min_reader_version}")
+    if protocol.min_reader_version == 2:
+        listed.add("columnMapping")
+    needed = {name for name in listed if name.lower() not in _LOG_ONLY}
+    if metadata.configuration.get("delta.columnMapping.mode", "none") == "none":
+        needed.discard("columnMapping")
+    if not has_vectors and not metadata.is_enabled("delta.enableDeletionVectors"):
+        needed.discard("deletionVectors")
+    if "delta.typeChanges" not in metadata.schema_string:
+        needed -= {"typeWidening", "typeWidening-preview"}
+    return needed
+
+
+def answer_header(response_format: str, capabilities: Capabilities, settings: ServerSettings) -> Mapping[str, str]:
+    """The header of the answer."""
+    if not settings.capabilities:
+        return {}
+    text = f"responseformat={response_format}"
+    if capabilities.end_stream_action:
+        text += ";includeEndStreamAction=true"
+    return {"delta-sharing-capabilities": text}
+
+
+def protocol_line(response_format: str, protocol: Protocol, version: int | None = None) -> dict[str, Any]:
+    """The ``protocol`` line; ``version`` only of a historical one."""
+    if response_format == "parquet":
+        return {"protocol": {"minReaderVersion": 1}}
+    tree: dict[str, Any] = {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+    }
+    if protocol.reader_features is not None:
+        tree["readerFeatures"] = list(protocol.reader_features)
+    if protocol.writer_features is not None:
+        tree["writerFeatures"] = list(protocol.writer_features)
+    body: dict[str, Any] = {"deltaProtocol": tree}
+    if version is not None:
+        body["version"] = version
+    return {"protocol": body}
+
+
+def metadata_line(
+    response_format: str,
+    metadata: Metadata,
+    table: SharedTable,
+    *,
+    version: int | None = None,
+    size: int | None = None,
+    num_files: int | None = None,
+) -> dict[str, Any]:
+    """The ``metaData`` line."""
+    core: dict[str, Any] = {"id": metadata.id}
+    if metadata.name is not None:
+        core["name"] = metadata.name
+    if metadata.description is not None:
+        core["description"] = metadata.description
+    core |= {
+        "format": {"provider": metadata.provider},
+        "schemaString": metadata.schema_string,
+        "partitionColumns": list(metadata.partition_columns),
+        "configuration": dict(metadata.configuration),
+    }
+    more = {"version": version, "size": size, "numFiles": num_files}
+    outer = {k: v for k, v in more.items() if v is not None} | table.directory_fields()
+    if response_format == "parquet":
+        return {"metaData": core | outer}
+    core["format"]["options"] = {}  # the kernel insists on it
+    if metadata.created_time is not None:
+        core["createdTime"] = metadata.created_time
+    return {"metaData": {"deltaMetadata": core, **outer}}
+
+
+def file_id(path: str, hashed: str) -> str:
+    """A file's id: MD5 of its path for ``parquet``, SHA-256 for ``delta``, as the reference server makes them."""
+    if hashed == "parquet":
+        return hashlib.md5(path.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
+    return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+_PARQUET_KIND = {"add": "add", "remove": "remove", "cdc": "cdf"}
+
+
+@dataclass(frozen=True, slots=True)
+class LineWriter:
+    """Writes file lines of one answer.
+
+    Attributes:
+        response_format: ``parquet`` or ``delta``.
+        hashed: Which hash ids are made with.
+        base: Scheme and host of data URLs.
+        terms: What the URLs of this answer are signed for.
+        expires_ms: When they end; None leaves ``expirationTimestamp`` out.
+        snapshot: Lines are ``file`` lines of a snapshot.
+    """
+
+    response_format: str
+    hashed: str
+    base: str
+    signer: Signer
+    terms: str
+    expires_ms: int | None
+    snapshot: bool
+
+    def line(self, file: FileAction) -> dict[str, Any]:
+        url = self.signer.url(self.base, file.location, self.terms)
+        if self.response_format == "parquet":
+            return self._parquet(file, url)
+        return self._delta(file, url)
+
+    def _common(self, file: FileAction) -> dict[str, Any]:
+        tree: dict[str, Any] = {"id": file_id(file.path, self.hashed), "size": file.size}
+        if file.version is not None:
+            tree["version"] = file.version
+        if file.timestamp is not None:
+            tree["timestamp"] = file.timestamp
+        if self.expires_ms is not None:
+            tree["expirationTimestamp"] = self.expires_ms
+        return tree
+
+    def _parquet(self, file: FileAction, url: str) -> dict[str, Any]:
+        tree = {"url": url, **self._common(file), "partitionValues": file.body.get("partitionValues") or {}}
+        if "stats" in file.body:
+            tree["stats"] = file.body["stats"]
+        return {"file" if self.snapshot else _PARQUET_KIND[file.kind]: tree}
+
+    def _delta(self, file: FileAction, url: str) -> dict[str, Any]:
+        body: dict[str, Any] = {**file.body, "path": url}
+        tree = self._common(file)
+        if file.vector is not None:
+            body["deletionVector"] = self._vector(file)
+            if file.vector.storage != "i":
+                tree["deletionVectorFileId"] = file_id(file.vector.path, self.hashed)
+        return {"file": {**tree, "deltaSingleAction": {file.kind: body}}}
+
+    def _vector(self, file: FileAction) -> Mapping[str, Any]:
+        descriptor: Mapping[str, Any] = file.body["deletionVector"]
+        assert file.vector is not None
+        if file.vector.storage == "i":
+            return descriptor
+        url = self.signer.url(self.base, local_path(file.vector.path), self.terms)
+        return {**descriptor, "storageType": "p", "pathOrInlineDv": url}
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def encode_line(line: Mapping[str, Any]) -> bytes:
+    return _encode(line).encode("utf-8", "surrogateescape")
+
 
 #: Parameters that may differ, or must be absent, on the pages after the first.
 _FREE = ("pageToken", "maxFiles", "includeRefreshToken", "refreshToken")

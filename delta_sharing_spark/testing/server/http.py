@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 
 from delta_sharing_spark.testing.server.data_urls import storage_error
 from delta_sharing_spark.testing.server.faults import Fault, Faults, Pace
-from delta_sharing_spark.testing.server.recorded_requests import Request
-from delta_sharing_spark.testing.server.responses import FileBody, Refusal, Response
+from delta_sharing_spark.testing.server.responses import FileBody, Refusal, Request, Response
 
 _log = logging.getLogger(__name__)
 

@@ -9,22 +9,25 @@ from typing import Any
 
 from delta_sharing_spark.deltalog.actions import CHANGE_DATA_FEED, Metadata, Protocol, metadata_from, protocol_from
 from delta_sharing_spark.deltalog.commit_feed import changed_no_row
+from delta_sharing_spark.deltalog.commit_times import CommitTimes
 from delta_sharing_spark.deltalog.replay import Head
+from delta_sharing_spark.schema.instants import show_millis
 from delta_sharing_spark.schema.partition_values import timestamp_micros
-from delta_sharing_spark.testing.server.answers import Answer, Pages, TableRequest
-from delta_sharing_spark.testing.server.capabilities import answer_header, choose_format
-from delta_sharing_spark.testing.server.predicate_hints import HintFilter, limited
-from delta_sharing_spark.testing.server.reference_engine import (
-    check_feed_start,
-    check_old_engine,
-    takes_old_engine,
-    version_after,
+from delta_sharing_spark.testing.server.answers import (
+    Answer,
+    Pages,
+    TableRequest,
+    answer_header,
+    choose_format,
+    encode_line,
+    metadata_line,
+    protocol_line,
 )
-from delta_sharing_spark.testing.server.response_lines import encode_line, metadata_line, protocol_line
-from delta_sharing_spark.testing.server.responses import Response, bad_request, lines_response
+from delta_sharing_spark.testing.server.data_urls import Signer
+from delta_sharing_spark.testing.server.predicate_hints import HintFilter, limited
+from delta_sharing_spark.testing.server.responses import Refusal, Response, bad_request, lines_response
 from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
 from delta_sharing_spark.testing.server.table_logs import FileAction, LoggedCommit, LoggedSnapshot, TableLogs, located
-from delta_sharing_spark.testing.server.tokens import Signer
 
 _OFFSET = re.compile(r"T.*(?:[Zz]|[+-]\d{2}:?\d{2})$")
 _EXPIRED_REFRESH = "The refresh token has expired. Please restart the query."
@@ -338,3 +341,65 @@ def millis(text: str) -> int:
     if not _OFFSET.search(text):
         raise bad_request(f"Invalid timestamp: {text}; it has no offset from UTC")
     return micros // 1000
+
+
+_OLD_ENGINE = ("maxFiles", "predicateHints", "startingVersion", "pageToken")
+_STANDALONE_READER = 1
+
+
+def takes_old_engine(parameters: Mapping[str, Any]) -> bool:
+    """Whether a query's body sends it to Delta Standalone."""
+    return any(parameters.get(name) for name in _OLD_ENGINE) or parameters.get("startingVersion") == 0
+
+
+def check_old_engine(protocol: Protocol) -> None:
+    """Refuse a table that Delta Standalone cannot read.
+
+    Raises:
+        Refusal: 400, or 500 for a v2 checkpoint, as the reference server answers.
+    """
+    if "v2Checkpoint" in (protocol.reader_features or ()):
+        raise Refusal(500, "INTERNAL_ERROR", "")
+    if protocol.min_reader_version > _STANDALONE_READER:
+        asked = f"({protocol.min_reader_version},{protocol.min_writer_version})"
+        raise Refusal(
+            400,
+            "UNSUPPORTED_OPERATION",
+            f"Delta protocol version {asked} is too new for this version of Delta Standalone Reader/Writer (1,2). "
+            f"Please upgrade to a newer release.",
+        )
+
+
+def version_after(times: CommitTimes, newest: int, timestamp_ms: int) -> int:
+    """What ``/version?startingTimestamp`` names: the version that follows the last one at or before the moment.
+
+    Raises:
+        Refusal: No version follows.
+    """
+    if timestamp_ms < times.time(times.first()):
+        return 0
+    if timestamp_ms > times.time(newest):
+        raise Refusal(
+            400,
+            "MALFORMED_REQUEST",
+            f"The provided timestamp {timestamp_ms} ms ({show_millis(timestamp_ms)}) is after the latest available version "
+            f"{newest}. Please use a timestamp less than or equal to {times.time(newest)} ms.",
+        )
+    version = times.at_or_before(timestamp_ms)
+    if version == newest:
+        raise bad_request("Not a valid starting timestamp")
+    return version + 1
+
+
+def check_feed_start(times: CommitTimes, timestamp_ms: int) -> None:
+    """Refuse a change feed that starts before the first commit.
+
+    Raises:
+        Refusal: As the reference server answers.
+    """
+    first = times.first()
+    if timestamp_ms < times.time(first):
+        raise bad_request(
+            f"The provided timestamp ({show_millis(timestamp_ms)}) is before the earliest version available to this table "
+            f"({first}). Please use a timestamp greater than or equal to {show_millis(times.time(first))}."
+        )

@@ -1,7 +1,8 @@
-"""What handlers give back, and the errors they raise, before either becomes HTTP."""
+"""What handlers give back, the errors they raise, and what is remembered of each request."""
 
 from __future__ import annotations
 
+import builtins
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,3 +59,39 @@ def bad_request(message: str) -> Refusal:
 
 def not_found(message: str) -> Refusal:
     return Refusal(404, "RESOURCE_DOES_NOT_EXIST", message)
+
+
+@dataclass(slots=True)
+class Request:
+    """One request as served; it is there before its answer's last byte is.
+
+    Attributes:
+        method, kind: Kinds are those that faults go by.
+        bytes: Bytes of the answer's body that were sent.
+        status: Of the answer.
+        path: Without its query.
+        headers: By lower-case name; the value of ``authorization`` is left out.
+        body: What came with the request; empty for tokens.
+        file: Local path of the file that a data URL names.
+        connection: Number of the connection it came over.
+    """
+
+    method: str
+    kind: str
+    bytes: int
+    status: int
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: builtins.bytes = field(default=b"", repr=False)
+    file: str = ""
+    connection: int = 0
+
+    @property
+    def range(self) -> str | None:
+        """The header ``Range``."""
+        return self.headers.get("range")
+
+    @property
+    def json(self) -> Any:
+        """The body of a REST request."""
+        return json.loads(self.body) if self.body.strip() else {}

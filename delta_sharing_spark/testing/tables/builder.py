@@ -24,8 +24,7 @@ from delta_sharing_spark.testing.tables.columns import (
     to_logical,
     to_physical,
 )
-from delta_sharing_spark.testing.tables.data_files import FileStyle, FileWriter, LiveFile
-from delta_sharing_spark.testing.tables.expected_changes import Change, changes_table
+from delta_sharing_spark.testing.tables.data_files import Change, FileStyle, FileWriter, LiveFile, changes_table
 from delta_sharing_spark.testing.tables.rewrites import Rewrite, rewrite
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | list[dict[str, Any]]
@@ -216,7 +215,7 @@ class DeltaTableBuilder:
         Args:
             where: An Arrow expression, a function from a logical table to a mask, applied to each file's live rows.
             deletion_vectors: Mark rows instead of rewriting files.
-            storage, prefix, offsets: As :func:`delta_sharing_spark.testing.tables.deletion_vectors.write_vectors`.
+            storage, prefix, offsets: As :func:`delta_sharing_spark.testing.tables.rewrites.write_vectors`.
             change_files: Whether to write ``_change_data`` files; by default where the feed is on and files are
                 rewritten (a feed compares deletion vectors).
         """

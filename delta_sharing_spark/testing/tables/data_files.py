@@ -1,12 +1,17 @@
-"""Data and change files of a table under construction: written as Parquet, remembered with their rows."""
+"""Data and change files of a table under construction: written as Parquet with statistics, remembered with their rows."""
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import json
+import math
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_sharing_spark.schema.types import Struct
-from delta_sharing_spark.testing.tables.columns import empty_is_null, to_physical, without
-from delta_sharing_spark.testing.tables.partition_paths import directory, encode_uri, serialize
-from delta_sharing_spark.testing.tables.statistics import statistics
+from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from delta_sharing_spark.schema.arrow import arrow_schema
+from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struct
+from delta_sharing_spark.testing.tables.columns import empty_is_null, to_logical, to_physical, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +222,195 @@ def mask_of(where: Any, table: pa.Table) -> npt.NDArray[np.bool_]:
     if mask.shape != (table.num_rows,):
         raise ValueError(f"a mask of shape {mask.shape} does not fit {table.num_rows} rows")
     return mask
+
+
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+#: What Hive and Spark escape in a partition's directory name, beside control characters.
+_ESCAPED = frozenset("\"#%'*/:=?\\{[]^")
+#: What Hadoop's Path.toUri leaves as it is; everything else in ASCII is percent-encoded, the rest kept.
+_URI_SAFE = "/!$&'()*+,;=:@-._~"
+
+
+def serialize(value: Any, data_type: DataType) -> str | None:
+    """One partition value as the log keeps it (Delta protocol, "Partition Value Serialization"); None for null.
+
+    Args:
+        value: A Python value as Arrow gives it (``as_py``).
+        data_type: The partition column's type.
+    """
+    if value is None:
+        return None
+    if isinstance(data_type, Decimal):
+        return format(decimal.Decimal(value), "f")
+    name = data_type.name if isinstance(data_type, Primitive) else str(data_type)
+    if name == "boolean":
+        return "true" if value else "false"
+    if name in ("timestamp", "timestamp_ntz"):
+        return _timestamp(value)
+    if name == "date":
+        return f"{value:%Y-%m-%d}" if value.year >= 1000 else f"{value.year:04d}-{value.month:02d}-{value.day:02d}"
+    if name == "binary":
+        return bytes(value).decode("utf-8")
+    return str(value)
+
+
+def _timestamp(value: datetime.datetime) -> str:
+    naive = value.astimezone(datetime.timezone.utc).replace(tzinfo=None) if value.tzinfo else value
+    day = f"{naive.year:04d}-{naive.month:02d}-{naive.day:02d}"
+    fraction = f".{naive.microsecond:06d}" if naive.microsecond else ""
+    return f"{day} {naive:%H:%M:%S}{fraction}"
+
+
+def directory(values: dict[str, str | None]) -> str:
+    """``a=1/b=x%3Ay``: the directory of a partition, escaped as Hive does; empty for no values."""
+    return "/".join(f"{_escape(name)}={_escape(value) if value else _HIVE_NULL}" for name, value in values.items())
+
+
+def _escape(text: str) -> str:
+    return "".join(f"%{ord(c):02X}" if c in _ESCAPED or ord(c) < 0x20 or ord(c) == 0x7F else c for c in text)
+
+
+def encode_uri(path: str) -> str:
+    """A path as ``add.path`` has it: percent-encoded once, non-ASCII characters kept, as Hadoop writes them."""
+    return "".join(c if ord(c) > 0x7F else quote(c, safe=_URI_SAFE) for c in path)
+
+
+#: Leaf columns that get statistics when ``delta.dataSkippingNumIndexedCols`` does not say.
+INDEXED_COLUMNS = 32
+_STRING_PREFIX = 32
+#: Sorts after every character that a truncated maximum may go on with.
+_TIE_BREAKER = "\U0010ffff"
+
+
+class _Exact(str):
+    """A number of a decimal, written as it stands."""
+
+    __slots__ = ()
+
+
+def statistics(table: pa.Table, *, indexed: int = INDEXED_COLUMNS) -> str:
+    """The ``stats`` JSON of a file holding ``table`` (physical names, no partition columns).
+
+    Args:
+        table: The file's rows, deleted ones included.
+        indexed: So many leaf columns, counted in order, get statistics; -1 is all.
+    """
+    budget = [indexed if indexed >= 0 else 1 << 30]
+    low, high, nulls = _struct_stats([(f, table.column(i)) for i, f in enumerate(table.schema)], budget)
+    tree: dict[str, Any] = {"numRecords": table.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+    return dump(tree)
+
+
+def _struct_stats(
+    columns: list[tuple[pa.Field, pa.ChunkedArray]], budget: list[int]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    for named, column in columns:
+        if pa.types.is_struct(named.type) and named.type.num_fields:
+            flat = column.flatten()
+            child = _struct_stats(list(zip(named.type, flat, strict=True)), budget)
+            for tree, part in zip((low, high, nulls), child, strict=True):
+                if part:
+                    tree[named.name] = part
+            continue
+        if budget[0] <= 0:
+            continue
+        budget[0] -= 1
+        nulls[named.name] = column.null_count
+        bounds = _bounds(column)
+        if bounds is not None:
+            low[named.name], high[named.name] = bounds
+    return low, high, nulls
+
+
+def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+    kind = column.type
+    types = pa.types
+    comparable = (
+        types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+        or types.is_date(kind) or types.is_timestamp(kind) or types.is_string(kind)
+    )  # fmt: skip
+    if not comparable or column.null_count == len(column):
+        return None
+    if types.is_floating(kind):
+        return _float_bounds(column)
+    extremes = pc.min_max(column)
+    least, greatest = extremes["min"].as_py(), extremes["max"].as_py()
+    if types.is_string(kind):
+        return least[:_STRING_PREFIX], greatest if len(greatest) <= _STRING_PREFIX else greatest[
+            :_STRING_PREFIX
+        ] + _TIE_BREAKER
+    if types.is_timestamp(kind):
+        raw = pc.min_max(column.cast(pa.int64()))
+        return _millis(raw["min"].as_py(), kind.tz), _millis(raw["max"].as_py(), kind.tz)
+    if types.is_decimal(kind):
+        return _Exact(format(least, "f")), _Exact(format(greatest, "f"))
+    if types.is_date(kind):
+        return least.isoformat(), greatest.isoformat()
+    return least, greatest
+
+
+def _float_bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    """Spark orders NaN above everything and writes it as a string."""
+    numbers = column.filter(pc.invert(pc.fill_null(pc.is_nan(column), True)))
+    extremes = pc.min_max(numbers)
+    least = math.nan if not len(numbers) else extremes["min"].as_py()
+    has_nan = len(numbers) + column.null_count < len(column)
+    greatest = math.nan if has_nan else extremes["max"].as_py()
+    return _float(least), _float(greatest)
+
+
+def _float(value: float) -> Any:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _millis(micros: int, zone: str | None) -> str:
+    """Timestamps are cut down to milliseconds, minimum and maximum alike."""
+    seconds, rest = divmod(micros // 1000, 1000)
+    clock = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
+    return f"{clock.isoformat()}.{rest:03d}" + ("Z" if zone else "")
+
+
+def dump(tree: Any) -> str:
+    """Compact JSON in which exact decimals stay exact."""
+    if isinstance(tree, dict):
+        return "{" + ",".join(f"{json.dumps(k, ensure_ascii=False)}:{dump(v)}" for k, v in tree.items()) + "}"
+    return str(tree) if isinstance(tree, _Exact) else json.dumps(tree, ensure_ascii=False)
+
+
+_TYPES = ((CHANGE_TYPE, pa.string()), (COMMIT_VERSION, pa.int64()), (COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC")))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Rows of one kind of change in one commit, under physical names; ``timestamp`` in milliseconds."""
+
+    version: int
+    timestamp: int
+    kind: str
+    rows: pa.Table = field(repr=False)
+
+
+def changes_table(changes: Sequence[Change], schema: Struct) -> pa.Table:
+    """The changes in the shape of ``schema``, with the three change columns at the end."""
+    tables = [_with_columns(to_logical(c.rows, schema), c) for c in changes]
+    if tables:
+        return pa.concat_tables(tables)
+    empty = arrow_schema(schema)
+    for name, kind in _TYPES:
+        empty = empty.append(pa.field(name, kind))
+    return empty.empty_table()
+
+
+def _with_columns(table: pa.Table, change: Change) -> pa.Table:
+    values = (change.kind, change.version, change.timestamp * 1000)
+    for (name, kind), value in zip(_TYPES, values, strict=True):
+        scalar = pa.scalar(value, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.scalar(value, kind)
+        table = table.append_column(name, pa.repeat(scalar, table.num_rows))
+    return table

@@ -235,21 +235,22 @@ def jobs() -> Iterator[Job]:
         read_on = "a stream's end is ignored there; here the line says that a stream reads on"
         yield Job("stream", "streams with an end", "feed", options, changes, differs=read_on)
     yield Job("stream", "streams over vectors", "vectors", {"responseFormat": "delta", "ignoreChanges": "true"})
-    for trigger in ("availableNow", ""):
-        for table, response_format, limit in (
-            ("appended", "parquet", {}),
-            ("appended", "parquet", {"maxFilesPerTrigger": "1"}),
-            ("appended", "parquet", {"maxFilesPerTrigger": "3"}),
-            ("appended", "parquet", {"maxBytesPerTrigger": "1b"}),
-            ("appended", "parquet", {"maxBytesPerTrigger": "1g"}),
-            ("appended", "delta", {"maxFilesPerTrigger": "5", "maxBytesPerTrigger": "1g"}),
-            ("appended", "delta", {"maxBytesPerTrigger": "1b"}),
-            ("by_time", "parquet", {"maxFilesPerTrigger": "7", "maxVersionsPerRpc": "1"}),
-            ("feed", "parquet", {**feed, "maxFilesPerTrigger": "1", "startingVersion": "1"}),
-            ("feed", "parquet", {**feed, "maxBytesPerTrigger": "1b", "startingVersion": "1"}),
-        ):
-            options = {"responseFormat": response_format, **limit}
-            yield Job("batches", "batches of a stream", table, options, "SELECT id FROM t", trigger=trigger)
+    for table, response_format, limit, trigger in (
+        ("appended", "parquet", {}, "availableNow"),
+        ("appended", "parquet", {"maxFilesPerTrigger": "1"}, "availableNow"),
+        ("appended", "parquet", {"maxFilesPerTrigger": "3"}, "availableNow"),
+        ("appended", "parquet", {"maxFilesPerTrigger": "3"}, ""),
+        ("appended", "parquet", {"maxBytesPerTrigger": "1b"}, "availableNow"),
+        ("appended", "parquet", {"maxBytesPerTrigger": "1g"}, "availableNow"),
+        ("appended", "delta", {"maxFilesPerTrigger": "5", "maxBytesPerTrigger": "1g"}, "availableNow"),
+        ("appended", "delta", {"maxFilesPerTrigger": "5"}, ""),
+        ("appended", "delta", {"maxBytesPerTrigger": "1b"}, "availableNow"),
+        ("by_time", "parquet", {"maxFilesPerTrigger": "7", "maxVersionsPerRpc": "1"}, "availableNow"),
+        ("feed", "parquet", {**feed, "maxFilesPerTrigger": "1", "startingVersion": "1"}, "availableNow"),
+        ("feed", "parquet", {**feed, "maxBytesPerTrigger": "1b", "startingVersion": "1"}, ""),
+    ):
+        options = {"responseFormat": response_format, **limit}
+        yield Job("batches", "batches of a stream", table, options, "SELECT id FROM t", trigger=trigger)
     for statement in (
         "CREATE OR REPLACE TEMPORARY VIEW v USING deltaSharing OPTIONS (path '{path}'); SELECT * FROM v",
         "CREATE OR REPLACE TEMPORARY VIEW v USING deltaSharing OPTIONS (path '{path}', versionAsOf '1'); SELECT * FROM v",

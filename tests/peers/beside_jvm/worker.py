@@ -7,6 +7,7 @@ import glob
 import itertools
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -122,9 +123,11 @@ def main() -> None:
             try:
                 answer: dict[str, Any] = {"rows": run(spark, job, request["path"])}
             except Exception as error:
-                said = str(error).partition("=== Streaming Query ===")[0]
+                said, _, offsets = str(error).partition("=== Streaming Query ===")
                 lines = [line for line in said.splitlines() if line.strip() and not line.startswith("\tat ")]
-                answer = {"error": " | ".join(lines)[-900:]}
+                # Delta's own words name no offset; the offsets below them do.
+                advice = re.findall(r"delta-sharing-spark has read [^\"]*", offsets)[:1]
+                answer = {"error": " | ".join([" | ".join(lines)[-900:], *advice])}
             finally:
                 spark.sql("DROP TABLE IF EXISTS c")
                 for name in job["settings"]:

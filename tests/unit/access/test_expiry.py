@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delta_sharing_spark.access.url.expiry import renew_at, url_end
+from delta_sharing_spark.access.url.signed_urls import renew_at, url_end
 
 NINE = 1_795_251_600.0  # 2026-11-21T09:00:00Z
 

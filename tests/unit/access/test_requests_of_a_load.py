@@ -18,10 +18,8 @@ import pytest
 from object_server import ObjectServer, serving
 from shared_tables import upload
 
-from delta_sharing_spark.access.open import TableOpener, negotiated_table
-from delta_sharing_spark.access.resolve import resolve_opened
-from delta_sharing_spark.access.stream.planner import open_stream
-from delta_sharing_spark.access.stream.position import Limits
+from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
+from delta_sharing_spark.access.stream.planner import Limits, open_stream
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.pace import LEAST

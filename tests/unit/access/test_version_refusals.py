@@ -9,7 +9,7 @@ import pytest
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import RequestRefusedError, ServerError, UnavailableError, VersionError
-from delta_sharing_spark.sharing.refusals import is_about_versions
+from delta_sharing_spark.sharing.transport import is_about_versions
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.server import ServerSettings, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder

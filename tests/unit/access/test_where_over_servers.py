@@ -136,7 +136,7 @@ def test_partition_columns_that_exchanged_their_names(
 def test_files_are_skipped_while_the_answer_arrives_in_pages(
     tmp_path: Path, way: Any, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delta_sharing_spark.sharing.async_query._FIRST_POLL", 0.001)
+    monkeypatch.setattr("delta_sharing_spark.sharing.response._FIRST_POLL", 0.001)
     builder = DeltaTableBuilder(tmp_path / "t", pa.schema([("p", pa.string()), ("id", pa.int64())]), ["p"])
     for p in ("a", "b"):
         builder.append(pa.table({"p": [p] * 30, "id": range(30)}), files=10)

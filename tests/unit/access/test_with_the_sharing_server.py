@@ -166,7 +166,7 @@ def test_many_threads_ask_the_server_once(server: SharingServer, table: DeltaTab
 
 _PLAN = """
 import json, sys
-from delta_sharing_spark.access.resolve import resolve
+from delta_sharing_spark.access.open import resolve
 from delta_sharing_spark.access.plan import plan
 from delta_sharing_spark.options import parse_options
 found = plan(resolve(parse_options(json.loads(sys.argv[1]))))

@@ -14,8 +14,7 @@ from feed_tables import FEEDS, NAME, T0, VECTORS, WAYS, doubled, ids, moment, ro
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delta_sharing_spark.access.open import TableOpener, negotiated_table
-from delta_sharing_spark.access.resolve import resolve_opened
+from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError, SchemaError, UnsupportedFeatureError
 from delta_sharing_spark.options import parse_options

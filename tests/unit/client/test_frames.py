@@ -22,8 +22,7 @@ from delta_sharing_spark import (
 )
 from delta_sharing_spark.errors import ConfigError, OptionError
 from delta_sharing_spark.frames import pandas_frames
-from delta_sharing_spark.frames.decimal_objects import DecimalObjects
-from delta_sharing_spark.frames.pandas_frames import to_pandas
+from delta_sharing_spark.frames.pandas_frames import DecimalObjects, to_pandas
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer

@@ -13,7 +13,7 @@ from delta_sharing_spark.deltalog.commit_feed import load_changes
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 from delta_sharing_spark.scan.deletion_vector import decode, decode_inline, select_mask
-from delta_sharing_spark.testing.local_log_store import LocalLogStore
+from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 
 GOLDEN = (Path(__file__).parents[3] / "../shared/golden").resolve()
 if not GOLDEN.is_dir():

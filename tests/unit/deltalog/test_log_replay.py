@@ -13,7 +13,7 @@ from delta_sharing_spark.deltalog.locate_segment import find_segment
 from delta_sharing_spark.deltalog.paths import commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
 from delta_sharing_spark.errors import CredentialError, LogError, UnsupportedFeatureError, VersionError
-from delta_sharing_spark.testing.local_log_store import LocalLogStore
+from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 
 KINDS = ["classic", "multipart", "v2json", "v2json-inline", "v2parquet", "v2parquet-inline"]
 

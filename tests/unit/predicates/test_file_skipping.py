@@ -16,7 +16,7 @@ from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.types import COLUMN_MAPPING_NAME, Decimal, Field, Primitive, Struct
-from delta_sharing_spark.testing.tables.parsed_statistics import parsed_stats
+from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
 
 P = Primitive
 TABLE = Struct(

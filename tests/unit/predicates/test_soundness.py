@@ -21,7 +21,7 @@ from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaf_count
 from delta_sharing_spark.scan.footer import read_footer
-from delta_sharing_spark.testing.tables.parsed_statistics import parsed_stats
+from delta_sharing_spark.testing.tables.checkpoints import parsed_stats
 
 PARTITIONS = ("flag", "i8", "i32", "i64", "f64", "dec", "s", "d", "ts", "ntz")
 COMMON = settings(

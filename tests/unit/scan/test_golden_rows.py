@@ -17,7 +17,7 @@ from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.scan.splits import pack
 from delta_sharing_spark.schema.arrow import arrow_schema
-from delta_sharing_spark.testing.local_log_store import LocalLogStore
+from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 
 GOLDEN = (Path(__file__).parents[3] / "../shared/golden").resolve()
 if not GOLDEN.is_dir():

@@ -17,8 +17,6 @@ from pyspark.sql.types import StructType
 from delta_sharing_spark.errors import ResponseError, SchemaError, UnsupportedFeatureError
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.features import check_type_changes
-from delta_sharing_spark.schema.mapping import without_mapping
-from delta_sharing_spark.schema.spark import spark_schema_json
 from delta_sharing_spark.schema.types import (
     MAX_DEPTH,
     PRIMITIVES,
@@ -31,6 +29,8 @@ from delta_sharing_spark.schema.types import (
     Struct,
     parse_schema,
     schema_to_json,
+    spark_schema_json,
+    without_mapping,
 )
 
 NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=6)

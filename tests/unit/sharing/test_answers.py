@@ -33,7 +33,7 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.network.retry import RetryableError
-from delta_sharing_spark.sharing.response_lines import Page, iter_lines, parse_page
+from delta_sharing_spark.sharing.response import Page, iter_lines, parse_page
 from delta_sharing_spark.sharing.wire_records import EndStreamAction, FileRecord, Metadata, Protocol, VectorDescriptor
 
 T = "s.d.t"

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import pytest
 from scripted_server import HEAD, NAME, OK, TOKEN, Reply, Rest, ScriptedServer, refusal
 
-from delta_sharing_spark.access.url.expiry import url_end
+from delta_sharing_spark.access.url.signed_urls import url_end
 from delta_sharing_spark.errors import (
     ConfigError,
     DeltaSharingError,

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from scripted_server import NAME, OK, Clock, Reply, ScriptedServer, refusal
 
 from delta_sharing_spark import SharingClient
+from delta_sharing_spark.access.open import resolve
 from delta_sharing_spark.access.plan import plan
-from delta_sharing_spark.access.resolve import resolve
 from delta_sharing_spark.errors import (
     ConfigError,
     CredentialError,
@@ -36,11 +36,18 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options import IDENTITY, OPTIONS, parse_options
 from delta_sharing_spark.scan.split_reader import read_split
-from delta_sharing_spark.sharing import auth, token_command
-from delta_sharing_spark.sharing.identity import Identity, token_end, token_of, variable_of
+from delta_sharing_spark.sharing import auth
+from delta_sharing_spark.sharing.identity import (
+    TIME_LIMIT,
+    Identity,
+    parse_command,
+    run_command,
+    token_end,
+    token_of,
+    variable_of,
+)
 from delta_sharing_spark.sharing.profile import Profile, load_profile
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.sharing.token_command import parse_command, run_command
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.openid_provider import AUDIENCE, OpenIdProvider
@@ -638,7 +645,7 @@ def test_a_command_is_no_shells_and_sees_no_secret_of_ours(tmp_path: Path, monke
     assert stdin == ""
     assert environment["MY_PLATFORM"] == "kept"
     assert "s3cret" not in str(environment)
-    assert token_command.TIME_LIMIT == 30
+    assert TIME_LIMIT == 30
 
 
 # The exchange (RFC 8693)

@@ -9,9 +9,8 @@ import pytest
 from scripted_server import HEAD, NAME, Asked, Clock, Reply, Rest, ScriptedServer, end_line, file_line, refusal
 
 from delta_sharing_spark.errors import RequestRefusedError, ServerError, UnavailableError
-from delta_sharing_spark.sharing import request_shape
-from delta_sharing_spark.sharing.query import Query
-from delta_sharing_spark.sharing.request_shape import PAGE_SIZE
+from delta_sharing_spark.sharing import query as request_shape
+from delta_sharing_spark.sharing.query import PAGE_SIZE, Query
 from delta_sharing_spark.sharing.rest import SharingRest
 
 HINTED = Query(limit_hint=3, json_predicate_hints="{}", include_refresh_token=True)

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_sharing_spark.access.contract import OpenTable, StreamIdentity, VersionFiles, VersionListing
-from delta_sharing_spark.access.stream.planner import StreamPlanner
-from delta_sharing_spark.access.stream.position import Limits, Position
+from delta_sharing_spark.access.stream.planner import Limits, Position, StreamPlanner
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy
 from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.errors import StreamError, VersionError

@@ -12,7 +12,7 @@ import pytest
 from spark_loop import Checkpoint, Rows, Run
 
 from delta_sharing_spark.access.contract import StreamIdentity
-from delta_sharing_spark.access.stream.position import Position
+from delta_sharing_spark.access.stream.planner import Position
 from delta_sharing_spark.errors import StreamError
 from delta_sharing_spark.spark.offsets import INITIAL, StreamOffset, check_identity, is_initial, parse_offset
 from delta_sharing_spark.testing.server import SharingServer

@@ -17,7 +17,7 @@ import pytest
 from delta_sharing_spark.deltalog.commit_feed import load_changes
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.schema.types import Field, Primitive
-from delta_sharing_spark.testing.local_log_store import LocalLogStore
+from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 deltalake = pytest.importorskip("deltalake")

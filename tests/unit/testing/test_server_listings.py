@@ -11,7 +11,7 @@ import requests
 from plain_http import Asker, lines, refused
 
 from delta_sharing_spark.testing.server import SharingServer
-from delta_sharing_spark.testing.server.identity import JWT_BEARER
+from delta_sharing_spark.testing.server.sharing_server import JWT_BEARER
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 

@@ -1,18 +1,27 @@
-"""Keeps the URLs of one answer, compressed: a table of a hundred thousand files must not become Python objects in a task."""
+"""Knows when presigned URLs end, and keeps those of one answer, compressed: a hundred thousand must not become Python objects in a task."""
 
 from __future__ import annotations
 
 import json
+import os
+import random
+import re
+import socket
 import zlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 
-from delta_sharing_spark.access.url.vectors import vector_of
+from delta_sharing_spark.deltalog.vector_descriptor import unique_id
+from delta_sharing_spark.errors import ResponseError
+from delta_sharing_spark.network.bodies import parse_count
 from delta_sharing_spark.scan.plan import DeletionVector
+from delta_sharing_spark.schema.instants import due_before, parse_instant
 from delta_sharing_spark.sharing.wire_records import FileRecord
 
 #: Entries compressed together. URLs of one answer differ in little but path and signature.
@@ -112,3 +121,89 @@ class UrlPage:
 
     def __iter__(self) -> Iterator[FileRecord]:
         raise TypeError("the records of a compact page are found by id")
+
+
+def vector_of(record: FileRecord, table: str) -> DeletionVector | None:
+    """The deletion vector of a line in delta format; its path is a presigned URL unless it is inline."""
+    raw = record.deletion_vector
+    if raw is None:
+        return None
+    if raw.storage_type not in ("i", "p", "u"):
+        raise ResponseError(
+            f"file {record.id} of {table} has a deletion vector of the unknown storage type {raw.storage_type!r}; "
+            f"upgrade delta-sharing-spark"
+        )
+    # One version may remove a file with one vector and add it with another: both keep their own name.
+    name = record.deletion_vector_file_id or f"{record.id}/{record.kind}/{record.version}"
+    return DeletionVector(
+        storage=raw.storage_type,
+        path=raw.path_or_inline_dv,
+        offset=raw.offset,
+        size=raw.size_in_bytes,
+        cardinality=raw.cardinality,
+        unique_id=unique_id("i", raw.path_or_inline_dv, None) if raw.storage_type == "i" else f"{name}@{raw.offset}",
+        file_id=record.deletion_vector_file_id,
+    )
+
+
+#: A URL is renewed so much earlier than ``due_before`` says, by a share that differs from process to process: they do not all ask at one moment.
+JITTER, JITTER_SHARE = 30.0, 0.125
+
+_SIGNED = re.compile(r"[?&]X-(Amz|Goog)-(Date|Expires)=([^&]+)", re.IGNORECASE)
+_SAS_END = re.compile(r"[?&]se=([^&]+)")
+_EPOCH_END = re.compile(r"[?&]Expires=([0-9]{9,11})(?:&|$)")
+
+
+def url_end(url: str) -> float | None:
+    """When a URL ends by its own query (S3, GCS and Azure SAS, old signatures), in seconds since the epoch.
+
+    >>> url_end("https://b/f?X-Amz-Date=20261121T080000Z&X-Amz-Expires=3600") == url_end("https://b/f?se=2026-11-21T09%3A00%3A00Z")
+    True
+    """
+    ends = [_signed_end(url), _sas_end(url)]
+    if (epoch := _EPOCH_END.search(url)) is not None:
+        ends.append(float(epoch[1]))
+    known = [end for end in ends if end is not None]
+    return min(known) if known else None
+
+
+def _signed_end(url: str) -> float | None:
+    parameters = {name.lower(): value for _, name, value in _SIGNED.findall(url)}
+    seconds = parse_count(parameters.get("expires", ""))
+    if seconds is None:
+        return None
+    try:
+        began = datetime.strptime(parameters.get("date", ""), "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None
+    return began.timestamp() + seconds
+
+
+def _sas_end(url: str) -> float | None:
+    match = _SAS_END.search(url)
+    if match is None:
+        return None
+    end = parse_instant(unquote(match[1]))
+    return None if end is None else end.timestamp()
+
+
+def earliest(*ends: float | None) -> float | None:
+    """The earliest of the ends that are not None; None if there is none."""
+    known = [end for end in ends if end is not None]
+    return min(known) if known else None
+
+
+def renew_at(end: float | None, since: float) -> float | None:
+    """When to renew a URL that was given out at ``since`` and ends at ``end``; None to wait for the storage's refusal.
+
+    A URL that had ended when it was given out tells that clocks differ: only the storage's clock counts then.
+    """
+    if end is None or end <= since:
+        return None
+    life = end - since
+    return due_before(end, since) - process_share() * min(JITTER, JITTER_SHARE * life)
+
+
+def process_share() -> float:
+    """A number in [0, 1) that differs between processes, so that they do not renew all at once."""
+    return random.Random(f"{socket.gethostname()}/{os.getpid()}").random()

@@ -1,7 +1,7 @@
 """Seals tickets, which hold what an endpoint reads, so that a client can neither read nor change them.
 
 A ticket is encrypted and authenticated (AES-256-GCM) under a key of the gateway, or of several gateways that share one.
-Nothing of it is looked at before its seal is found whole.
+Its content is read only once its seal is verified.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from delta_sharing_spark.errors import ConfigError, TicketError
 from delta_sharing_spark.scan.plan import ReadSpec, Split
 
-#: Names the format; the key's bytes and the nonce's.
+#: The name of the format; bytes of the key and of the nonce.
 _MAGIC = b"DSF2"
 KEY_BYTES, _NONCE_BYTES = 32, 12
 
@@ -34,7 +34,7 @@ class Ticket:
         endpoint, endpoints: The number of the endpoint in its flight, from 0, and how many there are.
         splits: What the endpoint reads, one after the other.
         issued, expires: Seconds since the epoch.
-        about: The endpoint's metadata: the version, of a stream's.
+        about: The endpoint's metadata: the version, for an endpoint of a stream.
     """
 
     flight: str

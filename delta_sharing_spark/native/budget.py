@@ -29,7 +29,7 @@ _HELD_BYTES = 1 << 30
 GROUP_BYTES = 48 << 20
 #: Bytes of a process that holds nothing: its imports, its threads.
 _OF_PROCESS = 112 << 20
-#: Seconds after which chunks are released for others that their reader has not come back for; and between two looks.
+#: Seconds after which chunks may be released for others if their reader has not asked for them again; seconds between two checks.
 _IDLE, _LOOK = 3.0, 0.5
 #: Seconds that a reader waits for room. After them it is sent small pieces, for which none is needed.
 PATIENCE = 30.0
@@ -57,7 +57,7 @@ class Bounds:
 
     @staticmethod
     def within(memory: int) -> Bounds:
-        """Those of a process of its own, of which so many bytes of memory are all."""
+        """The bounds within a process of its own, which may use so many bytes of memory in all."""
         free = max(memory - _OF_PROCESS, 16 << 20)
         return Bounds(shown=free // 4, ahead=free // 4, kept=free // 12, held=free * 5 // 8)
 

@@ -1,11 +1,11 @@
-"""Foretells the file that Spark reads next, from the files that it has opened and read so far."""
+"""Predicts the file that Spark reads next, from the files that it has opened and read so far."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 
-#: Tasks that are thought to work at the same time.
+#: Tasks that are assumed to run at the same time.
 AT_ONCE = max(2, os.cpu_count() or 2)
 
 

@@ -38,18 +38,13 @@ class HeldChunks:
 
     Args:
         budget: Bounds what all plans hold.
+        pace: How the storage answers.
     """
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+    def __init__(self, budget: Budget, pace: Pace) -> None:
+        self._budget, self._pace = budget, pace
         self._lock = threading.Lock()
         self._groups: OrderedDict[GroupKey, _Group] = OrderedDict()
-        self._pace = Pace()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is held."""
-        return not self._groups
 
     def find(self, key: GroupKey, chunk: Chunk) -> BufferedRanges | None:
         """The buffer that holds a chunk, or that it is being fetched into."""

@@ -59,7 +59,7 @@ class PlanReader:
         self._budget = budget
         self._lock = threading.Lock()
         self.files = ShownFiles(plan, budget)
-        self._chunks = HeldChunks(budget)
+        self._chunks = HeldChunks(budget, plan.pace)
         self._pass = FilePass()
         #: Why files could not be reached, and until when this is answered to further requests.
         self._failures: dict[int, tuple[float, str]] = {}

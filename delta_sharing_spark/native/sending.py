@@ -1,4 +1,4 @@
-"""Sends an answer's bytes to a reader that may leave at any of them, and waits where it may have read enough."""
+"""Sends an answer's bytes to a reader that may close its connection at any time, and waits where it may need no more."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from delta_sharing_spark.native.doubts import Doubt, Reaction
 from delta_sharing_spark.native.peers import unread_by_peer
 from delta_sharing_spark.native.plan_reader import Pieces
 
-#: Seconds that bytes may lie unread before more are sent all the same; between two looks, at most.
+#: Seconds that sent bytes may stay unread before more are sent; the most seconds between two checks.
 _UNREAD, _LONGEST_PAUSE = 2.0, 0.05
-#: Seconds within which a reader that says that it sends no more says also that it had not read all: Java closes in two steps.
+#: Java closes a connection in two steps, of which the second tells whether it had read all: the most seconds between them.
 _RESET = 0.005
 
 

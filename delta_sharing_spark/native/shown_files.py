@@ -93,7 +93,7 @@ class ShownFiles:
 
     def _show_ahead(self, number: int, columns: ScanColumns | None) -> None:
         if len(self._ahead) > 2 * self._window:
-            self._ahead.clear()  # Spark reads other files than it was thought to
+            self._ahead.clear()  # Spark reads other files than was expected
             self._window = _FEWEST
         size = 0
         for _, other in zip(range(self._window), self._plan.after(number), strict=False):

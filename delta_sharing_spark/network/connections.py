@@ -227,7 +227,7 @@ def _check_peer(connection: HTTPConnection, sock: socket.socket | None) -> None:
 
 
 def _hang_up(connection: HTTPConnection) -> None:
-    # A connection gives its socket away where the answer ends with it; its own thread may take it away meanwhile.
+    # A connection hands its socket over to an answer that ends with it, and its own thread may do so at any time.
     for sock in (connection.sock, getattr(connection, "used_sock", None)):
         if sock is not None:
             with contextlib.suppress(OSError):

@@ -33,8 +33,6 @@ from delta_sharing_spark.schema.types import DataType, Decimal, Struct
 
 _COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", "!>": "<=", ">": ">", ">=": ">=",
                 "!<": ">=", "<=>": "<=>"}  # fmt: skip
-
-
 #: Deeper trees (of AND within OR within NOT) are refused: what evaluates, skips and pickles them descends by recursion.
 _MAX_DEPTH = 64
 

@@ -39,15 +39,18 @@ class Pace:
     Where the storage is near, a request of 4 MiB takes as much of the processor as its bytes. Threads that update it
     together may lose a measurement, and no more.
 
+    Args:
+        first_tail: Bytes of the first request for a footer before one was seen, where something tells of them.
+
     Attributes:
         request_bytes: How much to ask for at once: what comes in ``_LASTING`` seconds, within bounds.
         gap: Bytes that come while a request of their own would wait for its answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first_tail: int | None = None) -> None:
         self.request_bytes, self.gap = LEAST, FIRST_GAP
         self._rate = self._latency = 0.0
-        self._footer_bytes = 0
+        self._footer_bytes, self._first_tail = 0, first_tail
 
     def read(self, source: ByteSource, start: int, length: int) -> memoryview:
         """``source.read(start, length)``, and learn from how long it takes."""
@@ -78,8 +81,9 @@ class Pace:
 
     def tail_bytes(self, size: int) -> int:
         """Bytes of the first request for the footer of a file: the largest one seen lately and a quarter."""
-        guess = self._footer_bytes * 5 // 4 + 512 if self._footer_bytes else min(TAIL, max(_LEAST_TAIL, size // 8))
-        return min(_LONGEST_TAIL, size, guess)
+        if self._footer_bytes:
+            return min(_LONGEST_TAIL, size, self._footer_bytes * 5 // 4 + 512)
+        return min(TAIL, size, self._first_tail or max(_LEAST_TAIL, size // 8))
 
     def is_worth_whole(self, size: int, wanted: float) -> bool:
         """Whether a file is fetched whole, as is cheaper than its footer first.

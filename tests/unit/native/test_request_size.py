@@ -55,7 +55,7 @@ def test_requests_are_as_large_as_is_soon_answered(
     monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: storage.now))
     budget = Budget(Bounds())
     budget.fetchers = ThreadPoolExecutor(1)  # one after the other, as the clock has it
-    held = HeldChunks(budget)
+    held = HeldChunks(budget, pace.Pace())
     shown = ShownFile(storage, Layout(1 << 40, b"", ()))
     try:
         for group in range(4):
@@ -90,7 +90,7 @@ def test_a_slow_answer_makes_requests_smaller_again() -> None:
 def test_who_would_hold_too_much_waits_for_others() -> None:
     """What nobody reads is released for it; a chunk that is being read is counted until its reader is done."""
     budget = Budget(Bounds(held=16 * MIB, kept=8 * MIB))
-    held, shown = HeldChunks(budget), ShownFile(TimedStorage(0, 1e9), Layout(1 << 40, b"", ()))
+    held, shown = HeldChunks(budget, pace.Pace()), ShownFile(TimedStorage(0, 1e9), Layout(1 << 40, b"", ()))
 
     def fetch(group: int) -> Any:
         return held.fetch((0, group), shown, [Chunk(Range(group * GROUP, group * GROUP + 2 * MIB), group, b"c")])

@@ -243,7 +243,7 @@ def jobs() -> Iterator[Job]:
         ("appended", "parquet", {"maxBytesPerTrigger": "1b"}, "availableNow"),
         ("appended", "parquet", {"maxBytesPerTrigger": "1g"}, "availableNow"),
         ("appended", "delta", {"maxFilesPerTrigger": "5", "maxBytesPerTrigger": "1g"}, "availableNow"),
-        ("appended", "delta", {"maxFilesPerTrigger": "5"}, ""),
+        ("appended", "delta", {"maxFilesPerTrigger": "5", "maxBytesPerTrigger": "1g"}, ""),
         ("appended", "delta", {"maxBytesPerTrigger": "1b"}, "availableNow"),
         ("by_time", "parquet", {"maxFilesPerTrigger": "7", "maxVersionsPerRpc": "1"}, "availableNow"),
         ("feed", "parquet", {**feed, "maxFilesPerTrigger": "1", "startingVersion": "1"}, "availableNow"),

@@ -293,7 +293,7 @@ def peers(session: nox.Session) -> None:
 
 @nox.session(name="beside-jvm")
 def beside_jvm(session: nox.Session) -> None:
-    """A hundred jobs by the JVM connector and by this one, rows or errors compared; by hand, with JVM_PEER built.
+    """The same 156 jobs by the JVM connector and by this one, rows or errors compared; by hand, with JVM_PEER built.
 
     ``../shared/peers/jvm/build.sh`` builds it, for Spark 4.2; ``-- --write`` puts the table into docs/migrating.md.
     """

@@ -101,6 +101,7 @@ def serve(directory: Path, seed: int) -> None:
         while not stopped.wait(EXPIRY_SECONDS):
             server.expire_urls()
             server.expire_credentials()
+            server.reset_metrics()
 
     with BucketServer() as server:
         server.settings.url_ttl = server.settings.credential_ttl = 2 * EXPIRY_SECONDS
@@ -302,16 +303,14 @@ def sample(pid: int, leaves: Callable[[int, bool], bool] | None = None) -> dict[
 
 
 def descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            children = (task / "children").read_text().split()
-        except OSError:
-            continue
-        for child in children:
-            yield int(child)
-            with_children = Path(f"/proc/{child}/task")
-            if with_children.exists():
-                yield from descendants(int(child))
+    """The processes below one; those that end meanwhile may be left out."""
+    try:
+        children = [(task / "children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return
+    for child in (int(one) for of_a_thread in children for one in of_a_thread):
+        yield child
+        yield from descendants(child)
 
 
 def name_of(pid: int) -> str:

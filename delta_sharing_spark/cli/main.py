@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -384,7 +384,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             out.write(f'  spark.read.format("deltaSharing").load("{profile}#{name}")\n')
         out.write(f"\nor look into it: delta-sharing-spark ls {profile}\nEnd it with Ctrl-C.\n")
         out.flush()
-        _until_ended()
+        _until_ended(server.reset_metrics)  # what was asked is kept for tests, without end
     return DONE
 
 
@@ -404,8 +404,8 @@ def _named_directory(text: str) -> tuple[str, str]:
     return name, path
 
 
-def _until_ended() -> None:
-    """Wait for SIGINT or SIGTERM."""
+def _until_ended(meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Wait for SIGINT or SIGTERM, and do something each half second."""
     ended = threading.Event()
 
     def end(*_: Any) -> None:
@@ -414,7 +414,7 @@ def _until_ended() -> None:
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         while not ended.wait(0.5):  # in steps: on Windows a wait without end takes no signal
-            pass
+            meanwhile()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

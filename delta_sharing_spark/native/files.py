@@ -115,7 +115,6 @@ class FileShape:
 
     spec: ReadSpec
     deletion_column: str
-    hidden: frozenset[str]
     leaves_deleted_rows: bool = True
     checks_rows: bool = False
 
@@ -154,7 +153,6 @@ def show_file(
             deleted=opened.deleted(shape),
             deletion_column=shape.deletion_column,
             constants=_constants(task, spec),
-            hidden=shape.hidden,
         )
     except NotNativeError as reason:
         source.close()
@@ -417,7 +415,6 @@ def _shown_rewritten(files: Sequence[tuple[FileTask, FileAccess]], shape: FileSh
         without_mapping(spec.schema),
         "none",
         deletion_column=shape.deletion_column,
-        hidden=shape.hidden,
         length_planned=sum(task.size for task, _ in files),
     )
     return ShownFile(source.inner, layout, None, reason)

@@ -42,6 +42,7 @@ _MAX_HEAD = 64 << 10
 #: Bytes before a footer that a reader may ask for with it.
 _PADDING = 1 << 20
 
+_READ_ONLY = "the native lane's gateway is read-only, and tells and gives files alone"
 _LET_GO = "delta-sharing-spark: the plan of this DataFrame was let go, with its session or for newer ones; load the table again"
 
 #: Whether a session has ended.
@@ -184,7 +185,9 @@ class Gateway:
             for error in reversed(self._errors):
                 if error in text:
                     return error
-            failed = re.search(rf"FAILED_READ_FILE.* webhdfs://\S+:{self.port}/([\w-]+)/(\S+\.parquet)", text)
+            failed = re.search(
+                rf"FAILED_READ_FILE.* webhdfs://\S+:{self.port}/([\w-]+)/[^/\s]+/([^/\s]+\.parquet)", text
+            )
             entry = self._plans.get(failed[1]) if failed else None
         number = entry[0].plan.number_of(failed[2]) if entry and failed else None
         if entry is None or number is None:
@@ -318,7 +321,7 @@ class Gateway:
             connection.sendall(webhdfs.failure("the native lane's gateway serves its own Spark application alone"))
             return False
         if request.method != "GET" or request.path is None:
-            connection.sendall(webhdfs.failure("the native lane's gateway is read-only"))
+            connection.sendall(webhdfs.failure(_READ_ONLY))
             return request.method == "GET"
         if request.operation == "GETDELEGATIONTOKEN":  # a Kerberized client asks before all else, and goes on without
             connection.sendall(webhdfs.json_answer({}))
@@ -327,7 +330,7 @@ class Gateway:
 
     def _serve(self, connection: socket.socket, request: Request, token: str, below: str) -> bool:
         """Answer a request for what lies below a token."""
-        scan, _, path = below.partition("/")
+        scan, _, name = below.partition("/")
         try:
             reader = self._reader(token)
         except DeltaSharingError as error:
@@ -336,14 +339,16 @@ class Gateway:
         if reader is None:
             connection.sendall(self._failure(_LET_GO))
             return True
-        columns, number = reader.plan.shown.scans.columns_of(scan), reader.plan.number_of(path)
+        columns, number = reader.plan.shown.scans.columns_of(scan), reader.plan.number_of(name)
         try:
             if (known := reader.failure_of(number)) is not None:
                 connection.sendall(self._failure(known))
-            elif number is None or request.operation != "OPEN":
-                connection.sendall(self._described(reader, path, number, request.operation, columns))
-            else:
+            elif number is None:
+                connection.sendall(webhdfs.not_found(name))
+            elif request.operation == "OPEN":
                 return self._open(connection, reader, number, request, columns)
+            else:
+                connection.sendall(self._described(reader, number, request.operation, columns))
         except DeltaSharingError as error:
             error.name_table(reader.plan.table)
             connection.sendall(self._failure(self._failed(reader, number, error)))
@@ -399,34 +404,22 @@ class Gateway:
     def _failure(self, error: str) -> bytes:
         return webhdfs.failure(self._remember(error))
 
-    def _described(
-        self, reader: PlanReader, path: str, number: int | None, operation: str, columns: ScanColumns | None
-    ) -> bytes:
-        plan = reader.plan
-        if number is None and (path not in plan.directories or operation == "OPEN"):
-            return webhdfs.not_found(path)
-        if operation == "GETFILESTATUS" or (operation == "LISTSTATUS" and number is not None):
-            length = None if number is None else self.shown_length or reader.files.get(number, columns).layout.length
-            status = webhdfs.status("", length, self._started)
-            if operation == "LISTSTATUS":
-                return webhdfs.json_answer({"FileStatuses": {"FileStatus": [status]}})
-            return webhdfs.json_answer({"FileStatus": status})
-        if operation == "LISTSTATUS":
-            listed = [webhdfs.status(n, length, self._started) for n, length in plan.listed(path)]
-            return webhdfs.json_answer({"FileStatuses": {"FileStatus": listed}})
+    def _described(self, reader: PlanReader, number: int, operation: str, columns: ScanColumns | None) -> bytes:
+        """What is told of a file: its status, as by LISTSTATUS to who reads the ``inputFiles`` of a DataFrame; where it lies."""
         if operation in ("GETFILEBLOCKLOCATIONS", "GET_BLOCK_LOCATIONS"):
-            return webhdfs.json_answer(webhdfs.locations(0 if number is None else plan.files[number].size))
-        return webhdfs.failure(f"the native lane's gateway is read-only, and knows no {operation or 'such request'}")
+            return webhdfs.json_answer(webhdfs.locations(reader.plan.files[number].size))
+        if operation not in ("GETFILESTATUS", "LISTSTATUS"):
+            return webhdfs.failure(_READ_ONLY)
+        length = self.shown_length or reader.files.get(number, columns).layout.length
+        status = webhdfs.status("", length, self._started)
+        is_list = operation == "LISTSTATUS"
+        return webhdfs.json_answer({"FileStatuses": {"FileStatus": [status]}} if is_list else {"FileStatus": status})
 
     def _open(
         self, connection: socket.socket, reader: PlanReader, number: int, request: Request, columns: ScanColumns | None
     ) -> bool:
         """Answer an OPEN."""
-        return self._send_file(connection, reader, number, request.offset, columns)
-
-    def _send_file(
-        self, connection: socket.socket, reader: PlanReader, number: int, offset: int, columns: ScanColumns | None
-    ) -> bool:
+        offset = request.offset
         layout = reader.files.get(number, columns).layout
         end = self.shown_length or layout.length
         left, padding = end - offset, 0

@@ -46,11 +46,6 @@ class HeldChunks:
         self._lock = threading.Lock()
         self._groups: OrderedDict[GroupKey, _Group] = OrderedDict()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is held."""
-        return not self._groups
-
     def find(self, key: GroupKey, chunk: Chunk) -> BufferedRanges | None:
         """The buffer that holds a chunk, or that it is being fetched into."""
         with self._lock:

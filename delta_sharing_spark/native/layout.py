@@ -125,7 +125,6 @@ def lay_out(
     deleted: DeletedRows | None = None,
     deletion_column: str,
     constants: Constants = _NO_CONSTANTS,
-    hidden: frozenset[str] = frozenset(),
     length_planned: int | None = None,
 ) -> Layout:
     """Make the layout in which a file is shown to Spark.
@@ -136,9 +135,8 @@ def lay_out(
         schema: The table's columns that are read from files.
         mapping: Column mapping mode.
         deleted: The rows of its deletion vector; None where it has none.
-        deletion_column: The name of the column of deleted rows.
+        deletion_column: The name, in lower case, of the column of deleted rows; no other column may have it.
         constants: Columns of ``schema`` that are not read from the file, and their value.
-        hidden: Names, in lower case, that no other column may have.
         length_planned: The length that Spark was told when it listed the file, if that was another file's.
 
     Raises:
@@ -154,7 +152,7 @@ def lay_out(
             deleted is None
             and length_planned is None
             and not constants
-            and _is_shown_as_is(footer, root, schema, hidden)
+            and _is_shown_as_is(footer, root, schema, deletion_column)
         ):
             tail = footer + len(footer).to_bytes(4, "little") + _MAGIC
             return Layout(data_end, tail, tuple(kept_chunks(metadata, root)))
@@ -163,9 +161,9 @@ def lay_out(
         raise NotNativeError(f"its footer is of an unknown form ({type(error).__name__})") from error
 
 
-def _is_shown_as_is(footer: bytes, root: Element, schema: Struct, hidden: frozenset[str]) -> bool:
+def _is_shown_as_is(footer: bytes, root: Element, schema: Struct, deletion_column: str) -> bool:
     """Whether nothing of the footer has to be changed."""
-    names = {column.name.lower() for column in schema.fields} | set(hidden)
+    names = {column.name.lower() for column in schema.fields} | {deletion_column}
     for element in root.children:
         if not element.is_kept and element.name.lower() in names:
             return False

@@ -80,14 +80,6 @@ class Driver:
         finally:
             del self._waiting[number]
 
-    def tell(self, **message: Any) -> None:
-        """Send a message.
-
-        Raises:
-            OSError: The driver has ended.
-        """
-        self._channel.send(message)
-
     def listen(self, gateway: MachineGateway) -> None:
         """Take in what the driver sends, until it lets go of the gateway or is gone."""
         threading.Thread(target=self._live, name="delta-sharing-native-alive", daemon=True).start()
@@ -107,7 +99,7 @@ class Driver:
     def _live(self) -> None:
         with suppress(OSError):
             while True:
-                self.tell(kind="alive")
+                self._channel.send({"kind": "alive"})
                 time.sleep(SIGN_OF_LIFE)
 
 

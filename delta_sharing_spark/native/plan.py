@@ -1,4 +1,4 @@
-"""Plans a snapshot as a directory of Parquet files: names, sizes and partition numbers, and the files behind them."""
+"""Plans a snapshot as Parquet files by partition: names and sizes, and the table's files behind them."""
 
 from __future__ import annotations
 
@@ -131,8 +131,7 @@ class LoadColumns:
     Attributes:
         columns: The columns read from files, by the table's names.
         partition_columns: The partition columns, and those of a change feed that are the same for all rows of a version.
-        partition_column, deletion_column: Names, which no column of the table has, of the columns for the partition's
-            number and for deleted rows.
+        deletion_column: A name, which no column of the table has, of the column for deleted rows.
         may_have_vectors: Whether Spark is to leave rows of files out: those of deletion vectors, those beyond a limit.
         scans: Names the scans of the load by the columns that they read.
     """
@@ -146,7 +145,6 @@ class LoadColumns:
         apart = {*self.spec.partition_columns, *((COMMIT_VERSION, COMMIT_TIMESTAMP) if self.spec.change_feed else ())}
         self.partition_columns = tuple(f for f in full.fields if f.name in apart)
         self.columns = Struct(tuple(f for f in full.fields if f.name not in apart and f.type != _VOID))
-        self.partition_column = _free_name("partition_number", full)
         self.deletion_column = _free_name("deleted_row", full)
         self.may_have_vectors = load.shape.may_have_vectors or load.options.limit is not None
         self.scans = ScanNames([*leaves_of(spark_schema_json(self.columns)), self.deletion_column.encode()])
@@ -164,6 +162,7 @@ class NativePlan:
 
     Attributes:
         files: The files as Spark is shown them.
+        by_partition: The numbers of a partition's files, the largest first, by the partition's number.
         partitions: The values of the partition columns, by a partition's number.
         version: The table's version; None where the server does not tell.
         has_failed: Whether a file of it could not be read.
@@ -188,7 +187,6 @@ class NativePlan:
         self.shape = FileShape(
             rewriting_spec(planned.spec, self.shown.columns),
             self.shown.deletion_column,
-            frozenset({self.shown.partition_column, self.shown.deletion_column}),
             leaves_deleted_rows=shown is None or self.shown.may_have_vectors,
             checks_rows=load.options.limit is not None,
         )
@@ -216,15 +214,14 @@ class NativePlan:
         return plan
 
     def _arrange(self, files: list[VirtualFile]) -> None:
-        """Put files into the directories of their partitions."""
+        """Put files into their partitions."""
         self.files = files
-        #: Directory to the numbers of its files.
-        self.directories: dict[str, list[int]] = {"": []}
+        self.by_partition: dict[int, list[int]] = {}
         for number, file in enumerate(files):
-            self.directories.setdefault(self._directory_of(file), []).append(number)
-        for numbers in self.directories.values():
+            self.by_partition.setdefault(file.partition, []).append(number)
+        for numbers in self.by_partition.values():
             numbers.sort(key=lambda n: -files[n].size)
-        self._place = {number: place for numbers in self.directories.values() for place, number in enumerate(numbers)}
+        self._place = {number: place for numbers in self.by_partition.values() for place, number in enumerate(numbers)}
 
     def _planned(self, planned: ScanPlan) -> list[PlannedFile]:
         files: list[PlannedFile] = []
@@ -256,18 +253,9 @@ class NativePlan:
         """Which files are shown as one, to show another listing of the same rows alike."""
         return tuple(tuple(member.digest for member in file.members) for file in self.files)
 
-    def _directory_of(self, file: VirtualFile) -> str:
-        return f"{self.shown.partition_column}={file.partition}" if self.partition_columns else ""
-
-    def path_of(self, number: int) -> str:
-        """A file's path below the plan's root."""
-        file = self.files[number]
-        directory, name = self._directory_of(file), file.name(number)
-        return f"{directory}/{name}" if directory else name
-
-    def number_of(self, path: str) -> int | None:
-        """The file that a path of this listing, or of an earlier one of the same rows, names; None if there is none."""
-        match = _FILE.fullmatch(path.rpartition("/")[2])
+    def number_of(self, name: str) -> int | None:
+        """The file that a name of this listing, or of an earlier one of the same rows, is of; None if there is none."""
+        match = _FILE.fullmatch(name)
         if match is None:
             return None
         number, digest = int(match[1]), int(match[2], 16)
@@ -276,13 +264,6 @@ class NativePlan:
         if self._by_digest is None:
             self._by_digest = {file.digest: number for number, file in enumerate(self.files)}
         return self._by_digest.get(digest)
-
-    def listed(self, path: str) -> Iterator[tuple[str, int | None]]:
-        """The entries of a directory: names, and bytes of files."""
-        if path == "":
-            yield from ((name, None) for name in self.directories if name)
-        for number in self.directories.get(path, ()):
-            yield self.files[number].name(number), self.files[number].size
 
     def counted(self, token: str) -> NativePlan | None:
         """This listing for a scan that reads no column: a file for each partition that has just its number of rows.
@@ -363,7 +344,7 @@ class NativePlan:
 
         Only those of the same partition: others may have been pruned.
         """
-        numbers = self.directories[self._directory_of(self.files[number])]
+        numbers = self.by_partition[self.files[number].partition]
         for place in range(self._place[number] + 1, len(numbers)):
             yield numbers[place]
 

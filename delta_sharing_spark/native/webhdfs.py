@@ -1,4 +1,4 @@
-"""Answers of Hadoop's WebHDFS protocol for the directories and files of a plan.
+"""Answers of Hadoop's WebHDFS protocol for files and directories.
 
 No answer names a Content-Type: with one, the client asks for a JSON parser that Spark's jars lack.
 """

@@ -77,6 +77,7 @@ public final class SharedTableIndex implements FileIndex {
 
     private BiFunction lister;
     private String identity;
+    private String name;
     private Path root;
     private StructType partitionSchema;
     private String deletionColumn;
@@ -89,16 +90,19 @@ public final class SharedTableIndex implements FileIndex {
      *     all, -1 where it reads no column of theirs; the schema that it reads, null where that is not known) to the bytes
      *     of a listing; two nulls to those of the table's size.
      * @param identity Equal for loads of the same rows alone.
+     * @param name What plans and Spark's UI call a scan.
      * @param root The address below which the gateway serves the files of the listings.
      * @param partitionSchema The partition columns.
      * @param deletionColumn The column by which the lane leaves out deleted rows.
      * @param moment The files' modification time, in milliseconds since the epoch.
      */
     public SharedTableIndex of(
-            BiFunction lister, String identity, String root, StructType partitionSchema, String deletionColumn, long moment) {
+            BiFunction lister, String identity, String name, String root, StructType partitionSchema, String deletionColumn,
+            long moment) {
         SharedTableIndex index = new SharedTableIndex();
         index.lister = lister;
         index.identity = identity;
+        index.name = name;
         index.root = new Path(root);
         index.partitionSchema = partitionSchema;
         index.deletionColumn = deletionColumn;
@@ -108,7 +112,7 @@ public final class SharedTableIndex implements FileIndex {
 
     /** Spark's own Parquet reader, for the relation over this index. */
     public ParquetFileFormat format() {
-        return new Format(planned);
+        return new Format(planned, name);
     }
 
     /**
@@ -117,9 +121,16 @@ public final class SharedTableIndex implements FileIndex {
      */
     public static final class Format extends ParquetFileFormat {
         private final transient ThreadLocal planned;
+        private final String name;
 
-        Format(ThreadLocal planned) {
+        Format(ThreadLocal planned, String name) {
             this.planned = planned;
+            this.name = name;
+        }
+
+        /** Plans and Spark's UI call a scan by it. */
+        public String shortName() {
+            return name;
         }
 
         public Function1 buildReaderWithPartitionValues(
@@ -151,6 +162,7 @@ public final class SharedTableIndex implements FileIndex {
             for (int host = 0; host < hosts.length; host++) {
                 hosts[host] = new String[] {answer.readUTF()};
             }
+            Path directory = new Path(root.getParent(), answer.readUTF());
             int partitions = answer.readInt();
             int fields = partitionSchema.size();
             List directories = new ArrayList(partitions);
@@ -159,7 +171,6 @@ public final class SharedTableIndex implements FileIndex {
                 byte[] row = new byte[answer.readInt()];
                 answer.readFully(row);
                 values.pointTo(row, row.length);
-                Path directory = new Path(root.getParent(), answer.readUTF());
                 FileStatus[] files = new FileStatus[answer.readInt()];
                 boolean isKept = keeps == null || keeps.eval(values);
                 for (int file = 0; file < files.length; file++) {

@@ -151,12 +151,18 @@ def index_relation(
         spark,
         _session(spark).factory,
         _lister(_context(spark), _answering(index, gateway, note)),
-        (identity, gateway.address_of(index.token)),
+        (identity, _name_of(index), gateway.address_of(index.token)),
         (data, Struct(shown.partition_columns)),
         shown.deletion_column if needs_deletion_column(shown) else None,
         options,
     )
     return _frame(spark, dataset)
+
+
+def _name_of(index: TableIndex) -> str:
+    """What plans and Spark's UI call a scan of a load: the format, the table, its version."""
+    version = "" if index.load.version is None else f"@v{index.load.version}"
+    return f"deltaSharing {index.shown.table}{version}"
 
 
 def needs_deletion_column(shown: LoadColumns) -> bool:
@@ -168,7 +174,7 @@ def _relation(
     spark: Any,
     factory: Any,
     lister: object,
-    named: tuple[str, str],
+    named: tuple[str, str, str],
     schemas: tuple[Struct, Struct],
     deletion_column: str | None,
     options: dict[str, str],
@@ -259,15 +265,13 @@ def _encoded(plan: NativePlan, scan: str, hosts: Sequence[str]) -> bytes:
     """A listing for a scan of a name, as SharedTableIndex.java reads it; each file prefers one of the hosts."""
     preferred = preferred_hosts(plan.files, hosts)
     types = [field.type for field in plan.partition_columns]
-    directories = [(name, numbers) for name, numbers in plan.directories.items() if numbers]
+    path = f"{plan.token}/{scan}".encode()
     parts = [_LISTING, struct.pack(">i", len(hosts))]
     parts += [struct.pack(">H", len(host)) + host.encode() for host in hosts]
-    parts.append(struct.pack(">i", len(directories)))
-    for name, numbers in directories:
-        values = plan.partitions[plan.files[numbers[0]].partition] if types else ()
-        row, path = unsafe_row(values, types), f"{plan.token}/{scan}/{name}".rstrip("/").encode()
-        parts.append(struct.pack(">i", len(row)) + row + struct.pack(">H", len(path)) + path)
-        parts.append(struct.pack(">i", len(numbers)))
+    parts.append(struct.pack(">H", len(path)) + path + struct.pack(">i", len(plan.by_partition)))
+    for partition, numbers in plan.by_partition.items():
+        row = unsafe_row(plan.partitions[partition], types)
+        parts.append(struct.pack(">i", len(row)) + row + struct.pack(">i", len(numbers)))
         for number in numbers:
             file = plan.files[number]
             parts.append(struct.pack(">iQqh", number, file.digest, file.size, preferred[number]))
@@ -344,16 +348,10 @@ def _tried(spark: Any) -> Any:
         if filters is None:
             return _SIZE + struct.pack(">q", 7)
         asked.append(len(filters))
-        return (
-            _LISTING
-            + struct.pack(">iii", 0, 1, 0)
-            + struct.pack(">H", 1)
-            + b"t"
-            + struct.pack(">iiQqh", 1, 5, 6, 7, -1)
-        )
+        return _LISTING + struct.pack(">iH", 0, 1) + b"t" + struct.pack(">iiiiQqh", 1, 0, 1, 5, 6, 7, -1)
 
     schemas = Struct(()), Struct(())
-    named = "tried", "webhdfs://127.0.0.1:1/tried"
+    named = "tried", "tried", "webhdfs://127.0.0.1:1/tried"
     dataset = _relation(spark, factory, _lister(context, answer), named, schemas, "a", {})
     relation = dataset.queryExecution().analyzed().relation()
     if relation.location().sizeInBytes() != 7 or len(dataset.where("a is null").inputFiles()) != 1 or not asked:

@@ -57,6 +57,8 @@ class GatewayStarts:
         #: When a machine was last seen to run executors: one that was lost is replaced on the same machine, mostly.
         self._used: dict[str, float] = {}
         self._has_looked = False
+        #: Whether a machine had a gateway: then those to come are not waited for. And whether a load waits for an executor.
+        self._has_served, self._asks = False, True
         threading.Thread(target=self._watch, name="delta-sharing-gateway-starts", daemon=True).start()
 
     def why_not(self) -> str | None:
@@ -67,6 +69,7 @@ class GatewayStarts:
         """
         until = time.monotonic() + PATIENCE
         with self._changed:
+            self._asks = True
             while (
                 (waits := self._waits_for()) and (left := until - time.monotonic()) > 0 and not self._gateway.is_closed
             ):
@@ -86,7 +89,7 @@ class GatewayStarts:
         return "; ".join(told_of) or f"{waits or 'some machines have no gateway yet'} after {PATIENCE:.0f} s"
 
     def _waits_for(self) -> str | None:
-        if not self._has_looked or not self._seen:
+        if not self._has_looked or not (self._seen or self._has_served):
             return "Spark had no executor"
         waiting = self._without() - set(self._lacks)
         return f"no gateway was started on {', '.join(sorted(waiting))}" if waiting else None
@@ -119,8 +122,9 @@ class GatewayStarts:
             self._seen, self._has_looked = seen, True
             self._lacks = {host: (since, told) for host, (since, told) in self._lacks.items() if now - since < _AGAIN}
             hosts = self._without() - self._starting - set(self._lacks)
-            if not seen and not self._starting and self._is_dynamic:
-                hosts = {""}  # the job has Spark ask for an executor
+            self._asks = self._asks and not seen and not self._has_served
+            if self._asks and not self._starting and self._is_dynamic:
+                hosts = {""}  # the job has Spark ask for an executor, once: it lets those go that nothing runs on
             self._starting |= hosts
             self._prefer()
             used = {self._machine_of.get(host) for host in seen.values()}
@@ -158,7 +162,7 @@ class GatewayStarts:
                         _log.warning("machine %s has no gateway of the native lane: %s", host, outcome["lacks"])
                         self._lacks[host] = now, outcome
                     else:
-                        self._machine_of[host] = outcome["identity"]
+                        self._machine_of[host], self._has_served = outcome["identity"], True
             self._starting.difference_update(hosts)
             self._prefer()
             self._changed.notify_all()

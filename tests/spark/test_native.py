@@ -237,6 +237,7 @@ def test_spark_prunes_and_filters_exactly(spark: Any, client: SharingClient, sha
             assert frame.count() == expected.count()
     frame = client.table("views.d.cities").scan().to_spark(spark)
     plan = explained(frame.where("city = 'Lisbon' AND id > 2900").select("s.a"))
+    assert "FileScan deltaSharing views.d.cities@v" in plan, "what Spark's UI calls the scan"
     assert re.search(r"PartitionFilters: \[.*Lisbon", plan)
     assert "GreaterThan(id,2900)" in plan
     assert re.search(r"ReadSchema: struct<id:bigint,s:struct<a:int>,deleted_row:boolean>", plan)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from delta_sharing_spark.native.machines import ClusterGateway
+from delta_sharing_spark.spark import gateway_starts
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
@@ -95,3 +100,36 @@ def test_local_cluster(tmp_path: Path) -> None:
             env=environment, capture_output=True, text=True, timeout=280, check=False,
         )  # fmt: skip
     assert "all is well" in ran.stdout, ran.stdout + ran.stderr[-4000:]
+
+
+def test_an_application_keeps_no_executor_for_its_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without executors a job has Spark ask for one; once gateways have served, they may all leave, and loads wait for none."""
+    monkeypatch.setattr(gateway_starts, "_LOOK", 0.02)
+    seen: dict[str, str] = {}
+    begun: list[str] = []
+
+    class Starts(gateway_starts.GatewayStarts):
+        def _executors(self) -> dict[str, str]:
+            return dict(seen)
+
+        def _run(self, hosts: list[str], places: list[list[str]]) -> list[dict[str, Any]]:
+            begun.extend(hosts)
+            seen["1"] = "one"
+            return [{"name": "one", "identity": "its loopback", "hosts": ["one"]}]
+
+    gateway = ClusterGateway(bind="127.0.0.1", host="127.0.0.1", port=0, driver_bytes=0)
+    try:
+        context: Any = SimpleNamespace(getConf=lambda: {"spark.dynamicAllocation.enabled": "true"})
+        starts = Starts(context, gateway, 1 << 28)
+        until = time.monotonic() + 20
+        while not starts._has_served and time.monotonic() < until:
+            time.sleep(0.02)
+        assert begun[0] == ""
+        seen.clear()
+        time.sleep(0.2)
+        begun.clear()
+        assert starts.why_not() is None
+        time.sleep(0.2)
+        assert begun == []
+    finally:
+        gateway.close()

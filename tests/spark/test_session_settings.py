@@ -320,6 +320,8 @@ def test_plain_statements_name_tables_by_their_addresses(
     ):
         with pytest.raises(PredicateError, match=r"CREATE TEMPORARY VIEW name USING deltaSharing OPTIONS \(path"):
             spark.sql(later)
+    with pytest.raises(Exception, match=r"make a view: CREATE TEMPORARY VIEW name USING deltaSharing OPTIONS \(path '"):
+        spark.sql(f"CREATE TABLE kept USING deltaSharing LOCATION '{address}'").collect()
     with pytest.raises(Exception, match=r"none\.share does not exist"):
         spark.sql("SELECT * FROM deltaSharing.`/none.share#a.b.c`").collect()
     assert spark.sql("SELECT 'deltaSharing.`a#b.c.d`' AS id").first().id == "deltaSharing.`a#b.c.d`"

@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from email.utils import formatdate
 from pathlib import Path
@@ -168,8 +169,10 @@ class BucketServer(SharingServer):
         for directory, below, names in walked:
             for name in [*names, *(f"{one}/" for one in below if is_flat)]:
                 path = Path(directory) / name
-                stat, key = path.stat(), path.relative_to(root).as_posix() + ("/" if name.endswith("/") else "")
-                sizes[key], times[key] = stat.st_size, stat.st_mtime
+                key = path.relative_to(root).as_posix() + ("/" if name.endswith("/") else "")
+                with suppress(FileNotFoundError):  # renamed meanwhile, as a commit is when it is whole
+                    stat = path.stat()
+                    sizes[key], times[key] = stat.st_size, stat.st_mtime
         keys = sorted(
             key for key in sizes if key.startswith(prefix) and (key >= after if cloud == "gs" else key > after)
         )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, StorageToken, token_covering
+from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, SharingIssuer, StorageToken, token_covering
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import MAX_RENEWALS
@@ -90,7 +90,10 @@ class DirectoryAccess(FileAccess):
 
     def outlasts_planning(self, task: FileTask) -> bool:
         """See ``SplitAccess.outlasts_planning``."""
-        return self.issuer is not None or all(time.time() < token.renew_at for token in self.tokens)
+        issuer = self.issuer
+        # A carried token may have ended: storage's are then asked for with the driver's, in time.
+        is_renewed = issuer is not None and not (isinstance(issuer, SharingIssuer) and issuer.profile.carried)
+        return is_renewed or all(time.time() < token.renew_at for token in self.tokens)
 
     def restricted_to(self, tasks: Iterable[FileTask]) -> DirectoryAccess:
         """See ``SplitAccess.restricted_to``: only the tokens that these files and their vectors need."""

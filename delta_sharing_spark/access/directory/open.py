@@ -115,11 +115,15 @@ class TableDirectory:
         Args:
             tasks: The plan's files, of which some are kept as samples.
         """
-        issuer = self.driver.issuer
+        issuer, executors = self.driver.issuer, self.access.issuer
         assert issuer is not None, "the driver may always ask"
         samples = (parse_location(task.location) for task in (tasks[0], tasks[-1])) if tasks else ()
         tokens = tuple(TOKENS.get(issuer, token.location) for token in self.access.tokens)
-        return replace(self.access, tokens=tokens, samples=tuple(samples))
+        if isinstance(issuer, SharingIssuer) and isinstance(executors, SharingIssuer) and executors.profile.carried:
+            # The token that executors were to ask with may have ended.
+            profile = carried_profile(issuer.profile, executors.settings, "token")
+            executors = None if profile is None else replace(executors, profile=profile)
+        return replace(self.access, tokens=tokens, samples=tuple(samples), issuer=executors)
 
     def _check(self, head: Head | Snapshot, *, is_newest: bool) -> None:
         expected = self.head.metadata.id

@@ -109,4 +109,6 @@ class UrlAccess(FileAccess):
     def outlasts_planning(self, task: FileTask) -> bool:
         """See ``SplitAccess.outlasts_planning``."""
         due = renew_at(self.ends(task), self.planned_at)
-        return self.renewal is not None or due is None or time.time() < due
+        # A carried token may have ended: what is given out with the driver's is listed anew in time.
+        is_renewed = self.renewal is not None and self.renewal.profile.carried is None
+        return is_renewed or due is None or time.time() < due

@@ -144,7 +144,7 @@ def jobs() -> Iterator[Job]:
         {**feed, "startingVersion": "1", "commitTimestampType": "long"},
         "SELECT _commit_timestamp FROM t",
     )
-    order = "as the format has it there; the table's columns first here: select them by name"
+    order = "the parquet format has _change_type last there: select columns by name"
     for response_format in ("parquet", "delta"):
         options = {**feed, "startingVersion": "0", "responseFormat": response_format}
         yield Job("columns", "columns of a feed", "added", options, differs=order)
@@ -243,7 +243,7 @@ def jobs() -> Iterator[Job]:
         ("appended", "parquet", {"maxBytesPerTrigger": "1b"}, "availableNow"),
         ("appended", "parquet", {"maxBytesPerTrigger": "1g"}, "availableNow"),
         ("appended", "delta", {"maxFilesPerTrigger": "5", "maxBytesPerTrigger": "1g"}, "availableNow"),
-        ("appended", "delta", {"maxFilesPerTrigger": "5"}, ""),
+        ("appended", "delta", {"maxFilesPerTrigger": "5", "maxBytesPerTrigger": "1g"}, ""),
         ("appended", "delta", {"maxBytesPerTrigger": "1b"}, "availableNow"),
         ("by_time", "parquet", {"maxFilesPerTrigger": "7", "maxVersionsPerRpc": "1"}, "availableNow"),
         ("feed", "parquet", {**feed, "maxFilesPerTrigger": "1", "startingVersion": "1"}, "availableNow"),
@@ -259,7 +259,7 @@ def jobs() -> Iterator[Job]:
     for statement, why in (
         (
             "SELECT * FROM deltaSharing.`{path}`",
-            "refused by Spark for a Python source; here the line says the statement to use",
+            "an address in a statement is refused by Spark there, and read here after register",
         ),
         (
             "CREATE TABLE c USING deltaSharing LOCATION '{path}'; SELECT * FROM c",

@@ -47,9 +47,7 @@ from delta_sharing_spark.native.plan import NativePlan
 plan = NativePlan(scan.resolved(), scan.plan())
 gateway = Gateway()
 address = gateway.add(plan, lambda: False).replace("webhdfs:", "http:").replace(plan.token, "webhdfs/v1/" + plan.token)
-with urllib.request.urlopen(address + "?op=LISTSTATUS") as listed:
-    name = json.load(listed)["FileStatuses"]["FileStatus"][0]["pathSuffix"]
-read = lambda: urllib.request.urlopen(f"{address}/{name}?op=GETFILESTATUS").read()
+read = lambda: urllib.request.urlopen(f"{address}/{plan.files[0].name(0)}?op=GETFILESTATUS").read()
 print("reading", flush=True)
 """,
         ("data", r"\.parquet"),

@@ -68,14 +68,9 @@ class RemoteFile(SeekableFile):
         return data
 
 
-def files_under(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Addresses and statuses of all files below a directory."""
-    for status in ask(address, "LISTSTATUS")["FileStatuses"]["FileStatus"]:
-        below = f"{address}/{status['pathSuffix']}"
-        if status["type"] == "DIRECTORY":
-            yield from files_under(below)
-        else:
-            yield below, status
+def files_of(plan: NativePlan, address: str) -> list[str]:
+    """The addresses of a listing's files, as Spark is told them: by partition, the largest first."""
+    return [f"{address}/{plan.files[n].name(n)}" for numbers in plan.by_partition.values() for n in numbers]
 
 
 def plan_native(load: ResolvedScan, opener: TableOpener | None = None) -> NativePlan:
@@ -113,20 +108,20 @@ def read_by(plan: NativePlan, address: str, *paths: str) -> str:
 def rows_of(plan: NativePlan, address: str) -> pa.Table:
     """The rows as Spark would have them: files read by their footers, deleted rows out, partition values by number."""
     tables = []
-    for file, status in files_under(address):
-        opened = RemoteFile(file)
-        parquet = pq.ParquetFile(opened, page_checksum_verification=True, pre_buffer=False)
-        check_middles(parquet.metadata, status["length"])
+    for address_of_file in files_of(plan, address):
+        number = plan.number_of(address_of_file.rpartition("/")[2])
+        assert number is not None
+        file = plan.files[number]
+        parquet = pq.ParquetFile(RemoteFile(address_of_file), page_checksum_verification=True, pre_buffer=False)
+        check_middles(parquet.metadata, file.size)
         columns = [*plan.shown.columns.names, plan.shown.deletion_column]
         table = parquet.read([n for n in parquet.schema_arrow.names if n in columns])
         if plan.shown.deletion_column in table.column_names:
             table = table.filter(pc.is_null(table[plan.shown.deletion_column])).drop_columns(
                 [plan.shown.deletion_column]
             )
-        if plan.partition_columns:
-            number = int(file.split(f"/{plan.shown.partition_column}=")[1].split("/")[0])
-            for field, value in zip(plan.partition_columns, plan.partitions[number], strict=True):
-                table = table.append_column(field.name, pa.repeat(value, len(table)))
+        for field, value in zip(plan.partition_columns, plan.partitions[file.partition], strict=True):
+            table = table.append_column(field.name, pa.repeat(value, len(table)))
         tables.append(table)
     if not tables:
         from delta_sharing_spark.schema.arrow import arrow_schema

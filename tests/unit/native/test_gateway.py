@@ -33,7 +33,7 @@ from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reading import RemoteError, RemoteFile, ask, files_under, plan_native, read_by, rows_of, served
+from reading import RemoteError, RemoteFile, ask, files_of, plan_native, read_by, rows_of, served
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_it_ends_with_the_last_session(path: Path) -> None:
         ended.add(first.token)
         assert wait_for(lambda: not running.serves(first))
         with pytest.raises(RemoteError, match="let go"):
-            ask(addresses[0], "LISTSTATUS")
+            ask(addresses[0], "GETFILESTATUS")
         assert rows_of(second, addresses[1]).num_rows == 20_000
         ended.add(second.token)
         assert wait_for(lambda: running.is_closed and not ours() - before)
@@ -87,11 +87,12 @@ def test_it_ends_with_the_last_session(path: Path) -> None:
 def test_a_stranger_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
-        with served(scan) as (_, _, address):
-            ask(address, "LISTSTATUS")
+        with served(scan) as (_, plan, address):
+            file, *_ = files_of(plan, address)
+            ask(file, "GETFILESTATUS")
             monkeypatch.setattr(os, "geteuid", lambda: 12345)
             with pytest.raises(OSError):  # noqa: PT011 - reset or closed without an answer
-                ask(address, "LISTSTATUS")
+                ask(file, "GETFILESTATUS")
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="no /proc/net")
@@ -136,7 +137,7 @@ def test_old_plans_are_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             addresses = [running.add(plan, lambda: False) for plan in plans]
             assert [running.serves(plan) for plan in plans] == [False] * 3 + [True] * 3
             with pytest.raises(RemoteError, match="load the table again"):
-                ask(addresses[0], "LISTSTATUS")
+                ask(addresses[0], "GETFILESTATUS")
         finally:
             running.close()
 
@@ -153,7 +154,7 @@ def test_a_thousand_loads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 plans.append(NativePlan(load, planned))
                 address = running.add(plans[-1], lambda: False)
                 if number % 10 == 0:
-                    (file, _), *_ = files_under(address)
+                    file, *_ = files_of(plans[-1], address)
                     assert RemoteFile(file).read(4) == b"PAR1"
                 if number == 100:
                     tracemalloc.start()
@@ -176,12 +177,12 @@ def test_an_error_names_its_table(path: Path, caplog: pytest.LogCaptureFixture) 
         SharingServer({"s.d.t": path}) as server,
         served(SharingClient(server.profile()).table("s.d.t").scan()) as (
             _,
-            _,
+            plan,
             address,
         ),
     ):
         server.faults.add("data", times=None, status=404)
-        (file, _), *_ = files_under(address)
+        file, *_ = files_of(plan, address)
         for _ in range(2):
             with pytest.raises(RemoteError, match=r"^FileGoneError: file .* of s\.d\.t: .*reload it$"):
                 ask(file, "GETFILESTATUS")
@@ -196,12 +197,12 @@ def test_closing_breaks_off_what_is_being_opened(path: Path) -> None:
         SharingServer({"s.d.t": path}) as server,
         served(SharingClient(server.profile()).table("s.d.t").scan()) as (
             running,
-            _,
+            plan,
             address,
         ),
     ):
         server.faults.add("data", times=None, status=503)
-        (file, _), *_ = files_under(address)
+        file, *_ = files_of(plan, address)
 
         def ask_for_a_file() -> None:
             with suppress(OSError):
@@ -238,7 +239,7 @@ def test_the_second_row_group_is_fetched_before_it_is_asked_for(path: Path, monk
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
         with served(scan) as (running, native, address):
-            (file, _), (other, _) = files_under(read_by(native, address, "c0", "c4"))
+            file, other = files_of(native, read_by(native, address, "c0", "c4"))
             pq.ParquetFile(RemoteFile(file), pre_buffer=False).read(["c0", "c4"])
             opened = pq.ParquetFile(RemoteFile(other), pre_buffer=False)
             server.reset_metrics()
@@ -277,8 +278,8 @@ def test_columns_that_nobody_reads_are_not_fetched_where_nobody_told(
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
-        with served(scan) as (_, _, address):
-            for opened in (pq.ParquetFile(RemoteFile(f), pre_buffer=False) for f, _ in files_under(address)):
+        with served(scan) as (_, plan, address):
+            for opened in (pq.ParquetFile(RemoteFile(f), pre_buffer=False) for f in files_of(plan, address)):
                 server.reset_metrics()
                 for group in (0, 1):
                     opened.read_row_group(group, ["id", "c2"])

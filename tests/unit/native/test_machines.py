@@ -34,7 +34,7 @@ from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reading import RemoteError, ask, files_under, plan_native, rows_of
+from reading import RemoteError, ask, files_of, plan_native, rows_of
 
 ROWS = [{"id": n, "city": ("Lisbon", "Oslo", None)[n % 3]} for n in range(3000)]
 
@@ -102,7 +102,7 @@ def test_a_machine_serves_what_it_fetched_itself(
     plan = planned(server)
     address = driver.add(plan, lambda: False)
     with pytest.raises(RemoteError, match="its own Spark application alone"):
-        ask(address, "LISTSTATUS")
+        ask(address, "GETFILESTATUS")
     with socket.create_connection(("127.0.0.1", driver.port)) as by_proxy:
         by_proxy.sendall(b"GET http://127.0.0.1/webhdfs/v1/x?op=OPEN HTTP/1.1\r\n\r\n")
         assert b"add |127.0.0.1 to -Dhttp.nonProxyHosts" in by_proxy.recv(4096)
@@ -114,7 +114,7 @@ def test_a_machine_serves_what_it_fetched_itself(
     assert driver.machines() == [machine]
 
     with pytest.raises(RemoteError, match="its own Spark application alone"):
-        ask(f"webhdfs://{machine.authority}/{plan.token}/-/{plan.path_of(0)}", "OPEN")
+        ask(f"webhdfs://{machine.authority}/{plan.token}/-/{plan.files[0].name(0)}", "OPEN")
     with_key(driver, monkeypatch)
     assert sorted(rows_of(plan, address).to_pylist(), key=lambda row: row["id"]) == ROWS
     assert driver.bytes_sent == 0
@@ -140,7 +140,7 @@ def test_a_machine_serves_what_it_fetched_itself(
 
     def is_let_go() -> bool:
         try:
-            ask(f"webhdfs://{machine.authority}/{plan.token}/-/{plan.path_of(0)}", "OPEN").close()
+            ask(f"webhdfs://{machine.authority}/{plan.token}/-/{plan.files[0].name(0)}", "OPEN").close()
         except RemoteError as error:
             return "let go" in str(error)
         return False
@@ -161,7 +161,7 @@ def test_a_storage_that_cannot_be_reached_is_tried_once(
         address = driver.add(plan, lambda: False)
         start(settings_of(driver))
         with_key(driver, monkeypatch)
-        file, _ = next(files_under(address))
+        file, *_ = files_of(plan, address)
         length = ask(file, "GETFILESTATUS")["FileStatus"]["length"]
     for operation in ("OPEN", "GETFILESTATUS", "OPEN"):
         with pytest.raises(RemoteError, match=rf"NetworkError: .*machine {socket.gethostname()}: .*") as failed:

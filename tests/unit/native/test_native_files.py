@@ -23,7 +23,7 @@ from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))
 from canonical import row_texts
-from reading import RemoteError, ask, files_under, plan_native, rows_of, served
+from reading import RemoteError, ask, files_of, plan_native, rows_of, served
 
 SCHEMA = pa.schema(
     {
@@ -145,8 +145,8 @@ def test_statistics_that_leave_nan_out_are_not_shown(client: SharingClient) -> N
     import pyarrow.parquet as pq
     from reading import RemoteFile
 
-    with served(client.table("s.d.t0").scan()) as (_, _, address):
-        for file, _ in files_under(address):
+    with served(client.table("s.d.t0").scan()) as (_, plan, address):
+        for file in files_of(plan, address):
             metadata = pq.ParquetFile(RemoteFile(file)).metadata
             columns = {metadata.row_group(0).column(i).path_in_schema: i for i in range(metadata.num_columns)}
             assert metadata.row_group(0).column(columns["x"]).statistics is None
@@ -224,15 +224,15 @@ def test_loads_that_the_lane_does_not_fit(client: SharingClient) -> None:
 
 def test_unknown_paths(client: SharingClient) -> None:
     with served(client.table("s.d.t1").scan()) as (_, plan, address):
-        (file, _), *_ = files_under(address)
+        file, *_ = files_of(plan, address)
         for wrong in (f"{address}/_spark_metadata", f"{address}/part-000000.parquet", f"{file}x", f"{address}/../etc"):
             with pytest.raises(RemoteError):
                 ask(wrong, "GETFILESTATUS")
         with pytest.raises(RemoteError, match="let go"):
-            ask(address.replace(plan.token, "0" * 32), "LISTSTATUS")
+            ask(address.replace(plan.token, "0" * 32), "GETFILESTATUS")
         for operation in ("CREATE", "DELETE", "GETCONTENTSUMMARY"):
             with pytest.raises(RemoteError, match="read-only"):
-                ask(address, operation)
+                ask(file, operation)
 
 
 def test_thrift_survives() -> None:

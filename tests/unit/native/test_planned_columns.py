@@ -24,7 +24,7 @@ from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reading import RemoteFile, ask, files_under, plan_native, read_by, served
+from reading import RemoteFile, ask, files_of, plan_native, read_by, served
 
 FILES = 6
 
@@ -76,8 +76,8 @@ def test_only_the_columns_of_a_scan_are_fetched_and_each_once(
     monkeypatch.setattr(plan_reader, "LEAVES", Doubt(60.0, 60.0))
     with served(SharingClient(server.profile()).table("s.d.t").scan()) as (_, native, address):
         scan = read_by(native, address, "id", "c0", "inner.y")
-        remote = [RemoteFile(file) for file, _ in files_under(scan)]  # all footers are there
-        other = [RemoteFile(file) for file, _ in files_under(read_by(native, address, "c2"))]
+        remote = [RemoteFile(file) for file in files_of(native, scan)]  # all footers are there
+        other = [RemoteFile(file) for file in files_of(native, read_by(native, address, "c2"))]
         for number, opened in enumerate(pq.ParquetFile(file, pre_buffer=False) for file in remote):
             server.reset_metrics()
             with ask(remote[number].address, "OPEN", offset=4) as response:
@@ -93,7 +93,7 @@ def test_only_the_columns_of_a_scan_are_fetched_and_each_once(
 def test_a_look_at_a_dictionary_fetches_its_column_alone(server: SharingServer) -> None:
     """By a dictionary Spark may leave out the row group, before it reads the first of its columns."""
     with served(SharingClient(server.profile()).table("s.d.t").scan()) as (_, native, address):
-        (file, _), *_ = files_under(read_by(native, address, "id", "c1", "c3"))
+        file, *_ = files_of(native, read_by(native, address, "id", "c1", "c3"))
         opened = pq.ParquetFile(RemoteFile(file), pre_buffer=False)
         server.reset_metrics()
         with ask(file, "OPEN", offset=opened.metadata.row_group(0).column(2).data_page_offset) as response:
@@ -124,7 +124,7 @@ def test_what_was_read_is_kept_within_bounds(server: SharingServer, monkeypatch:
     scan = SharingClient(server.profile()).table("s.d.t").scan()
     with served(scan) as (running, native, address):
         scanned = read_by(native, address, "c0")
-        files = [pq.ParquetFile(RemoteFile(file), pre_buffer=False) for file, _ in files_under(scanned)]
+        files = [pq.ParquetFile(RemoteFile(file), pre_buffer=False) for file in files_of(native, scanned)]
         kept = 2 * size_of(files[0], "c0")
         running._budget._bounds = budget.Bounds(kept=kept)
         for opened in files:
@@ -183,7 +183,7 @@ def test_the_next_file_is_fetched_while_one_is_read(server: SharingServer, monke
     scan = SharingClient(server.profile()).table("s.d.t").scan()
     with served(scan) as (_, native, address):
         remote = [
-            RemoteFile(file) for file, _ in files_under(read_by(native, address, "id", "c0"))
+            RemoteFile(file) for file in files_of(native, read_by(native, address, "id", "c0"))
         ]  # all footers are there
         server.reset_metrics()
         # The third file is fetched while the second is read; its footer is read, and then the fourth file.

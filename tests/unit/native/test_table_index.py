@@ -81,7 +81,7 @@ def test_a_listing_that_was_let_go_is_made_anew_with_the_same_names(server: Shar
     index = index_of(server, gateway, accessMode="url")
     for question in (("id < 25", None), (None, 5)):
         plan, _ = index.listed((), question)
-        paths = [plan.path_of(number) for number in range(len(plan.files))]
+        paths = [file.name(number) for number, file in enumerate(plan.files)]
         gateway.release(plan)
         again = index.again(plan.token)
         assert again is not None

@@ -103,3 +103,28 @@ def test_a_token_that_rotates_between_and_within_batches(tmp_path: Path, server:
                 run.step(between=end)
             Run(checkpoint, options, available_now=False).drain()
             assert checkpoint.ids == list(range(50)), "the batch is planned anew, with the token of now"
+
+
+@pytest.mark.parametrize("mode", ["url", "dir"])
+def test_what_ended_is_asked_for_anew_where_only_the_driver_can_renew(
+    mode: str, tmp_path: Path, server: SharingServer, share: Share
+) -> None:
+    """Batches go through versions that were listed at once, and the token that was carried then has ended by now."""
+    table = DeltaTableBuilder(tmp_path / "t", SCHEMA)
+    for version in range(3):
+        table.append(rows(version * 10, 10))
+    server.settings.url_ttl = server.settings.credential_ttl = 0.3
+    with OpenIdProvider() as provider:
+        server.identity.token, server.identity.check_token = None, provider.accepts
+        path, keyless = tmp_path / "token", tmp_path / "keyless.share"
+        keyless.write_text(json.dumps({"shareCredentialsVersion": 1, "endpoint": server.endpoint}))
+        path.write_text(provider.issue())
+        options = {**share(table), "path": f"{keyless}#s.d.t", "startingVersion": "0", "maxFilesPerTrigger": "1"}
+        options |= {"bearerTokenFile": str(path), "identityEndpoint": server.endpoint, "accessMode": mode}
+        checkpoint = Checkpoint()
+        run = Run(checkpoint, options, available_now=False)
+        while run.step():
+            provider.revoke_all()
+            path.write_text(provider.issue())
+            time.sleep(0.3)
+        assert checkpoint.ids == list(range(30))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
@@ -150,24 +151,37 @@ def test_a_machine_serves_what_it_fetched_itself(
     wait_for(lambda: not Path(f"/proc/{own}").exists())
 
 
+@pytest.mark.parametrize("fault", ["refuses", "is silent", "lets nobody in"])
 def test_a_storage_that_cannot_be_reached_is_tried_once(
-    tmp_path: Path, driver: ClusterGateway, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, driver: ClusterGateway, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """The error names the machine, and is the answer of the driver too for a while: Spark asks again and again."""
     table = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64()})).append([{"id": 1}])
-    with SharingServer({"s.d.t": table.path}) as server:
-        opener, load = SharingClient(server.profile(), retryTimeout="1s").table("s.d.t").scan().opened()
-        plan = plan_native(load, opener)
+    bounds = {"retryTimeout": "1s", "connectTimeout": "500ms"}
+    with SharingServer({"s.d.t": table.path}) as server, contextlib.ExitStack() as opened:
+        load_opener, load = SharingClient(server.profile(), **bounds).table("s.d.t").scan().opened()
+        plan = plan_native(load, load_opener)
         address = driver.add(plan, lambda: False)
         start(settings_of(driver))
         with_key(driver, monkeypatch)
         file, *_ = files_of(plan, address)
         length = ask(file, "GETFILESTATUS")["FileStatus"]["length"]
-    for operation in ("OPEN", "GETFILESTATUS", "OPEN"):
-        with pytest.raises(RemoteError, match=rf"NetworkError: .*machine {socket.gethostname()}: .*") as failed:
-            ask(file, operation, offset=length - 8)
-        assert driver.error_in([str(failed.value)]) == str(failed.value)
-        assert plan.has_failed
+        port = server.port
+        server.close()
+        if fault != "refuses":
+            opened.enter_context(
+                socket.create_server(("127.0.0.1", port), backlog=0 if fault == "lets nobody in" else 64)
+            )
+        while fault == "lets nobody in":
+            try:
+                opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=0.2))
+            except TimeoutError:
+                break
+        for operation in ("OPEN", "GETFILESTATUS", "OPEN"):
+            with pytest.raises(RemoteError, match=rf"NetworkError: .*machine {socket.gethostname()}: .*") as failed:
+                ask(file, operation, offset=length - 8)
+            assert driver.error_in([str(failed.value)]) == str(failed.value)
+            assert plan.has_failed
     assert driver.bytes_sent == 0
 
 

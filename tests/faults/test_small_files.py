@@ -20,7 +20,6 @@ FAULTS = (
     {"reset": True, "truncate": 700},
     {"stall": 0.8, "stall_at": 50},
     {"truncate": -1},
-    {"shift_range": 3},
 )
 
 

@@ -298,6 +298,7 @@ def test_an_address_in_a_statement_is_a_table_of_the_clients_profile(spark: Any,
         client.sql(spark, "SELECT * FROM deltaSharing.`other.share#zones.d.t`")
 
 
+@pytest.mark.connect
 def test_plain_statements_name_tables_by_their_addresses(
     in_zone: Callable[[str], Any], address: str, tmp_path: Path
 ) -> None:

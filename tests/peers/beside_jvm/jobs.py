@@ -1,4 +1,4 @@
-"""The hundred jobs that run by the JVM connector and by this one: small, and each of a kind that real jobs are made of."""
+"""The jobs that run by the JVM connector and by this one: small, and each of a kind that real jobs are made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nox -s beside-jvm``: a hundred jobs by the JVM connector and by this one, of which only the session's jar differs.
+"""``nox -s beside-jvm``: the same jobs by the JVM connector and by this one, of which only the session's jar differs.
 
 Compares rows, or that both fail. Ends with an error where they differ and no reason is known. ``--write`` puts the table into
 ``docs/migrating.md``. The JVM connector is found by JVM_PEER (``../shared/peers/jvm/build.sh`` builds it).

@@ -4,16 +4,18 @@ The driver, too, has a namespace, in which the data's port is closed: what it re
 (all by default):
 
     kills      rows are compared while executors, gateways, Python daemons and workers are killed; strangers ask every port;
-               a volume's files; then the storage is closed
+               a volume's files; then the storage falls silent, and is closed
     lacks      executors whose Python lacks the package, on one machine, and on both
     dynamic    dynamic allocation from no executor, which all leave again; executors have one core
-    dies       the driver is stopped, and killed: the gateways end
+    stopped    the driver is stopped: the gateways end
+    killed     the driver is killed: the gateways end
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import signal
@@ -25,6 +27,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +192,7 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
         own = {**environment, "SPARK_LOCAL_IP": DRIVER}
         told = [f"--{name}={getattr(options, name)}" for name in ("rows", "rounds", "seed")]
         for part in options.parts:
-            say(f"-- {part}")
+            say(f"-- {part}, seed {options.seed}")
             inner = ["--inside", str(profile), str(forwarder.port), *told, "--parts", part]
             driver = subprocess.Popen(
                 ["ip", "netns", "exec", "dss-driver", sys.executable, __file__, *inner],
@@ -214,7 +217,7 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
             assert forwarder.askers <= {NAMESPACES[name] for name in MACHINES}, forwarder.askers
             wait_for("the gateways' end", lambda: not pids_of(GATEWAY), 30)
             wait_for("the executors' end", lambda: not pids_of(EXECUTOR))
-            if code and part != "dies":
+            if code and part not in ("stopped", "killed"):
                 return code
             say(f"{part} passed: the storage was asked by the machines alone, and nothing is left")
     return 0
@@ -269,7 +272,11 @@ def inside(options: argparse.Namespace) -> None:
         raise SystemExit("the driver reaches the storage: its port is not closed")
     endpoint = json.loads(Path(profile).read_text())["endpoint"]  # the volume's bucket is there, too
     client = SharingClient(profile, retryTimeout="8s", storageEndpoint="http://" + endpoint.split("/")[2])
-    {"kills": kills, "lacks": lacks, "dynamic": dynamic, "dies": dies}[options.parts[0]](client, options)
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    logging.getLogger("delta_sharing_spark.native.machines").setLevel(logging.INFO)
+    parts = {"kills": kills, "lacks": lacks, "dynamic": dynamic}
+    parts |= {"stopped": partial(dies, how="SIGSTOP"), "killed": partial(dies, how="SIGKILL")}
+    parts[options.parts[0]](client, options)
 
 
 def session(**settings: str) -> Any:
@@ -399,8 +406,7 @@ def dynamic(client: Any, options: argparse.Namespace) -> None:
     spark.stop()
 
 
-def dies(client: Any, options: argparse.Namespace) -> None:
-    how = "SIGSTOP" if options.seed % 2 else "SIGKILL"
+def dies(client: Any, options: argparse.Namespace, how: str) -> None:
     spark = session()
     frame, _ = loaded(client, spark)
     check(frame, options, "full scan")
@@ -439,7 +445,7 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--cores", type=int, default=1)
-    parser.add_argument("--parts", nargs="+", default=["lacks", "dynamic", "dies", "kills"])
+    parser.add_argument("--parts", nargs="+", default=["lacks", "dynamic", "stopped", "killed", "kills"])
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     given = parser.parse_args()
     if given.inside:

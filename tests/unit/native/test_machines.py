@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import inspect
 import json
 import os
@@ -33,6 +34,7 @@ from delta_sharing_spark.spark import start_gateway
 from delta_sharing_spark.spark.start_gateway import start
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.buckets import BucketServer
 
 sys.path.insert(0, str(Path(__file__).parent))
 from reading import RemoteError, ask, files_of, plan_native, rows_of
@@ -244,6 +246,34 @@ def test_files_of_a_volume_are_sent_by_the_machine(
         with pytest.raises(RemoteError, match=r"large of volume s\.d\.v is a link") as failed:
             ask(f"{address}/large", "OPEN")
         assert driver.error_in([str(failed.value)]) == str(failed.value)
+
+
+def test_a_volume_whose_storage_cannot_be_reached_is_tried_once(
+    tmp_path: Path, driver: ClusterGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a table's: at the beginning of a file, and where an answer broke off, after which the reader asks for the rest."""
+    (tmp_path / "large").write_bytes(os.urandom(3 << 20))
+    (tmp_path / "small").write_bytes(b"small")
+    with BucketServer() as server:
+        server.add_volume("s.d.v", server.bucket("v", tmp_path))
+        client = SharingClient(server.profile(), storageEndpoint=server.storage_endpoint, retryTimeout="1s")
+        address = driver.share(client.volume("s.d.v").place, lambda: False)
+        start(settings_of(driver))
+        with_key(driver, monkeypatch)
+        ask(address, "LISTSTATUS")
+        server.faults.add("any", "large", skip=2, times=None, status=503)
+        server.faults.add("any", "small", times=None, status=503)
+        with pytest.raises(http.client.IncompleteRead):
+            ask(f"{address}/large", "OPEN").read()
+        with pytest.raises(RemoteError, match="machine"):
+            ask(f"{address}/small", "OPEN")
+        server.faults.clear()
+        for name in ("large", "small"):
+            with pytest.raises(
+                RemoteError, match=rf"NetworkError: machine {socket.gethostname()}: .*{name}.*HTTP 503"
+            ):
+                ask(f"{address}/{name}", "OPEN", offset=1)
+        assert driver.bytes_sent == 0
 
 
 @pytest.mark.parametrize(

@@ -269,9 +269,7 @@ def test_a_volume_whose_storage_cannot_be_reached_is_tried_once(
             ask(f"{address}/small", "OPEN")
         server.faults.clear()
         for name in ("large", "small"):
-            with pytest.raises(
-                RemoteError, match=rf"NetworkError: machine {socket.gethostname()}: .*{name}.*HTTP 503"
-            ):
+            with pytest.raises(RemoteError, match=rf"NetworkError: machine {socket.gethostname()}: .*{name}.*HTTP 503"):
                 ask(f"{address}/{name}", "OPEN", offset=1)
         assert driver.bytes_sent == 0
 

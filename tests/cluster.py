@@ -187,6 +187,13 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
             return inside_of(name, java_class(*worker, *numbers, "--work-dir", str(directory / name)))
 
         workers = {name: start_worker(name) for name in MACHINES}
+        is_over = threading.Event()
+
+        def keep_workers() -> None:
+            while not is_over.wait(1):
+                workers.update({name: start_worker(name) for name in MACHINES if workers[name].poll() is not None})
+
+        threading.Thread(target=keep_workers, daemon=True).start()
         for name in MACHINES:
             inside_of(name, [*forward, str(forwarder.port)])
         own = {**environment, "SPARK_LOCAL_IP": DRIVER}
@@ -207,8 +214,6 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
                     forwarder.close(silent=line.endswith("silent\n"))
                 if line.startswith("the package is missing on"):
                     lacking.write_text("\n".join(line.split()[5:]))
-                if line.startswith("start the worker"):
-                    workers.update({name: start_worker(name) for name in MACHINES if workers[name].poll() is not None})
                 if line.startswith("end the driver"):
                     end(driver.pid, line.split()[-1])
             code = driver.wait()
@@ -218,8 +223,10 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
             wait_for("the gateways' end", lambda: not pids_of(GATEWAY), 30)
             wait_for("the executors' end", lambda: not pids_of(EXECUTOR))
             if code and part not in ("stopped", "killed"):
+                is_over.set()
                 return code
             say(f"{part} passed: the storage was asked by the machines alone, and nothing is left")
+        is_over.set()
     return 0
 
 
@@ -343,8 +350,6 @@ def kills(client: Any, options: argparse.Namespace) -> None:
         timer.start()
         check(frame, options, f"round {number}, {word} killed")
         timer.join()
-        if word == WORKER:
-            say("start the worker again")
     wait_for("gateways on both machines again", lambda: len(gateway.machines()) == 2, 90)
     check(frame, options, "after the kills")
     before = gateway.bytes_sent

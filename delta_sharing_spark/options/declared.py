@@ -310,7 +310,14 @@ class ReadOptions:
     )
 
     connect_timeout: float = _option(values.duration, 10.0, "To open a connection.", _NET, shown="`10s`")
-    read_timeout: float = _option(values.duration, 320.0, "Between two bytes of an answer.", _NET, shown="`320s`")
+    read_timeout: float = _option(
+        values.duration,
+        320.0,
+        "Between two bytes of an answer. Unless it is set, a storage may be silent for half of `retryTimeout` at most, or for "
+        "`connectTimeout` if that is longer.",
+        _NET,
+        shown="`320s`",
+    )
     retry_timeout: float = _option(
         values.duration, 600.0, "How long transient failures of one request are retried.", _NET, shown="`10m`"
     )

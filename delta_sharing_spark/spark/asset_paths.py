@@ -45,6 +45,6 @@ def spark_path(place: Place, pattern: str, spark: SparkSession | None = None) ->
         )
     gateway = native.gateway_of(reach)
     raise_causes(native.error_in)
-    for setting, value in {_LOCALITY: "true", **native.key_options(gateway)}.items():
+    for setting, value in {_LOCALITY: "true", **native.client_options(gateway)}.items():
         session.conf.set(setting, value)
     return f"{gateway.share(place, native.end_of(session))}/{below}".rstrip("/")

@@ -98,10 +98,7 @@ class Explanation(str):
 
 def columns_of(schema: Struct) -> list[Column]:
     """The columns of a schema, to be shown."""
-    return [
-        Column(f.name, str(f.type), "" if f.nullable else "NOT NULL", str(f.metadata.get("comment", "")))
-        for f in schema.fields
-    ]
+    return [Column(*row) for row in schema.rows()]
 
 
 def schema_html(schema: Struct, caption: str) -> str:

@@ -305,8 +305,6 @@ class _Numbers(_ArrayColumn):
             return self._whole()
         import pandas
 
-        if pandas.__version__.startswith("2.0."):  # it takes integers for nanoseconds
-            return pandas.Series(pandas.DatetimeIndex(self._whole()).tz_localize("UTC").tz_convert(self._dtype.tz))
         return pandas.Series(pandas.array(self._whole().view(np.int64), self._dtype, copy=False), copy=False)
 
 

@@ -15,7 +15,7 @@ COLUMN_MAPPING_ID = "delta.columnMapping.id"
 
 #: Primitive type names of the Delta protocol that this reader knows, decimals aside.
 PRIMITIVES = frozenset(
-    {
+    [
         "string",
         "long",
         "integer",
@@ -30,7 +30,7 @@ PRIMITIVES = frozenset(
         "timestamp_ntz",
         "void",
         "variant",
-    }
+    ]
 )
 _ALIASES = {"int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte", "null": "void"}
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)")
@@ -123,11 +123,14 @@ class Struct:
     def _repr_html_(self) -> str:
         from delta_sharing_spark.schema.markup import html_table
 
-        rows = [
+        return html_table(["name", "type", "null", "comment"], self.rows())
+
+    def rows(self) -> list[list[str]]:
+        """Name, type, ``NOT NULL`` or nothing, and comment of each field, to be shown."""
+        return [
             [f.name, str(f.type), "" if f.nullable else "NOT NULL", str(f.metadata.get("comment", ""))]
             for f in self.fields
         ]
-        return html_table(["name", "type", "null", "comment"], rows)
 
     @property
     def names(self) -> tuple[str, ...]:

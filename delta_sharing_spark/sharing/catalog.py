@@ -67,8 +67,8 @@ def parse_item(kind: type[_R], item: Any, needed: str = "name", **known: Any) ->
         raise ResponseError(
             f"an item of the server's answer is without a {needed}; check that the endpoint is a Delta Sharing server's"
         )
-    told = {field: value for field, name, read in _fields(kind) if (value := read(item, name)) or name == needed}
     make: Any = kind
+    told = {field: value for field, name, read in _fields(make) if (value := read(item, name)) or name == needed}
     record: _R = make(**{**known, **told})
     return record
 

@@ -19,6 +19,7 @@ from delta_sharing_spark.schema.types import Struct, backquoted
 _COMPARISONS = {"EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">",
                 "GreaterThanOrEqual": ">="}  # fmt: skip
 _PATTERNS = {"StartsWith": "{}%", "EndsWith": "%{}", "Contains": "%{}%"}
+_CONDITIONS = {*_COMPARISONS, *_PATTERNS, "And", "Or", "Not", "IsNull", "IsNotNull", "In", "InSet", "IsNaN", "Like"}
 _TEMPORAL = ("date", "timestamp", "timestamp_ntz")
 _NUMBERS = {"byte": "{}Y", "short": "{}S", "integer": "{}", "long": "{}L", "float": "CAST('{}' AS FLOAT)",
             "double": "CAST('{}' AS DOUBLE)"}  # fmt: skip
@@ -224,19 +225,7 @@ class _Renderer:
             if _type(children[0]) != "timestamp" or node.fields.get("timeZoneId") != self._time_zone:
                 raise _Unreadable("a day of a moment in another zone than the load's")
             return f"CAST({self._operand(children[0])} AS DATE)"
-        if kind in (
-            *_COMPARISONS,
-            *_PATTERNS,
-            "And",
-            "Or",
-            "Not",
-            "IsNull",
-            "IsNotNull",
-            "In",
-            "InSet",
-            "IsNaN",
-            "Like",
-        ):
+        if kind in _CONDITIONS:
             return f"({self._condition(node)})"
         raise _Unreadable(f"{kind} is not part of the language of where")
 

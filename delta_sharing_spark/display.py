@@ -171,11 +171,7 @@ def _unsent(report: PlanReport, scan: ResolvedScan) -> list[str]:
 
 
 class Progress:
-    """A bar of bytes and rows with rate and time left: a widget in a notebook, a line on a terminal, else nothing.
-
-    Args:
-        planned: The plan that is read.
-    """
+    """A bar of bytes and rows with rate and time left: a widget in a notebook, a line on a terminal, else nothing."""
 
     def __init__(self, planned: ScanPlan) -> None:
         self._bytes = {split.index: _bytes_of(split) for split in planned.splits}

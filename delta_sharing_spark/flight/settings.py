@@ -90,11 +90,7 @@ class GatewaySettings:
         return settings
 
     def tls_arguments(self) -> dict[str, Any]:
-        """The arguments of pyarrow's server for TLS.
-
-        Raises:
-            ConfigError: A file cannot be read.
-        """
+        """The arguments of pyarrow's server for TLS; raises ConfigError where a file cannot be read."""
         if self.certificate is None or self.private_key is None:
             return {}
         arguments: dict[str, Any] = {

@@ -79,7 +79,6 @@ class PlanReader:
         """The file's bytes from ``offset`` to its end, or until the reaction to a doubt is that the reader has left.
 
         Args:
-            number: The file's.
             offset: Where the reader begins.
             columns: What its scan reads; None where nobody told.
 

@@ -22,7 +22,6 @@ def unsafe_row(values: Sequence[pa.Scalar], types: Sequence[DataType]) -> bytes:
 
     Args:
         values: One of each column, as ``schema.partition_values`` reads them.
-        types: The columns' types.
     """
     words = (len(types) + 63) // 64
     nulls = [0] * words

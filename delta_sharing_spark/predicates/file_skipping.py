@@ -45,7 +45,6 @@ class FileSkipping:
     Args:
         expression: A bound tree from ``parse_where``.
         schema: The table's whole schema with its column mapping (statistics and partition values go by physical names).
-        partition_columns: Logical names of the partition columns.
         time_zone: The zone of partition timestamps that name none, as in ``ReadSpec``.
     """
 
@@ -122,7 +121,6 @@ class FileSkipping:
         """:meth:`reason` for ``count`` files in columns.
 
         Args:
-            count: The number of files.
             partition_values: Physical or logical name of each partition column to one serialized value a file.
             stats: The JSON of the statistics of the files at some places; asked for once, of those not skipped before.
             parsed: The same statistics in columns, where the log keeps them so.
@@ -303,7 +301,6 @@ def exclusions(expression: Expression, physical: Mapping[tuple[str, ...], str]) 
     """The exclusions of a predicate: of its comparisons with integers and dates that are joined by AND.
 
     Args:
-        expression: The predicate.
         physical: The physical name of each top-level column with statistics, by its path in the predicate.
     """
     return tuple(

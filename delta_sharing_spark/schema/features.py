@@ -72,7 +72,6 @@ def check_protocol(min_reader_version: int, reader_features: Iterable[str] | Non
         min_reader_version: ``minReaderVersion`` of the protocol action.
         reader_features: ``readerFeatures``; None where the protocol has none, which with version 3 is a list of none, as
             in Delta Lake.
-        table: How errors name the table.
 
     Raises:
         UnsupportedFeatureError: A version or a feature that this reader does not know or does not do, by its name.

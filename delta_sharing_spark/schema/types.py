@@ -180,7 +180,6 @@ def parse_schema(schema_string: str, table: str = "the table") -> Struct:
 
     Args:
         schema_string: The JSON text of the table's metadata.
-        table: How errors name the table.
 
     Raises:
         ResponseError: The text is not JSON, or not a struct of well-formed fields.
@@ -209,8 +208,6 @@ def parse_type(tree: Any, table: str, path: str, depth: int = 0) -> DataType:
     """Parse one type of a schema's JSON.
 
     Args:
-        tree: The JSON.
-        table: How errors name the table.
         path: The column that it belongs to, for errors.
         depth: How many types it lies in.
 

@@ -93,11 +93,7 @@ def parse_table_name(text: str) -> TableName:
 
 
 def parse_schema_name(text: str) -> tuple[str, str]:
-    """Parse ``share.schema`` by the same rules.
-
-    Raises:
-        AddressError: As ``parse_table_name``.
-    """
+    """Parse ``share.schema`` by the same rules; raises AddressError as ``parse_table_name``."""
     share, schema = _parse_parts(text, ("share", "schema"))
     return share, schema
 

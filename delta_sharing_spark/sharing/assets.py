@@ -163,11 +163,7 @@ def get_asset(rest: SharingRest, asset: AssetName) -> Record:
 
 
 def model_versions(rest: SharingRest, model: AssetName) -> Iterator[ModelVersion]:
-    """The versions of a model that are READY.
-
-    Raises:
-        NotFoundError: No such model.
-    """
+    """The versions of a model that are READY; raises NotFoundError where there is no such model."""
     try:
         for version in rest.listed(
             f"{model.path}/versions", f"the versions of {model}", partial(_version, name=model.name)
@@ -181,11 +177,7 @@ def model_versions(rest: SharingRest, model: AssetName) -> Iterator[ModelVersion
 
 
 def model_alias(rest: SharingRest, model: AssetName, alias: str) -> ModelVersion:
-    """The version of a model that an alias stands for.
-
-    Raises:
-        NotFoundError: No such model or alias.
-    """
+    """The version of a model that an alias stands for; raises NotFoundError where there is no such model or alias."""
     what = f"the alias {alias!r} of {model}"
     try:
         tree = rest.ask_json("GET", f"{model.path}/aliases/{segment(check_segment(alias, 'alias'))}", what)

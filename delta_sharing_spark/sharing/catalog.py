@@ -55,7 +55,6 @@ def parse_item(kind: type[_R], item: Any, needed: str = "name", **known: Any) ->
     """A record of an answer, each field of which stands there under its name in camel case.
 
     Args:
-        kind: The record, a dataclass.
         item: An item of a listing, or the answer that describes one.
         needed: The field that an answer must have.
         **known: What fields are where the answer says nothing of them.

@@ -90,7 +90,6 @@ def parse_page(
 
     Args:
         lines: The lines without their ends; empty ones are skipped.
-        table: How errors name the table.
         expects_end: Whether the response header promised an ``endStreamAction``.
         sink: Makes the sink of the records: a list, or something that keeps less of them.
 
@@ -227,11 +226,7 @@ def _raise_error(end: EndStreamAction, table: str) -> None:
 
 
 def iter_lines(chunks: Iterable[bytes]) -> Iterable[bytes]:
-    """Lines of a body that arrives in chunks.
-
-    Raises:
-        ResponseError: A line is longer than any that a server would send.
-    """
+    """Lines of a body that arrives in chunks; raises ResponseError where a line is longer than any that a server would send."""
     begun: list[bytes] = []
     size = 0
     for chunk in chunks:
@@ -308,11 +303,7 @@ def expects_end_action(headers: Mapping[str, str]) -> bool:
 
 
 def header_version(headers: Mapping[str, str], table: str) -> int | None:
-    """The table's version by the headers.
-
-    Raises:
-        ResponseError: The header is no number.
-    """
+    """The table's version by the headers; raises ResponseError where the header is no number."""
     text = headers.get(_VERSION_HEADER)
     if text is None:
         return None
@@ -336,7 +327,6 @@ def await_query(
 
     Args:
         settings: The clock, and how long to wait.
-        table: How errors name the table.
         status: The server's answer to the submitted query.
         poll: Asks the server once for the answer, by the query's id.
 

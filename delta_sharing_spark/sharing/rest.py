@@ -197,7 +197,6 @@ class SharingRest:
         """The same error with the nearest names of the share added, if one page of one listing has any; else unchanged.
 
         Args:
-            error: The server's 404.
             share, schema, table: The names asked for; without a table, or a schema, those whose content was to be listed.
         """
         settings = replace(self.settings, read_timeout=min(_TIMEOUT, self.settings.read_timeout), retry_seconds=0.0)

@@ -20,7 +20,6 @@ def spark_path(place: Place, pattern: str, spark: SparkSession | None = None) ->
     """A path that ``spark.read.csv``, ``json``, ``text``, ``binaryFile`` and ``parquet`` open, without a credential in it.
 
     Args:
-        place: What is read.
         pattern: A file, a directory, or a pattern of Hadoop's; all by default.
         spark: A classic session; the active one by default.
 

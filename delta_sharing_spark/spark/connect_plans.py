@@ -32,11 +32,7 @@ _ROWS = 1 << 40
 
 
 class WordRelations:
-    """Makes relations to plan a query over.
-
-    Args:
-        spark: A Connect session.
-    """
+    """Makes relations to plan a query over."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -70,7 +66,6 @@ class WordRelations:
         """What a query over the relations needs of each, in the order in which they were added.
 
         Args:
-            frame: The query over the relations.
             over: Makes the query over other relations.
         """
         text = self._explained(frame)

@@ -138,11 +138,8 @@ def index_relation(
 
     Args:
         spark: A session that can ask an index.
-        index: The load's listings.
-        gateway: What serves them.
         data: The columns that are read from files.
         options: Of Spark's Parquet reader.
-        note: Is told of each listing.
     """
     end_listings_at_interrupts()
     shown = index.shown

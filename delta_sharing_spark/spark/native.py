@@ -132,10 +132,8 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
     """A load as a DataFrame that Spark's own reader reads, and of which each query asks for the files with its own filters.
 
     Args:
-        spark: A classic or Connect session.
         opened: The load, and what it was resolved over.
         reach: What the session's executors reach.
-        note: Is told of each listing.
 
     Raises:
         StepAsideError: The native lane cannot read the load, or not in this session.
@@ -176,11 +174,7 @@ def why_not_in(spark: SparkSession, load: ResolvedScan) -> str | None:
 
 
 def _condition_of(shown: LoadColumns) -> str | None:
-    """The load's ``where`` for Spark.
-
-    Raises:
-        StepAsideError: It cannot be written so that every session reads it alike.
-    """
+    """The load's ``where`` for Spark; raises StepAsideError where it cannot be written so that every session reads it alike."""
     if shown.predicate is None:
         return None
     condition = condition_sql(shown.predicate)

@@ -88,8 +88,6 @@ def read_filters(filters: Sequence[Any], schema: Struct, time_zone: str, *, foll
     """The conditions that a scan's filters (of the JVM) give.
 
     Args:
-        filters: The conjuncts.
-        schema: The table's columns.
         time_zone: The zone in which the load reads ``where``.
         follows_clock: Whether bounds follow the clock: then lower bounds in time are widened, other conditions on times left out.
     """
@@ -231,11 +229,7 @@ class _Renderer:
 
 
 def _widened(node: Node) -> Node:
-    """Widen a lower bound in time, so that it holds at any later moment.
-
-    Raises:
-        _Unreadable: The node is no lower bound.
-    """
+    """Widen a lower bound in time, so that it holds at any later moment; raises _Unreadable where the node is no lower bound."""
     if node.kind in ("GreaterThan", "GreaterThanOrEqual") and node.children[1].kind == "Literal":
         column, literal = node.children
         if column.kind in ("AttributeReference", "GetStructField"):

@@ -43,7 +43,6 @@ class SnapshotFiles:
     """Takes in a snapshot's records as they arrive, and keeps the tasks of the files that are left.
 
     Args:
-        table: How errors name the table.
         pruner: Skips files; None keeps all, with their statistics if ``keep_stats``.
         keep_stats: Whether the tasks carry their statistics.
 
@@ -62,11 +61,7 @@ class SnapshotFiles:
         self.skipped: Counter[SkipReason] = Counter()
 
     def append(self, record: FileRecord) -> None:
-        """Take in one record.
-
-        Raises:
-            ResponseError: It came before, or is not a data file's.
-        """
+        """Take in one record; raises ResponseError where it came before, or is not a data file's."""
         if record.kind != "add":
             raise ResponseError(
                 f"the server listed a {record.kind!r} line in a snapshot of {self._table}; ask the provider to check the server"
@@ -81,11 +76,7 @@ class SnapshotFiles:
             self.tasks.append(task_of(record, self._table, keep_stats=self._keep_stats))
 
     def extend(self, page: SnapshotFiles) -> None:
-        """Take in what another page has.
-
-        Raises:
-            ResponseError: A file is in both.
-        """
+        """Take in what another page has; raises ResponseError where a file is in both."""
         for repeated in self.times.keys() & page.times.keys():
             raise self._repeated(repeated)
         self.times.update(page.times)
@@ -182,11 +173,7 @@ def added_versions(records: Iterable[FileRecord], table: str) -> dict[int, Versi
 
 
 def version_of(record: FileRecord, table: str) -> int:
-    """The version that a line of a feed or a stream belongs to.
-
-    Raises:
-        ResponseError: It names none.
-    """
+    """The version that a line of a feed or a stream belongs to; raises ResponseError where it names none."""
     if record.version is None:
         raise ResponseError(
             f"the server's change feed of {table} has a file without a version; ask the provider to check the server"
@@ -201,7 +188,6 @@ def shapes_of(response: QueryResponse, table: str) -> Iterator[tuple[int | None,
 
     Args:
         response: Read to its end.
-        table: How errors name the table.
 
     Raises:
         UnsupportedFeatureError: A version asks for more than this reader does.

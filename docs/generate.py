@@ -120,7 +120,6 @@ _TYPES = {
     values.expression: "text",
     values.boolean: "`true`, `false`",
     values.response_format: "`parquet`, `delta`",
-    values.version: "version",
     values.starting_version: "version or `latest`",
     values.count: "number",
     values.positive: "number > 0",

@@ -42,7 +42,7 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
     "Time travel": (
         "",
         {
-            "versionAsOf": Text("The table as of this version."),
+            "versionAsOf": Text("The table as of this version.", type="version"),
             "timestampAsOf": Text("The table as of this moment."),
             "timeZone": Text(
                 "The zone of timestamps written without one, in options and in partition values, by any name that Spark knows: `America/New_York`, `EST`, `UTC+1`.",
@@ -60,7 +60,7 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
                 "First version of the feed or stream, inclusive. `latest`, in streams only: changes after the present version."
             ),
             "startingTimestamp": Text("Instead of `startingVersion`: the first version at or after this moment."),
-            "endingVersion": Text("Last version of the feed, inclusive.", default="newest"),
+            "endingVersion": Text("Last version of the feed, inclusive.", type="version", default="newest"),
             "endingTimestamp": Text("Instead of `endingVersion`: the last version at or before this moment."),
             "commitTimestampType": Text(
                 "`long` gives `_commit_timestamp` as the protocol's milliseconds.", type="`timestamp`, `long`"

@@ -69,14 +69,14 @@ class ReadOptions:
     pushdown: str = _option(values.choice("off", "query"), "off", scope="batch")
     response_format: str | None = _option(values.response_format)
 
-    version_as_of: int | None = _option(values.version, scope="batch")
+    version_as_of: int | None = _option(values.count, scope="batch")
     timestamp_as_of: datetime | None = _option(values.timestamp, scope="batch")
     time_zone: str | None = _option(values.time_zone)
 
     read_change_feed: bool = _option(values.boolean, False, aliases=("readChangeData",))
     starting_version: int | str | None = _option(values.starting_version)
     starting_timestamp: datetime | None = _option(values.first_moment)
-    ending_version: int | None = _option(values.version, scope="batch")
+    ending_version: int | None = _option(values.count, scope="batch")
     ending_timestamp: datetime | None = _option(values.timestamp, scope="batch")
     commit_timestamp_type: str = _option(values.choice("timestamp", "long"), "timestamp")
 

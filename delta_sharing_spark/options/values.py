@@ -104,10 +104,6 @@ def response_format(name: str, value: str, zone: tzinfo) -> str:
     return lowered
 
 
-def version(name: str, value: str, zone: tzinfo) -> int:
-    return count(name, value, zone)
-
-
 def starting_version(name: str, value: str, zone: tzinfo) -> int | str:
     """A version, or ``"latest"``."""
     lowered = value.strip().lower()

@@ -124,14 +124,14 @@ def _loads(line: bytes, table: str, *, is_last: bool) -> dict[str, Any]:
         # A line that was cut off still starts as an object does; a login page does not.
         if is_last and line.lstrip().startswith(b"{"):
             raise truncated_answer(f"the query of {table}") from None
-        raise ResponseError(
-            f"the server's answer for {table} has a line that is not JSON; check that the endpoint is a Delta Sharing server's"
-        ) from None
+        raise _no_server(f"the server's answer for {table} has a line that is not JSON") from None
     if not isinstance(tree, dict):
-        raise ResponseError(
-            f"the server's answer for {table} has a line that is not an object; check that the endpoint is a Delta Sharing server's"
-        )
+        raise _no_server(f"the server's answer for {table} has a line that is not an object")
     return tree
+
+
+def _no_server(why: str) -> ResponseError:
+    return ResponseError(f"{why}; check that the endpoint is a Delta Sharing server's")
 
 
 def _parsed(line: bytes) -> Any:
@@ -180,9 +180,8 @@ def _add_line(page: Page, tree: dict[str, Any], table: str) -> bool:
     else:
         page.unknown += 1
         if page.unknown > _MOST_UNKNOWN:
-            raise ResponseError(
-                f"the server's answer for {table} has more than {_MOST_UNKNOWN} lines of no kind that is known; "
-                f"check that the endpoint is a Delta Sharing server's"
+            raise _no_server(
+                f"the server's answer for {table} has more than {_MOST_UNKNOWN} lines of no kind that is known"
             )
     return False
 
@@ -238,10 +237,7 @@ def iter_lines(chunks: Iterable[bytes]) -> Iterable[bytes]:
             yield from others[:-1]
             begun, size = [others[-1]], len(others[-1])
         if size > _LONGEST_LINE:
-            raise ResponseError(
-                f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB; "
-                f"check that the endpoint is a Delta Sharing server's"
-            )
+            raise _no_server(f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB")
     if size:
         yield b"".join(begun)
 
@@ -276,9 +272,7 @@ class Answer:
         page = self.page
         for line, name in ((page.protocol, "protocol"), (page.metadata, "metaData")):
             if line is None:
-                raise ResponseError(
-                    f"the server's answer for {table} has no {name} line; check that the endpoint is a Delta Sharing server's"
-                )
+                raise _no_server(f"the server's answer for {table} has no {name} line")
         assert page.protocol is not None
         assert page.metadata is not None
         # The parquet format needs no reader feature, so it is never a surprise; the delta format may need one.

@@ -14,6 +14,7 @@ from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.predicates.tree import quote
 from delta_sharing_spark.schema.types import Struct, backquoted
 
 _COMPARISONS = {"EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">",
@@ -183,11 +184,11 @@ class _Renderer:
         if kind in _PATTERNS:
             text = _plain_string(children[1])
             escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-            return f"{self._operand(children[0])} LIKE {_string(_PATTERNS[kind].format(escaped))}"
+            return f"{self._operand(children[0])} LIKE {quote(_PATTERNS[kind].format(escaped))}"
         if kind == "Like":
             escape = str(node.java().escapeChar())
-            clause = "" if escape == "\\" else f" ESCAPE {_string(escape)}"
-            return f"{self._operand(children[0])} LIKE {_string(_plain_string(children[1]))}{clause}"
+            clause = "" if escape == "\\" else f" ESCAPE {quote(escape)}"
+            return f"{self._operand(children[0])} LIKE {quote(_plain_string(children[1]))}{clause}"
         return self._operand(node)
 
     def _in_set(self, node: Node) -> str:
@@ -289,10 +290,6 @@ def _plain_string(node: Node) -> str:
     return str(node.fields["value"])
 
 
-def _string(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
 def _literal(node: Node, earlier: timedelta) -> str:
     if "value" not in node.fields:
         raise _Unreadable("a literal without a value")
@@ -309,7 +306,7 @@ def _literal(node: Node, earlier: timedelta) -> str:
     if kind == "boolean":
         return str(value).upper()
     if kind == "string":
-        return _string(str(value))
+        return quote(str(value))
     if kind == "date":
         return f"DATE'{date.fromisoformat(value) - earlier if earlier else value}'"
     if kind in _NUMBERS:

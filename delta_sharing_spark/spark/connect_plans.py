@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from delta_sharing_spark.schema.types import Struct, spark_schema_json
 from delta_sharing_spark.spark.connect_conditions import conjectures, implied_conditions
-from delta_sharing_spark.spark.plan_needs import TableNeed
+from delta_sharing_spark.spark.narrowed_loads import TableNeed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

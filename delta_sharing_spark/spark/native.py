@@ -1,4 +1,4 @@
-"""Makes DataFrames of the native lane: Spark's own Parquet reader, which reads from the gateway in this process."""
+"""Makes DataFrames of the native lane, and paths of assets: Spark's own readers, which read from the gateway in this process."""
 
 from __future__ import annotations
 

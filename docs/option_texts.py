@@ -136,7 +136,10 @@ SECTIONS: dict[str, tuple[str, dict[str, Text]]] = {
         "",
         {
             "connectTimeout": Text("To open a connection.", default="`10s`"),
-            "readTimeout": Text("Between two bytes of an answer.", default="`320s`"),
+            "readTimeout": Text(
+                "Between two bytes of an answer. Unless it is set, a storage may be silent for half of `retryTimeout` at most, or for `connectTimeout` if that is longer.",
+                default="`320s`",
+            ),
             "retryTimeout": Text("How long transient failures of one request are retried.", default="`10m`"),
             "proxy": Text("Proxy of REST, OAuth and data requests alike.", default="`HTTPS_PROXY`, `NO_PROXY`"),
             "caBundle": Text(

@@ -43,7 +43,8 @@ def format_of(path: str | None, format: str | None) -> str:
     by_suffix = _SUFFIXES.get(suffix)
     if by_suffix is None and format is None:
         raise ConfigError(
-            f"the format of {path} is not known from its suffix; end it in {', '.join(_SUFFIXES)}, or give --format"
+            f"the format of {path} is not known from its suffix; end it in {', '.join(_SUFFIXES)}, or give --format; to download a "
+            f"volume, a model or a skill instead of a table, end its name in /"
         )
     if format is not None and by_suffix not in (None, format):
         raise ConfigError(f"{path} ends like {by_suffix} and --format says {format}; change one of them")

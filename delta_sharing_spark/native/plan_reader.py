@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import PATIENCE, Budget
 from delta_sharing_spark.native.doubts import ENOUGH, LEAVES, TASTED, UNKNOWN, WAITS, Doubt, Reaction
+from delta_sharing_spark.native.failures import Failures
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.held_chunks import HeldChunks
 from delta_sharing_spark.native.layout import Chunk, Layout
@@ -75,9 +76,6 @@ _TASTE = 4 << 10
 #: Bytes of row groups that are fetched ahead of the one that is read, and how many: those of small files are many.
 _AHEAD, _GROUPS_AHEAD = 8 << 20, 16
 
-#: Seconds for which a file that could not be reached is not tried again.
-_FAILED = 10.0
-
 #: What an answer yields: bytes, or a doubt, to which the gateway sends the reader's reaction.
 Pieces = Generator[memoryview | Doubt, Reaction | None, None]
 
@@ -92,6 +90,7 @@ class PlanReader:
     Attributes:
         plan: The plan.
         files: Its files as they are served.
+        failures: Why some could not be reached.
     """
 
     def __init__(self, plan: NativePlan, budget: Budget) -> None:
@@ -101,19 +100,9 @@ class PlanReader:
         self.files = ShownFiles(plan, budget)
         self._chunks = HeldChunks(budget, plan.pace)
         self._pass = FilePass()
-        #: Why files could not be reached, and until when this is answered to further requests.
-        self._failures: dict[int, tuple[float, str]] = {}
+        self.failures = Failures()
         #: Whether a reader asked for a column that its scan does not name; from then on no scan's columns are relied on.
         self._is_misled = False
-
-    def note_failure(self, number: int, cause: str) -> None:
-        """Note that a file could not be reached for as long as it may be tried."""
-        self._failures[number] = time.monotonic() + _FAILED, cause
-
-    def failure_of(self, number: int | None) -> str | None:
-        """Why a file could not be reached a moment ago: Spark asks up to twelve times, each of which would try as long."""
-        until, cause = self._failures.get(-1 if number is None else number, (0.0, ""))
-        return cause if time.monotonic() < until else None
 
     def read(self, number: int, offset: int, columns: ScanColumns | None = None) -> Pieces:
         """The file's bytes from ``offset`` to its end, or until the reaction to a doubt is that the reader has left.

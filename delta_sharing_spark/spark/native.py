@@ -59,6 +59,9 @@ _READER_OPTIONS = {
     "parquet.page.verify-checksum.enabled": "true",
     # One OPEN for columns that lie side by side, not one for each.
     "parquet.hadoop.vectored.io.enabled": "false",
+}
+#: How Spark's client of WebHDFS asks a gateway. A JVM makes one client for all that it reads of a gateway, tables and other places.
+_CLIENT_OPTIONS = {
     # An answer that breaks off is asked for again, from where it ended: only then can the cause be told.
     "dfs.http.client.retry.policy.enabled": "true",
     "dfs.http.client.retry.policy.spec": "50,2",
@@ -217,14 +220,14 @@ def error_in(messages: Sequence[str]) -> str | None:
 def _reader_options(shown: LoadColumns, gateway: Gateway) -> dict[str, str]:
     has_floats = any(name in str(shown.columns) for name in ("float", "double"))
     options = {**_READER_OPTIONS, **(_WITH_FLOATS if has_floats else {})}
-    return options | key_options(gateway)
+    return options | client_options(gateway)
 
 
-def key_options(gateway: Gateway) -> dict[str, str]:
-    """Settings by which Spark's readers prove the key of a gateway; none where it asks for none."""
+def client_options(gateway: Gateway) -> dict[str, str]:
+    """Settings of Spark's client for a gateway, with those by which it proves the key that the gateway may ask for."""
     if gateway.key_field is None:
-        return {}
-    return {**_WITH_KEY, "dfs.webhdfs.rest-csrf.custom-header": gateway.key_field}
+        return _CLIENT_OPTIONS
+    return {**_CLIENT_OPTIONS, **_WITH_KEY, "dfs.webhdfs.rest-csrf.custom-header": gateway.key_field}
 
 
 def _rows(frame: DataFrame, shown: LoadColumns) -> DataFrame:
@@ -467,6 +470,6 @@ def spark_path(place: Place, pattern: str, spark: SparkSession | None = None) ->
         )
     gateway = gateway_of(reach)
     raise_causes(error_in)
-    for setting, value in {_LOCALITY: "true", **key_options(gateway)}.items():
+    for setting, value in {_LOCALITY: "true", **client_options(gateway)}.items():
         session.conf.set(setting, value)
     return f"{gateway.share(place, end_of(session))}/{below}".rstrip("/")

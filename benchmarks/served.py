@@ -6,6 +6,7 @@ Both go through the same code, files by the kernel, so that clients can be compa
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from pruning import answered
 
+from delta_sharing_spark.testing.server import ServerSettings
 from support.buckets import BucketServer
 
 #: Of a network that is simulated: seconds before an answer, bytes a second and connection.
@@ -21,12 +23,17 @@ LATENCY, BANDWIDTH = 0.04, 30e6
 
 
 class Served:
-    """The server's process, with tables ``bench.file.<name>`` and, at ``s3://``, ``bench.s3.<name>``."""
+    """The server's process, with tables ``bench.file.<name>`` and, at ``s3://``, ``bench.s3.<name>``.
 
-    def __init__(self, tables: dict[str, Path]) -> None:
+    Args:
+        tables: Their directories, by name.
+        seen_at: The address in data URLs; the server is at loopback for who asks it for tables.
+    """
+
+    def __init__(self, tables: dict[str, Path], seen_at: str = "127.0.0.1") -> None:
         named = [f"{name}={path}" for name, path in tables.items()]
         self._process = subprocess.Popen(
-            [sys.executable, __file__, *named], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, seen_at, *named], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.profile = self._answer()
 
@@ -61,14 +68,21 @@ class Served:
         return self._process.stdout.readline()
 
 
-def main(tables: list[str]) -> None:
+def main(seen_at: str, *tables: str) -> None:
     """Tell on standard output where tables are served, and, for each line read, what was since the last."""
-    with BucketServer() as server:
+    host = "127.0.0.1" if seen_at == "127.0.0.1" else "0.0.0.0"
+    settings = ServerSettings()
+    with BucketServer(host=host, settings=settings) as server:
+        if host != seen_at:
+            ours = re.compile(rf"(0\.0\.0\.0|127\.0\.0\.1):{server.port}/")
+            settings.rewrite = lambda line: (
+                json.loads(ours.sub(f"{seen_at}:{server.port}/", json.dumps(line))) if "file" in line else line
+            )
         for text in tables:
             name, _, path = text.partition("=")
             server.add_table(f"bench.file.{name}", path, access_modes=("url", "dir"))
             server.add_bucket_table(f"bench.s3.{name}", path, ("url", "dir"))
-        print(json.dumps(server.profile()), flush=True)
+        print(json.dumps(server.profile()).replace("0.0.0.0", "127.0.0.1"), flush=True)
         for line in sys.stdin:
             if line.startswith("answer"):
                 print(answered(server), flush=True)
@@ -82,4 +96,4 @@ def main(tables: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

@@ -4,16 +4,18 @@ The driver, too, has a namespace, in which the data's port is closed: what it re
 (all by default):
 
     kills      rows are compared while executors, gateways, Python daemons and workers are killed; strangers ask every port;
-               a volume's files; then the storage is closed
+               a volume's files; then the storage falls silent, and is closed
     lacks      executors whose Python lacks the package, on one machine, and on both
     dynamic    dynamic allocation from no executor, which all leave again; executors have one core
-    dies       the driver is stopped, and killed: the gateways end
+    stopped    the driver is stopped: the gateways end
+    killed     the driver is killed: the gateways end
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import signal
@@ -25,6 +27,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,26 +87,42 @@ class Forwarder:
         self.listener = socket.create_server(address, backlog=256)
         self.port, self.target = self.listener.getsockname()[1], target
         self.askers: set[str] = set()
-        self.is_open = True
+        self.connections: set[socket.socket] = set()
+        self.state = "open"
         threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self, *, silent: bool) -> None:
+        """Be reached no more: connections end, kept ones among them, or no more comes by them."""
+        self.state = "silent" if silent else "closed"
+        if not silent:
+            for connection in list(self.connections):
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def _serve(self) -> None:
         while True:
             connection, (address, _) = self.listener.accept()
-            if not self.is_open:
+            if self.state == "closed":
                 connection.close()
                 continue
             self.askers.add(address)
             onward = socket.create_connection((HERE, self.target))
             for source, sink in ((connection, onward), (onward, connection)):
+                self.connections.add(source)
                 threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
 
-    @staticmethod
-    def _pump(source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        # A connection that breaks is not left open at its other side: who waits there would take it for a silent one.
+        try:
             while data := source.recv(1 << 18):
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
+                if self.state != "silent":
+                    sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            self.connections.discard(source)
+            with suppress(OSError):
+                sink.shutdown(socket.SHUT_WR if self.state == "open" else socket.SHUT_RDWR)
 
 
 def java_class(name: str, *arguments: str) -> list[str]:
@@ -123,7 +142,8 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
     rows = [{"id": n, "text": noise[4 * n : 4 * n + 40], "city": ("Oslo", None)[n % 2]} for n in range(options.rows)]
     table = DeltaTableBuilder(directory / "t", SCHEMA, ["city"]).append(rows, files=4)
     settings = ServerSettings()
-    with machines(), BucketServer({"s.d.t": table.path}, host=HERE, settings=settings) as server:
+    shared = {f"s.d.{name}": table.path for name in ("t", "silent", "closed")}
+    with machines(), BucketServer(shared, host=HERE, settings=settings) as server:
         forwarder = Forwarder((HERE, 0), server.port)
 
         def rewrite(line: dict[str, Any]) -> Any:
@@ -168,12 +188,19 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
             return inside_of(name, java_class(*worker, *numbers, "--work-dir", str(directory / name)))
 
         workers = {name: start_worker(name) for name in MACHINES}
+        is_over = threading.Event()
+
+        def keep_workers() -> None:
+            while not is_over.wait(1):
+                workers.update({name: start_worker(name) for name in MACHINES if workers[name].poll() is not None})
+
+        threading.Thread(target=keep_workers, daemon=True).start()
         for name in MACHINES:
             inside_of(name, [*forward, str(forwarder.port)])
         own = {**environment, "SPARK_LOCAL_IP": DRIVER}
         told = [f"--{name}={getattr(options, name)}" for name in ("rows", "rounds", "seed")]
         for part in options.parts:
-            say(f"-- {part}")
+            say(f"-- {part}, seed {options.seed}")
             inner = ["--inside", str(profile), str(forwarder.port), *told, "--parts", part]
             driver = subprocess.Popen(
                 ["ip", "netns", "exec", "dss-driver", sys.executable, __file__, *inner],
@@ -184,23 +211,23 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
             assert driver.stdout is not None
             for line in driver.stdout:
                 say(line.rstrip())
-                if line.startswith("close the storage"):
-                    forwarder.is_open = False
+                if line.startswith("the storage is"):
+                    forwarder.close(silent=line.endswith("silent\n"))
                 if line.startswith("the package is missing on"):
                     lacking.write_text("\n".join(line.split()[5:]))
-                if line.startswith("start the worker"):
-                    workers.update({name: start_worker(name) for name in MACHINES if workers[name].poll() is not None})
                 if line.startswith("end the driver"):
                     end(driver.pid, line.split()[-1])
             code = driver.wait()
-            forwarder.is_open = True
+            forwarder.state = "open"
             lacking.write_text("")
             assert forwarder.askers <= {NAMESPACES[name] for name in MACHINES}, forwarder.askers
             wait_for("the gateways' end", lambda: not pids_of(GATEWAY), 30)
             wait_for("the executors' end", lambda: not pids_of(EXECUTOR))
-            if code and part != "dies":
+            if code and part not in ("stopped", "killed"):
+                is_over.set()
                 return code
             say(f"{part} passed: the storage was asked by the machines alone, and nothing is left")
+        is_over.set()
     return 0
 
 
@@ -253,7 +280,11 @@ def inside(options: argparse.Namespace) -> None:
         raise SystemExit("the driver reaches the storage: its port is not closed")
     endpoint = json.loads(Path(profile).read_text())["endpoint"]  # the volume's bucket is there, too
     client = SharingClient(profile, retryTimeout="8s", storageEndpoint="http://" + endpoint.split("/")[2])
-    {"kills": kills, "lacks": lacks, "dynamic": dynamic, "dies": dies}[options.parts[0]](client, options)
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    logging.getLogger("delta_sharing_spark.native.machines").setLevel(logging.INFO)
+    parts = {"kills": kills, "lacks": lacks, "dynamic": dynamic}
+    parts |= {"stopped": partial(dies, how="SIGSTOP"), "killed": partial(dies, how="SIGKILL")}
+    parts[options.parts[0]](client, options)
 
 
 def session(**settings: str) -> Any:
@@ -320,25 +351,25 @@ def kills(client: Any, options: argparse.Namespace) -> None:
         timer.start()
         check(frame, options, f"round {number}, {word} killed")
         timer.join()
-        if word == WORKER:
-            say("start the worker again")
     wait_for("gateways on both machines again", lambda: len(gateway.machines()) == 2, 90)
     check(frame, options, "after the kills")
     before = gateway.bytes_sent
     lines = spark.read.text(client.volume("s.d.v").spark_path("many", spark))
     assert (lines.count(), lines.where("value like '%7'").count()) == (40_000, 4_000)
     say(f"bytes by way of the driver: {before}, and of a volume's files {gateway.bytes_sent - before}")
-    say("close the storage")
-    time.sleep(1)
-    began = time.monotonic()
-    try:
-        client.table("s.d.t").to_spark(spark).selectExpr("sum(id)", "max(text)").collect()
-    except Exception as error:
-        took, line = time.monotonic() - began, str(error).splitlines()[0]
-        assert "machine " in line, line
-        say(f"a storage that cannot be reached: {took:.1f} s, {line[:200]}")
-    else:
-        raise SystemExit("a storage that cannot be reached was read")
+    for state in ("silent", "closed"):
+        say(f"the storage is {state}")
+        time.sleep(1)
+        began = time.monotonic()
+        try:
+            client.table(f"s.d.{state}").to_spark(spark).selectExpr("sum(id)", "max(text)").collect()
+        except Exception as error:
+            took, line = time.monotonic() - began, str(error).splitlines()[0]
+            assert "NetworkError: machine " in line, line
+            assert took < 20, took
+            say(f"a storage that is {state}: {took:.1f} s, {line[:200]}")
+        else:
+            raise SystemExit(f"a storage that is {state} was read")
     spark.stop()
 
 
@@ -381,8 +412,7 @@ def dynamic(client: Any, options: argparse.Namespace) -> None:
     spark.stop()
 
 
-def dies(client: Any, options: argparse.Namespace) -> None:
-    how = "SIGSTOP" if options.seed % 2 else "SIGKILL"
+def dies(client: Any, options: argparse.Namespace, how: str) -> None:
     spark = session()
     frame, _ = loaded(client, spark)
     check(frame, options, "full scan")
@@ -421,7 +451,7 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--cores", type=int, default=1)
-    parser.add_argument("--parts", nargs="+", default=["lacks", "dynamic", "dies", "kills"])
+    parser.add_argument("--parts", nargs="+", default=["lacks", "dynamic", "stopped", "killed", "kills"])
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     given = parser.parse_args()
     if given.inside:

@@ -66,7 +66,7 @@ def http_policy_of(options: ReadOptions, profile: Profile) -> HttpPolicy:
     return HttpPolicy(
         local_server=is_loopback(urlsplit(profile.endpoint).hostname),
         connect_timeout=options.connect_timeout,
-        read_timeout=options.read_timeout,
+        read_timeout=_silence_of_storage(options),
         retry_seconds=options.retry_timeout,
         allowed_hosts=tuple(h.lower() for h in options.allowed_data_hosts),
     )
@@ -80,9 +80,16 @@ def storage_settings(options: ReadOptions) -> StorageSettings:
         ca_bundle=options.ca_bundle,
         proxy=options.proxy,
         connect_timeout=options.connect_timeout,
-        read_timeout=options.read_timeout,
+        read_timeout=_silence_of_storage(options),
         retry_seconds=options.retry_timeout,
     )
+
+
+def _silence_of_storage(options: ReadOptions) -> float:
+    """Seconds that a storage may be silent: unless told, no longer than leaves time to ask once more within ``retryTimeout``."""
+    if options.read_timeout != NetworkSettings().read_timeout:
+        return options.read_timeout
+    return min(options.read_timeout, max(options.connect_timeout, options.retry_timeout / 2))
 
 
 def response_formats(options: ReadOptions) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LOG_DIR, LogEntry, LogStore
+from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LISTED_BEFORE, LOG_DIR, LogEntry, LogStore, parse_name
 from delta_sharing_spark.deltalog.range_cache import RangeCache
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
@@ -17,8 +17,6 @@ _KEPT_BYTES = 64 << 20
 _WHOLE_BYTES = 4 << 20
 #: Bytes of large checkpoints that are kept; beyond, those of the file that was opened longest ago are fetched once more.
 _RANGE_BYTES = 16 << 20
-#: Modification times before a range tell when its first version was committed (``commit_times``).
-_BEFORE_RANGE = 100
 
 _T = TypeVar("_T")
 
@@ -34,6 +32,7 @@ class CachedLogStore:
     def __init__(self, store: LogStore, *, kept_bytes: int = _KEPT_BYTES) -> None:
         self._store, self._bound = store, kept_bytes
         self.root = store.root
+        self.known_version = store.known_version
         self._lock = threading.Lock()
         self._files: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
@@ -44,22 +43,20 @@ class CachedLogStore:
         self._modified: dict[str, int | None] = {}
         self._first_version: int | None = None
 
-    @property
-    def known_version(self) -> int | None:
-        """See ``LogStore.known_version``."""
-        return self._store.known_version
-
     def refresh(self) -> None:
         """List the log anew at the next call, to see versions committed since. Files are kept, for they never change."""
         with self._lock:
+            names = (parse_name(entry.name) for entry in reversed(self._listings.get(LOG_DIR, ("", None))[1] or ()))
+            # What is listed next begins near what was the newest.
+            self.known_version = next((name.version for name in names if name is not None), self.known_version)
             self._absent.clear()
             self._listings.clear()
             self._sizes.clear()
             self._drop(LAST_CHECKPOINT)
 
     def list_from_version(self, version: int) -> None:
-        """Make listings begin at this version or before, because versions from it on will be asked for with their times."""
-        self._first_version = max(0, version - _BEFORE_RANGE)
+        """Make listings begin before this version: from the one before it on, versions will be asked for with their times."""
+        self._first_version = max(0, version - 1 - LISTED_BEFORE)
 
     def read(self, path: str) -> bytes:
         """See ``LogStore.read``."""
@@ -95,7 +92,7 @@ class CachedLogStore:
         """See ``LogStore.list_from``."""
         with self._lock:
             kept = self._listings.get(relative_dir)
-        if kept is None or start_name < kept[0]:
+        if kept is None or (start_name < kept[0] and kept[1] is not None):
             start = start_name
             if relative_dir == LOG_DIR and self._first_version is not None:
                 start = min(start, f"{self._first_version:020d}.")

@@ -21,7 +21,7 @@ from delta_sharing_spark.deltalog.commit_parser import find_actions, parse_file_
 from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repeated_hashes, snapshot_keys
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
-from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, LogError
+from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileGoneError, LogError
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import Pace
@@ -66,10 +66,9 @@ class Checkpoint:
         if files.paths[0].endswith(".json"):
             self._read_json(files.paths[0])
         else:
-            for path in files.paths:
-                self._read_parquet(path)
-                if files.kind == "multipart" and self._is_complete():
-                    break
+            self._read_parquet(files.paths[:1])
+            if not self._is_complete():
+                self._read_parquet(files.paths[1:])
         if not self._is_complete():
             raise self._corrupt(files.paths[0], "it lacks its protocol or metaData action")
 
@@ -95,7 +94,9 @@ class Checkpoint:
         for tree in find_actions(data, "sidecar", path):
             self._add_sidecar(tree, path)
 
-    def _read_parquet(self, path: str) -> None:
+    def _read_parquet(self, paths: Sequence[str]) -> None:
+        parts = [_Part(path) for path in paths]
+
         def actions(_: str, footer: Footer) -> list[str]:
             return [name for name in ("protocol", "metaData") if _has_struct(footer, name)]
 
@@ -103,11 +104,11 @@ class Checkpoint:
             fields = {f.name for f in footer.schema.field("sidecar").type} if _has_struct(footer, "sidecar") else ()
             return [f"sidecar.{name}" for name in ("path", "sizeInBytes") if name in fields]
 
-        for _, batch in self._batches([_Part(path)], actions):
+        for path, batch in self._batches(parts, actions):
             self._take_all(batch, path)
             if self._is_complete():  # of each a checkpoint has one
                 break
-        for _, batch in self._batches([_Part(path)], sidecars):
+        for path, batch in self._batches(parts, sidecars):
             self._take_all(batch, path)
 
     def _take_all(self, batch: pa.RecordBatch, path: str) -> None:
@@ -273,6 +274,8 @@ class Checkpoint:
             yield
         except CorruptFileError as error:
             raise self._corrupt(path, str(error)) from error
+        except FileGoneError:
+            raise self._corrupt(path, "it is missing") from None
         except DeltaSharingError:
             raise
         except PermissionError:

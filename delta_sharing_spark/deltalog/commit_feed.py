@@ -16,8 +16,9 @@ from delta_sharing_spark.deltalog.commit_parser import action_of, parse_lines
 from delta_sharing_spark.deltalog.commit_times import CommitTimes, in_commit_since
 from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
 from delta_sharing_spark.deltalog.replay import Head, load_head
-from delta_sharing_spark.deltalog.segment import read_all
+from delta_sharing_spark.deltalog.segment import READERS, read_all
 from delta_sharing_spark.errors import LogError, VersionError
+from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.scan.change_feed import change_files
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_MILLIS, DeletionVector, FileTask
 
@@ -142,22 +143,23 @@ class _CommitRange:
         head = self._before or (newest if start == newest.version else self._head(start))
         times = CommitTimes(store, newest.version, newest.metadata, table, start=start)
         paths = [in_log(commit_name(version)) for version in range(start, end + 1)]
-        for version, data in zip(range(start, end + 1), read_all(self._read, paths), strict=True):
-            commit = _Commit(store, version, data, head, table)
-            head = Head(version, commit.protocol or head.protocol, commit.metadata or head.metadata)
-            if commit.protocol is not None:
-                commit.protocol.check(table)
-            if commit.metadata is not None:
-                commit.metadata.check(table)
-            if self._is_feed and not head.metadata.is_enabled(CHANGE_DATA_FEED):
-                raise VersionError(
-                    f"no change data was recorded for version {version} of {table}: {CHANGE_DATA_FEED} is off there; "
-                    f"ask for a range in which it is on"
-                )
-            commit.head = head
-            if self._is_feed:
-                commit.time = self._time(commit, times)
-            yield commit
+        with CallingThreads(READERS) as threads:
+            for version, data in zip(range(start, end + 1), read_all(threads, self._read, paths), strict=True):
+                commit = _Commit(store, version, data, head, table)
+                head = Head(version, commit.protocol or head.protocol, commit.metadata or head.metadata)
+                if commit.protocol is not None:
+                    commit.protocol.check(table)
+                if commit.metadata is not None:
+                    commit.metadata.check(table)
+                if self._is_feed and not head.metadata.is_enabled(CHANGE_DATA_FEED):
+                    raise VersionError(
+                        f"no change data was recorded for version {version} of {table}: {CHANGE_DATA_FEED} is off there; "
+                        f"ask for a range in which it is on"
+                    )
+                commit.head = head
+                if self._is_feed:
+                    commit.time = self._time(commit, times)
+                yield commit
 
     def _head(self, version: int) -> Head:
         try:

@@ -1,6 +1,7 @@
 """Finds the files that a version is replayed from, by a listing where the storage permits one.
 
-``_last_checkpoint`` is a hint, and never trusted beyond that.
+The versions just before the one wanted are listed first: they mostly have a checkpoint. Where they have none, or the
+version is unknown, ``_last_checkpoint`` tells where to look; it is a hint, and never trusted beyond that.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import logging
 
 from delta_sharing_spark.deltalog.log_listing import LogListing
-from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogStore, parse_name
+from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LISTED_BEFORE, LOG_DIR, LogEntry, LogStore, parse_name
 from delta_sharing_spark.deltalog.segment import Hint, Segment
 from delta_sharing_spark.deltalog.unlisted_log import UnlistedLog
 
@@ -29,16 +30,27 @@ def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
         VersionError: The version is not there yet, or no longer.
         CredentialError: The storage refuses to read the log.
     """
+    wanted = store.known_version if version is None else version
+    entries = [] if wanted is None else list_before(store, wanted)
+    listing = LogListing(entries or ())
+    if entries is not None and wanted is not None and (wanted <= LISTED_BEFORE or listing.has_checkpoint(version)):
+        return listing.segment(version, table)
     hint, refused = _read_hint(store)
     usable = hint if hint is not None and (version is None or version >= hint.version) else None
-    entries = store.list_from("_delta_log", f"{usable.version if usable else 0:020d}.")
+    if entries is not None:
+        entries = store.list_from(LOG_DIR, f"{usable.version if usable else 0:020d}.")
     if entries is None:
         return UnlistedLog(store, table, refused).segment(hint, version)
     listing = LogListing(entries)
     if usable is not None and not listing.has_checkpoint(version):
         _log.info("_last_checkpoint of %s names version %d, which is not there; listing the log", table, usable.version)
-        listing = LogListing(store.list_from("_delta_log", f"{0:020d}.") or [])
+        listing = LogListing(store.list_from(LOG_DIR, f"{0:020d}.") or [])
     return listing.segment(version, table)
+
+
+def list_before(store: LogStore, version: int) -> list[LogEntry] | None:
+    """The log from a little before a version on, None where listing is not permitted: the first request for a version."""
+    return store.list_from(LOG_DIR, f"{max(0, version - LISTED_BEFORE):020d}.")
 
 
 def _read_hint(store: LogStore) -> tuple[Hint | None, bool]:

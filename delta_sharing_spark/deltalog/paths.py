@@ -15,6 +15,8 @@ from delta_sharing_spark.storage.ranges import ByteSource
 LOG_DIR = "_delta_log"
 SIDECAR_DIR = f"{LOG_DIR}/_sidecars"
 LAST_CHECKPOINT = f"{LOG_DIR}/_last_checkpoint"
+#: Versions before the one wanted that are listed with it: most writers leave a checkpoint every 10 or 100.
+LISTED_BEFORE = 128
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_from, protocol_from
 from delta_sharing_spark.deltalog.add_batch import AddBatch
@@ -15,8 +14,9 @@ from delta_sharing_spark.deltalog.commit_reconciliation import CommitTail
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
 from delta_sharing_spark.deltalog.locate_segment import find_segment
 from delta_sharing_spark.deltalog.paths import LogStore
-from delta_sharing_spark.deltalog.segment import Segment, read_all, refused
+from delta_sharing_spark.deltalog.segment import READERS, Segment, read_all, refused
 from delta_sharing_spark.errors import LogError, VersionError
+from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.schema.types import Struct
 
@@ -24,8 +24,6 @@ _log = logging.getLogger(__name__)
 
 #: Bytes of commits that are parsed together.
 _GROUP_BYTES = 1 << 20
-
-_T = TypeVar("_T")
 
 
 class Snapshot:
@@ -124,7 +122,10 @@ def load_snapshot(
     """
     if version is not None and version < 0:
         raise VersionError(f"version {version} of {table} cannot exist; versions start at 0")
-    return _retry_once_if_vanished(store, version, table, lambda log, part, name: _load(log, part, name, gate))
+    head, checkpoint, tail = _retry_once_if_vanished(store, version, table, gate, has_files=True)
+    assert tail is not None
+    tail.finish()
+    return Snapshot(store, head, checkpoint, tail, table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,25 +139,24 @@ class Head:
 
 def load_head(store: LogStore, *, version: int | None = None, table: str = "the table", gate: bool = True) -> Head:
     """Protocol and metadata of a version, the newest by default, without its files. Raises as :func:`load_snapshot`."""
-    return _retry_once_if_vanished(store, version, table, lambda log, part, name: _load_head(log, part, name, gate))
+    return _retry_once_if_vanished(store, version, table, gate, has_files=False)[0]
 
 
 def _retry_once_if_vanished(
-    store: LogStore, version: int | None, table: str, load: Callable[[LogStore, Segment, str], _T]
-) -> _T:
+    store: LogStore, version: int | None, table: str, gate: bool, *, has_files: bool
+) -> tuple[Head, Checkpoint | None, CommitTail | None]:
     """Load a version, and once more from a new listing if a listed file has vanished meanwhile."""
-    try:
-        return load(store, find_segment(store, version, table), table)
-    except _FileVanished as vanished:
-        _log.info("%s of %s went while its log was read; reading it once more", vanished.path, table)
-    try:
-        return load(store, find_segment(store, version, table), table)
-    except _FileVanished as vanished:
-        raise LogError(
-            f"{vanished.path} of {table} was listed and is not there: the log is being cleaned up while it is read; "
-            f"try again, or ask for a later version",
-            file=vanished.path,
-        ) from None
+    for _ in range(2):
+        try:
+            return _load(store, find_segment(store, version, table), table, gate, has_files)
+        except _FileVanished as gone:
+            vanished = gone.path
+            _log.info("%s of %s went while its log was read", vanished, table)
+    raise LogError(
+        f"{vanished} of {table} was listed and is not there: the log is being cleaned up while it is read; "
+        f"try again, or ask for a later version",
+        file=vanished,
+    )
 
 
 class _FileVanished(Exception):
@@ -201,25 +201,21 @@ class _State:
         return Head(version, self._protocol, self._metadata)
 
 
-def _load(store: LogStore, segment: Segment, table: str, gate: bool) -> Snapshot:
-    checkpoint = None if segment.checkpoint is None else Checkpoint(store, segment.checkpoint, table)
-    state = _State(checkpoint, table)
-    tail = CommitTail(store.root, has_checkpoint=checkpoint is not None)
-    for group in _groups(store, segment, table):
-        for path, data in group:
-            state.take(path, data)
-        tail.append(group, state.partitions)
-    head = state.head(segment.version, gate)
-    tail.finish()
-    return Snapshot(store, head, checkpoint, tail, table)
-
-
-def _load_head(store: LogStore, segment: Segment, table: str, gate: bool) -> Head:
-    state = _State(None if segment.checkpoint is None else Checkpoint(store, segment.checkpoint, table), table)
-    for group in _groups(store, segment, table):
-        for path, data in group:
-            state.take(path, data)
-    return state.head(segment.version, gate)
+def _load(
+    store: LogStore, segment: Segment, table: str, gate: bool, has_files: bool
+) -> tuple[Head, Checkpoint | None, CommitTail | None]:
+    """The small actions, the checkpoint and, with ``has_files``, the files of the commits, which are fetched beside the checkpoint."""
+    with CallingThreads(READERS) as threads:
+        contents = _contents(threads, store, segment, table)
+        checkpoint = None if segment.checkpoint is None else Checkpoint(store, segment.checkpoint, table)
+        state = _State(checkpoint, table)
+        tail = CommitTail(store.root, has_checkpoint=checkpoint is not None) if has_files else None
+        for group in _groups(contents):
+            for path, data in group:
+                state.take(path, data)
+            if tail is not None:
+                tail.append(group, state.partitions)
+    return state.head(segment.version, gate), checkpoint, tail
 
 
 def _physical(metadata: Metadata, table: str) -> Collection[str]:
@@ -230,11 +226,11 @@ def _physical(metadata: Metadata, table: str) -> Collection[str]:
     return () if mode == "none" else metadata.physical_partition_columns("name", table).values()
 
 
-def _groups(store: LogStore, segment: Segment, table: str) -> Iterator[list[tuple[str, bytes]]]:
-    """The segment's commits, oldest first, in groups of bounded size; a long commit is cut into several."""
+def _groups(contents: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    """A segment's commits, oldest first, in groups of bounded size; a long commit is cut into several."""
     group: list[tuple[str, bytes]] = []
     size = 0
-    for path, data in _contents(store, segment, table):
+    for path, data in contents:
         for piece in split_lines(data, _GROUP_BYTES):
             if group and size + len(piece) > _GROUP_BYTES:
                 yield group
@@ -245,7 +241,7 @@ def _groups(store: LogStore, segment: Segment, table: str) -> Iterator[list[tupl
         yield group
 
 
-def _contents(store: LogStore, segment: Segment, table: str) -> Iterator[tuple[str, bytes]]:
+def _contents(threads: CallingThreads, store: LogStore, segment: Segment, table: str) -> Iterable[tuple[str, bytes]]:
     held: dict[str, bytes] = {c.path: c.data for c in segment.commits if c.data is not None}
 
     def read(path: str) -> bytes:
@@ -259,4 +255,5 @@ def _contents(store: LogStore, segment: Segment, table: str) -> Iterator[tuple[s
             raise refused(table, path) from None
 
     paths = [commit.path for commit in segment.commits]
-    yield from zip(paths, read_all(read, paths), strict=True)
+    largest = max((commit.size for commit in segment.commits), default=0)
+    return zip(paths, read_all(threads, read, paths, largest), strict=True)

@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import islice
 
 from delta_sharing_spark.deltalog.paths import commit_name, in_log
 from delta_sharing_spark.errors import CredentialError, LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 
-_READERS = 8
+#: Commits that are read at once.
+READERS = 8
 #: Bytes of commits read ahead of their parsing.
 _AHEAD_BYTES = 2 << 20
 
@@ -62,23 +63,29 @@ class Hint:
     v2_name: str | None
 
 
-def read_all(read: Callable[[str], bytes], paths: Sequence[str]) -> Iterator[bytes]:
-    """Read files in their order, several at a time, never many bytes ahead of the caller."""
-    if len(paths) <= 1:
-        yield from map(read, paths)
-        return
-    with CallingThreads(_READERS) as threads:
-        pending: deque[Future[bytes]] = deque()
-        ahead, size, rest = 2, 0, iter(paths)
-        while True:
-            while len(pending) < ahead and (path := next(rest, None)) is not None:
-                pending.append(threads.submit(partial(read, path)))
-            if not pending:
-                return
+def read_all(
+    threads: CallingThreads, read: Callable[[str], bytes], paths: Sequence[str], largest: int = 0
+) -> Iterator[bytes]:
+    """Read files in their order, several at a time, never many bytes ahead of the caller.
+
+    The first are asked for at once, before their bytes are; as many as may be if it is known how large the ``largest`` is.
+    """
+    rest = iter(paths)
+    pending: deque[Future[bytes]] = deque()
+
+    def ask(size: int) -> None:
+        ahead = max(1, min(2 * READERS, _AHEAD_BYTES // max(size, 1)))
+        pending.extend(threads.submit(read, path) for path in islice(rest, max(0, ahead - len(pending))))
+
+    def received(size: int) -> Iterator[bytes]:
+        while pending:
             data = pending.popleft().result()
-            size = max(len(data), size * 3 // 4)
-            ahead = max(1, min(2 * _READERS, _AHEAD_BYTES // max(size, 1)))
             yield data
+            size = max(len(data), size * 3 // 4)
+            ask(size)
+
+    ask(largest or _AHEAD_BYTES // 2)
+    return received(largest)
 
 
 def no_log(table: str) -> LogError:

@@ -341,7 +341,7 @@ class Gateway:
             return True
         columns, number = reader.plan.shown.scans.columns_of(scan), reader.plan.number_of(name)
         try:
-            if (known := reader.failure_of(number)) is not None:
+            if (known := reader.failures.of(number)) is not None:
                 connection.sendall(self._failure(known))
             elif number is None:
                 connection.sendall(webhdfs.not_found(name))
@@ -376,7 +376,7 @@ class Gateway:
         with self._lock:
             is_first, reader.plan.has_failed = not reader.plan.has_failed, True
         if is_of_network and number is not None:
-            reader.note_failure(number, cause)
+            reader.failures.note(number, cause)
         if is_first:  # it stands alone here; Spark's own error has it among many lines of Java, or not at all
             _log.warning("the native lane could not read a file: %s", cause)
         return cause

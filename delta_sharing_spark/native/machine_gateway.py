@@ -163,15 +163,19 @@ class MachineGateway(PlaceGateway):
         cause = super()._failed(reader, number, self._named(error))
         return self._told_to_driver(cause, reader.plan.token, number)
 
+    def _place_failed(self, served: ServedPlace, token: str, path: str, error: DeltaSharingError) -> str:
+        cause = super()._place_failed(served, token, path, self._named(error))
+        return self._told_to_driver(cause, token if isinstance(error, NetworkError) else "", path)
+
     def _named(self, error: DeltaSharingError) -> DeltaSharingError:
         if isinstance(error, NetworkError):
             error.args = (f"machine {self.name}: {error}",)
         return error
 
-    def _told_to_driver(self, cause: str, token: str, number: int | None) -> str:
+    def _told_to_driver(self, cause: str, token: str, file: int | str | None) -> str:
         """Tell the driver before the reader is told, who asks the driver next."""
         with suppress(OSError):
-            self._driver.ask(_SOON, kind="failed", token=token, number=number, cause=cause)
+            self._driver.ask(_SOON, kind="failed", token=token, number=file, cause=cause)
         return cause
 
 

@@ -209,6 +209,12 @@ class ClusterGateway(PlaceGateway):
             self._tries_again = time.monotonic() + _UNREACHABLE
         return self._note_failure(reader, number, f"{type(error).__name__}: {error}", is_of_network=False)
 
+    def _place_failed(self, served: ServedPlace, token: str, path: str, error: DeltaSharingError) -> str:
+        """See ``PlaceGateway._place_failed``, and ``_failed``."""
+        if isinstance(error, NetworkError):
+            self._tries_again = time.monotonic() + _UNREACHABLE
+        return self.remember(error)
+
     def _why_no_bytes(self) -> str | None:
         """Why no file passes the driver; None where some may."""
         if not self._driver_bytes:
@@ -294,6 +300,9 @@ class ClusterGateway(PlaceGateway):
                 self._remember(message["cause"])
                 with self._lock:
                     entry = self._plans.get(message["token"])
+                    place, _ = self._places.get(message["token"], (None, None))
+                if place is not None:
+                    place.failures.note(message["number"], message["cause"])
                 if entry is not None:
                     self._note_failure(entry[0], message["number"], message["cause"], is_of_network=True)
                 machine.channel.send({"kind": "answer", "id": message["id"]})

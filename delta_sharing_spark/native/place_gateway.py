@@ -6,13 +6,14 @@ import secrets
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from delta_sharing_spark.errors import DeltaSharingError, FileError, NoSuchFileError
+from delta_sharing_spark.errors import DeltaSharingError, FileError, NetworkError, NoSuchFileError
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Budget
+from delta_sharing_spark.native.failures import Failures
 from delta_sharing_spark.native.gateway import Gateway, HasEnded
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.connections import Canceller
@@ -52,18 +53,30 @@ class PlaceGateway(Gateway):
         return were_last and not self._places and not self._plans and not self._indexes
 
     def _serve(self, connection: socket.socket, request: Request, token: str, below: str) -> bool:
+        served = None
         try:
             served = self._place(token)
             if served is None:
                 return super()._serve(connection, request, token, below)
+            if (known := served.failures.of(below)) is not None:
+                connection.sendall(self._failure(known))
+                return True
             if request.operation == "OPEN":
                 return self._open_place(connection, request, served, below)
             connection.sendall(self._told(served, below, request.operation))
         except NoSuchFileError:
             connection.sendall(webhdfs.not_found(below))
         except DeltaSharingError as error:
-            connection.sendall(webhdfs.failure(self.remember(error)))
+            told = self.remember(error) if served is None else self._place_failed(served, token, below, error)
+            connection.sendall(webhdfs.failure(told))
         return True
+
+    def _place_failed(self, served: ServedPlace, token: str, path: str, error: DeltaSharingError) -> str:
+        """Note that a file of a place could not be read; returns the cause, for Spark."""
+        cause = self._remember(f"{type(error).__name__}: {error}")
+        if isinstance(error, NetworkError):
+            served.failures.note(path, cause)
+        return cause
 
     def _place(self, token: str) -> ServedPlace | None:
         with self._lock:
@@ -71,7 +84,9 @@ class PlaceGateway(Gateway):
 
     def _open_place(self, connection: socket.socket, request: Request, served: ServedPlace, path: str) -> bool:
         """Send a file from the request's offset on; returns whether the connection can be used for another."""
-        return _send(connection, served, path, request.offset, self._budget)
+        token = (request.path or "").partition("/")[0]
+        failed = partial(self._place_failed, served, token, path)
+        return _send(connection, served, path, request.offset, self._budget, failed)
 
     def _told(self, served: ServedPlace, path: str, operation: str) -> bytes:
         if operation == "LISTSTATUS":
@@ -85,10 +100,10 @@ class PlaceGateway(Gateway):
 
 
 class ServedPlace:
-    """A place, and what was listed of it a short while ago."""
+    """A place, what was listed of it a short while ago, and why files of it could not be reached."""
 
     def __init__(self, place: Place) -> None:
-        self.place = place
+        self.place, self.failures = place, Failures()
         self._known: OrderedDict[str, tuple[float, StoredObject]] = OrderedDict()
 
     def listed(self, path: str) -> list[StoredObject]:
@@ -124,7 +139,14 @@ def _status(entry: StoredObject, name: str) -> dict[str, object]:
     return webhdfs.status(name, None if entry.name.endswith("/") else entry.size, entry.modified_ms)
 
 
-def _send(connection: socket.socket, served: ServedPlace, path: str, offset: int, budget: Budget) -> bool:
+def _send(
+    connection: socket.socket,
+    served: ServedPlace,
+    path: str,
+    offset: int,
+    budget: Budget,
+    failed: Callable[[DeltaSharingError], object],
+) -> bool:
     """Send a file from ``offset`` on, until the reader leaves; returns whether the connection can be used for another."""
     file = served.info(path)
     if file.name.endswith("/"):
@@ -145,8 +167,11 @@ def _send(connection: socket.socket, served: ServedPlace, path: str, offset: int
         connection.sendall(first)
         for piece in pieces:
             connection.sendall(piece)
-    except DeltaSharingError:
-        served.forget(path)  # the answer is shorter than its head says, which the reader sees
+    except DeltaSharingError as error:
+        served.forget(
+            path
+        )  # the answer is shorter than its head says, which the reader sees; it reads on, and is told why
+        failed(error)
     finally:
         canceller.break_off()
     return False

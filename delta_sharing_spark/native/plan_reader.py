@@ -9,14 +9,15 @@ pieces; and all together by ``budget.Bounds.held``: who would pass it waits.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import PATIENCE, Budget
 from delta_sharing_spark.native.doubts import ENOUGH, LEAVES, TASTED, UNKNOWN, WAITS, Doubt, Reaction
-from delta_sharing_spark.native.file_pass import FilePass
+from delta_sharing_spark.native.failures import Failures
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.held_chunks import HeldChunks
 from delta_sharing_spark.native.layout import Chunk, Layout
@@ -26,6 +27,46 @@ from delta_sharing_spark.native.shown_files import ShownFiles
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import Range, cut
 
+#: Tasks that are assumed to run at the same time.
+AT_ONCE = max(2, os.cpu_count() or 2)
+
+
+class FilePass:
+    """One pass of Spark's tasks over a plan's files; it is over when a file that was read is opened again."""
+
+    def __init__(self) -> None:
+        #: Files that were opened, in that order, and whether columns of them were read after it.
+        self._opened: dict[int, bool] = {}
+        self._foretold: set[int] = set()
+
+    def opened(self, number: int) -> None:
+        """Note that the footer of a file was read."""
+        if self._opened.get(number):
+            self._opened.clear()
+            self._foretold.clear()
+        self._opened.setdefault(number, False)
+        self._foretold.discard(number)
+
+    def read(self, number: int) -> None:
+        """Note that columns of a file are being read."""
+        if number in self._opened:
+            self._opened[number] = True
+
+    def next(self, following: Iterable[int]) -> int | None:
+        """The first of the files ``following`` that was not opened; each is told once.
+
+        None before a file was read to its end, where Spark opens files that it does not read on (their footers say that no
+        row fits), and where as many as tasks at once are still to be opened.
+        """
+        over = list(self._opened.values())[:-AT_ONCE]
+        if not over or not all(over) or len(self._foretold) >= AT_ONCE:
+            return None
+        found = next((n for n in following if n not in self._opened and n not in self._foretold), None)
+        if found is not None:
+            self._foretold.add(found)
+        return found
+
+
 _SENT = 1 << 20
 #: Bytes of a small file that are sent without asking which of them a reader wants: that would cost more.
 _SENT_WHOLE = 64 << 10
@@ -34,9 +75,6 @@ _TASTE = 4 << 10
 
 #: Bytes of row groups that are fetched ahead of the one that is read, and how many: those of small files are many.
 _AHEAD, _GROUPS_AHEAD = 8 << 20, 16
-
-#: Seconds for which a file that could not be reached is not tried again.
-_FAILED = 10.0
 
 #: What an answer yields: bytes, or a doubt, to which the gateway sends the reader's reaction.
 Pieces = Generator[memoryview | Doubt, Reaction | None, None]
@@ -52,6 +90,7 @@ class PlanReader:
     Attributes:
         plan: The plan.
         files: Its files as they are served.
+        failures: Why some could not be reached.
     """
 
     def __init__(self, plan: NativePlan, budget: Budget) -> None:
@@ -61,25 +100,14 @@ class PlanReader:
         self.files = ShownFiles(plan, budget)
         self._chunks = HeldChunks(budget, plan.pace)
         self._pass = FilePass()
-        #: Why files could not be reached, and until when this is answered to further requests.
-        self._failures: dict[int, tuple[float, str]] = {}
+        self.failures = Failures()
         #: Whether a reader asked for a column that its scan does not name; from then on no scan's columns are relied on.
         self._is_misled = False
-
-    def note_failure(self, number: int, cause: str) -> None:
-        """Note that a file could not be reached for as long as it may be tried."""
-        self._failures[number] = time.monotonic() + _FAILED, cause
-
-    def failure_of(self, number: int | None) -> str | None:
-        """Why a file could not be reached a moment ago: Spark asks up to twelve times, each of which would try as long."""
-        until, cause = self._failures.get(-1 if number is None else number, (0.0, ""))
-        return cause if time.monotonic() < until else None
 
     def read(self, number: int, offset: int, columns: ScanColumns | None = None) -> Pieces:
         """The file's bytes from ``offset`` to its end, or until the reaction to a doubt is that the reader has left.
 
         Args:
-            number: The file's.
             offset: Where the reader begins.
             columns: What its scan reads; None where nobody told.
 

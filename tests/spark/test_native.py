@@ -79,13 +79,14 @@ def test_a_connect_server_lets_go_of_frames_that_have_ended(spark: Any, client: 
     table = client.table("views.d.plain")
     kept = table.to_spark(spark)
     names = file_index._holder(spark).dataFrameCache().keySet
+    before = sum(str(name).startswith("delta-sharing-") for name in names())
     for _ in range(3):
         other = table.to_spark(spark, "native").where("id < 5").select("city")
         assert other.count() == 5
         del other
     gc.collect()
     again = table.to_spark(spark)
-    assert sum(str(name).startswith("delta-sharing-") for name in names()) == 2
+    assert sum(str(name).startswith("delta-sharing-") for name in names()) <= before + 1
     assert kept.count() == again.count() == 3000
 
 

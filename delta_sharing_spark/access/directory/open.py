@@ -11,11 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from delta_sharing_spark.access.directory.access import DirectoryAccess, paths_of, storage_for
+from delta_sharing_spark.access.directory.access import DirectoryAccess, paths_of
 from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, SharingIssuer, StorageToken, token_covering
 from delta_sharing_spark.access.table_refusals import iceberg_advice
 from delta_sharing_spark.deltalog.cached_log_store import CachedLogStore
-from delta_sharing_spark.deltalog.paths import LogEntry, commit_name, in_log, join
+from delta_sharing_spark.deltalog.locate_segment import list_before
+from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogEntry, commit_name, in_log, join
 from delta_sharing_spark.errors import (
     AccessModeError,
     CorruptFileError,
@@ -51,6 +52,8 @@ _S = TypeVar("_S", "NetworkSettings", StorageSettings)
 DECISION_SECONDS = 10.0
 #: The share of them that a request of the log may stay unanswered, where another access mode is at hand.
 _SILENCE = 0.3
+#: Versions that are listed within them; a longer log is listed when that has been decided.
+_OPENING_VERSIONS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +198,7 @@ def open_directory(
     carry_profile: bool | Literal["token"] = True,
     seconds: float = DECISION_SECONDS,
     has_fallback: bool = False,
+    first_version: int | None = None,
     issuer: Issuer | None = None,
 ) -> TableDirectory:
     """Obtain a credential for every location of a table and find out, within ``seconds``, whether all can be read.
@@ -210,6 +214,7 @@ def open_directory(
         carry_profile: What executors ask for credentials with; see ``carried_profile``.
         seconds: The bound of the decision.
         has_fallback: Whether another access mode can be taken instead.
+        first_version: The first version whose commit will be looked at, where that may be long before the newest.
         issuer: Instead of the sharing server, for tests.
 
     Raises:
@@ -228,29 +233,35 @@ def open_directory(
     quick_issuer: Issuer = issuer or SharingIssuer(
         profile, _bounded(transport, seconds / 3, seconds, seconds / 2), table, root
     )
-    known = None if head.version is None else f"_delta_log/{head.version:020d}.json"
-    probed_location = parse_location(f"{root}/{known or '_delta_log/_last_checkpoint'}")
+    version = head.version
+    canary = None if version is None else parse_location(f"{root}/{in_log(commit_name(version))}")
     silence = seconds * _SILENCE
     driver_settings = _bounded(settings, silence, silence, silence) if has_fallback else settings
     # Without another way a busy machine is waited for as long as the decision may take.
     connecting = silence if has_fallback else seconds * 0.8
     probe_settings = _bounded(driver_settings, connecting, seconds * 0.8, seconds * 0.4)
 
+    store = StorageLogStore(root, version)
+    log = CachedLogStore(store)
+    if first_version is not None and (version or 0) - first_version <= _OPENING_VERSIONS:
+        log.list_from_version(first_version)
+
     def connect(location: Location) -> StorageToken:
         token = TOKENS.get(quick_issuer, location)
         if location != root:
             return token
-        try:
-            storage_for(token, probe_settings).get(probed_location, 0, 1, what=str(probed_location))
-        except FileNotFoundError:
-            return token
-        except PermissionError:
-            # Late, or read-only and absent: a new token decides the first, reading the log the second.
-            token = TOKENS.get(quick_issuer, location, refused=token)
+        store.lease_for = DirectoryAccess(name, (token,), quick_issuer, probe_settings, canary).lease
+        try:  # what finding a version asks first, and then has
+            if version is not None:
+                list_before(log, version)
+            else:
+                log.read(LAST_CHECKPOINT)
+        except (FileNotFoundError, PermissionError):
+            pass  # there is no hint
         except NetworkError as error:
             if has_fallback or not error.busy:
                 raise  # else the log is read as patiently as the settings say
-        return token
+        return TOKENS.get(quick_issuer, location)
 
     # The time-outs end what is silent; where nothing else can be tried, a busy machine has longer to come to its answers.
     opening_seconds = seconds * (1 - _SILENCE if has_fallback else 3)
@@ -260,16 +271,12 @@ def open_directory(
         executors_issuer: Issuer | None = replace(driver_issuer, profile=executors_profile)
     else:
         executors_issuer = driver_issuer if carry_profile else None
-    executors_access = DirectoryAccess(name, tokens, executors_issuer, settings, probed_location if known else None)
+    executors_access = DirectoryAccess(name, tokens, executors_issuer, settings, canary)
     driver = replace(executors_access, issuer=driver_issuer, settings=driver_settings)
-    return TableDirectory(
-        name,
-        head,
-        executors_access,
-        driver,
-        CachedLogStore(StorageLogStore(driver.lease, root, head.version)),
-        iceberg_advice(table, profile),
-    )
+    store.lease_for = driver.lease
+    if first_version is not None:
+        log.list_from_version(first_version)
+    return TableDirectory(name, head, executors_access, driver, log, iceberg_advice(table, profile))
 
 
 def _bounded(settings: _S, connect: float, read: float, retry: float) -> _S:
@@ -358,15 +365,17 @@ class StorageLogStore:
     A credential that has ended is renewed, once for each request of the log.
 
     Args:
-        lease_for: Gives the lease of a location.
         root: The table's location.
         version: A version that exists by the sharing server's word, or None.
+
+    Attributes:
+        lease_for: Gives the lease of a location; to be set before the first request.
     """
 
-    def __init__(self, lease_for: Callable[[Location], StorageLease], root: Location, version: int | None) -> None:
-        self._root = root
+    lease_for: Callable[[Location], StorageLease]
+
+    def __init__(self, root: Location, version: int | None) -> None:
         self.root = str(root)
-        self._lease_for = lease_for
         self.known_version = version
         self._canary = None if version is None else in_log(commit_name(version))
         #: By credential, when a read of the canary began that succeeded.
@@ -385,8 +394,8 @@ class StorageLogStore:
     def open(self, path: str, size: int | None = None) -> ObjectSource:
         """See ``LogStore.open``: reads by range, so that columns of a checkpoint need not be fetched whole."""
         location = self._location_of(path)
-        listed = self._run(location, path, lambda storage: storage.info(location, what=path))
-        return ObjectSource(self._lease_for(location), location, name=path, size=listed.size, is_data=False)
+        size = self.size(path) if size is None else size
+        return ObjectSource(self.lease_for(location), location, name=path, size=size, is_data=False)
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         """See ``LogStore.list_from``."""
@@ -421,7 +430,7 @@ class StorageLogStore:
             self._canary, self._has_read = path, True
 
     def _run(self, location: Location, path: str, action: Callable[[Storage], _T]) -> _T:
-        lease = self._lease_for(location)
+        lease = self.lease_for(location)
         refusals = 0
         while True:
             storage = lease.storage()

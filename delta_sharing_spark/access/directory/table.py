@@ -42,23 +42,24 @@ if TYPE_CHECKING:
 
 def open_directory_table(negotiated: NegotiatedTable) -> DirectoryTable:
     """The table's directory, found readable; raises as ``open_directory``."""
-    directory = open_directory(
-        negotiated.profile,
-        negotiated.settings,
-        negotiated.table,
-        negotiated.head,
-        settings=storage_settings(negotiated.options),
-        carry_profile=negotiated.options.carry_profile,
-        has_fallback=negotiated.decision.fallback is not None,
+    return DirectoryTable(
+        open_directory(
+            negotiated.profile,
+            negotiated.settings,
+            negotiated.table,
+            negotiated.head,
+            settings=storage_settings(negotiated.options),
+            carry_profile=negotiated.options.carry_profile,
+            has_fallback=negotiated.decision.fallback is not None,
+            first_version=_first_version(negotiated.options),
+        )
     )
-    first = _first_version(negotiated.options)
-    if first is not None:
-        directory.log.list_from_version(first)
-    return DirectoryTable(directory)
 
 
 def _first_version(options: ReadOptions) -> int | None:
-    """The first version whose commit will be looked at, where that may be long before the newest."""
+    """See ``open_directory``."""
+    if options.version_as_of is not None:
+        return options.version_as_of
     if options.timestamp_as_of or options.starting_timestamp or options.ending_timestamp:
         return 0
     return options.starting_version if isinstance(options.starting_version, int) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import inspect
 import json
 import os
@@ -32,6 +34,7 @@ from delta_sharing_spark.spark import start_gateway
 from delta_sharing_spark.spark.start_gateway import start
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support.buckets import BucketServer
 
 sys.path.insert(0, str(Path(__file__).parent))
 from reading import RemoteError, ask, files_of, plan_native, rows_of
@@ -150,24 +153,37 @@ def test_a_machine_serves_what_it_fetched_itself(
     wait_for(lambda: not Path(f"/proc/{own}").exists())
 
 
+@pytest.mark.parametrize("fault", ["refuses", "is silent", "lets nobody in"])
 def test_a_storage_that_cannot_be_reached_is_tried_once(
-    tmp_path: Path, driver: ClusterGateway, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, driver: ClusterGateway, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """The error names the machine, and is the answer of the driver too for a while: Spark asks again and again."""
     table = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64()})).append([{"id": 1}])
-    with SharingServer({"s.d.t": table.path}) as server:
-        opener, load = SharingClient(server.profile(), retryTimeout="1s").table("s.d.t").scan().opened()
-        plan = plan_native(load, opener)
+    bounds = {"retryTimeout": "1s", "connectTimeout": "500ms"}
+    with SharingServer({"s.d.t": table.path}) as server, contextlib.ExitStack() as opened:
+        load_opener, load = SharingClient(server.profile(), **bounds).table("s.d.t").scan().opened()
+        plan = plan_native(load, load_opener)
         address = driver.add(plan, lambda: False)
         start(settings_of(driver))
         with_key(driver, monkeypatch)
         file, *_ = files_of(plan, address)
         length = ask(file, "GETFILESTATUS")["FileStatus"]["length"]
-    for operation in ("OPEN", "GETFILESTATUS", "OPEN"):
-        with pytest.raises(RemoteError, match=rf"NetworkError: .*machine {socket.gethostname()}: .*") as failed:
-            ask(file, operation, offset=length - 8)
-        assert driver.error_in([str(failed.value)]) == str(failed.value)
-        assert plan.has_failed
+        port = server.port
+        server.close()
+        if fault != "refuses":
+            opened.enter_context(
+                socket.create_server(("127.0.0.1", port), backlog=0 if fault == "lets nobody in" else 64)
+            )
+        while fault == "lets nobody in":
+            try:
+                opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=0.2))
+            except TimeoutError:
+                break
+        for operation in ("OPEN", "GETFILESTATUS", "OPEN"):
+            with pytest.raises(RemoteError, match=rf"NetworkError: .*machine {socket.gethostname()}: .*") as failed:
+                ask(file, operation, offset=length - 8)
+            assert driver.error_in([str(failed.value)]) == str(failed.value)
+            assert plan.has_failed
     assert driver.bytes_sent == 0
 
 
@@ -230,6 +246,32 @@ def test_files_of_a_volume_are_sent_by_the_machine(
         with pytest.raises(RemoteError, match=r"large of volume s\.d\.v is a link") as failed:
             ask(f"{address}/large", "OPEN")
         assert driver.error_in([str(failed.value)]) == str(failed.value)
+
+
+def test_a_volume_whose_storage_cannot_be_reached_is_tried_once(
+    tmp_path: Path, driver: ClusterGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a table's: at the beginning of a file, and where an answer broke off, after which the reader asks for the rest."""
+    (tmp_path / "large").write_bytes(os.urandom(3 << 20))
+    (tmp_path / "small").write_bytes(b"small")
+    with BucketServer() as server:
+        server.add_volume("s.d.v", server.bucket("v", tmp_path))
+        client = SharingClient(server.profile(), storageEndpoint=server.storage_endpoint, retryTimeout="1s")
+        address = driver.share(client.volume("s.d.v").place, lambda: False)
+        start(settings_of(driver))
+        with_key(driver, monkeypatch)
+        ask(address, "LISTSTATUS")
+        server.faults.add("any", "large", skip=2, times=None, status=503)
+        server.faults.add("any", "small", times=None, status=503)
+        with pytest.raises(http.client.IncompleteRead):
+            ask(f"{address}/large", "OPEN").read()
+        with pytest.raises(RemoteError, match="machine"):
+            ask(f"{address}/small", "OPEN")
+        server.faults.clear()
+        for name in ("large", "small"):
+            with pytest.raises(RemoteError, match=rf"NetworkError: machine {socket.gethostname()}: .*{name}.*HTTP 503"):
+                ask(f"{address}/{name}", "OPEN", offset=1)
+        assert driver.bytes_sent == 0
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ class _HTTPAnswer(http.client.HTTPResponse):
     """
 
     fields: dict[str, str]
+    _method: str | None
 
     def begin(self) -> None:
         """See http.client, which reads all other heads."""

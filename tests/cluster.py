@@ -142,7 +142,8 @@ def outside(directory: Path, options: argparse.Namespace) -> int:
     rows = [{"id": n, "text": noise[4 * n : 4 * n + 40], "city": ("Oslo", None)[n % 2]} for n in range(options.rows)]
     table = DeltaTableBuilder(directory / "t", SCHEMA, ["city"]).append(rows, files=4)
     settings = ServerSettings()
-    with machines(), BucketServer({"s.d.t": table.path}, host=HERE, settings=settings) as server:
+    shared = {f"s.d.{name}": table.path for name in ("t", "silent", "closed")}
+    with machines(), BucketServer(shared, host=HERE, settings=settings) as server:
         forwarder = Forwarder((HERE, 0), server.port)
 
         def rewrite(line: dict[str, Any]) -> Any:
@@ -361,7 +362,7 @@ def kills(client: Any, options: argparse.Namespace) -> None:
         time.sleep(1)
         began = time.monotonic()
         try:
-            client.table("s.d.t").to_spark(spark).selectExpr("sum(id)", "max(text)").collect()
+            client.table(f"s.d.{state}").to_spark(spark).selectExpr("sum(id)", "max(text)").collect()
         except Exception as error:
             took, line = time.monotonic() - began, str(error).splitlines()[0]
             assert "NetworkError: machine " in line, line

@@ -43,7 +43,8 @@ def format_of(path: str | None, format: str | None) -> str:
     by_suffix = _SUFFIXES.get(suffix)
     if by_suffix is None and format is None:
         raise ConfigError(
-            f"the format of {path} is not known from its suffix; end it in {', '.join(_SUFFIXES)}, or give --format"
+            f"the format of {path} is not known from its suffix; end it in {', '.join(_SUFFIXES)}, or give --format; to download a "
+            f"volume, a model or a skill instead of a table, end its name in /"
         )
     if format is not None and by_suffix not in (None, format):
         raise ConfigError(f"{path} ends like {by_suffix} and --format says {format}; change one of them")
@@ -54,10 +55,8 @@ def write_batches(reader: pa.RecordBatchReader, out: BinaryIO, format: str, tabl
     """Write batches as they arrive; returns the number of rows.
 
     Args:
-        reader: The rows.
         out: The output, which is left open.
         format: ``"parquet"``, ``"csv"`` or ``"json"``.
-        table: The table's name, for errors.
 
     Raises:
         ConversionError: A value that text cannot hold; Parquet holds all.
@@ -72,11 +71,7 @@ def write_batches(reader: pa.RecordBatchReader, out: BinaryIO, format: str, tabl
 
 
 def as_text(batches: Iterable[pa.RecordBatch], table: str) -> Iterator[pa.RecordBatch]:
-    """The batches, to be written as text.
-
-    Raises:
-        ConversionError: A value that text cannot hold.
-    """
+    """The batches, to be written as text; raises ConversionError for a value that text cannot hold."""
     from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
 
     for batch in batches:

@@ -80,7 +80,6 @@ def compile_possible_values(expression: Expression, slots: Mapping[tuple[str, ..
     """Compile a predicate to a function from the bounds of each column (by slot) to the truth values that rows may give.
 
     Args:
-        expression: A bound tree.
         slots: The place in the list of bounds of every column path.
     """
     match expression:

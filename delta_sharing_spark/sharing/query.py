@@ -288,7 +288,6 @@ def asked_with_known_features(endpoint: str, ask: Callable[[Sequence[str]], _T])
     """Ask with the reader features that the server may know.
 
     Args:
-        endpoint: The server's.
         ask: Sends the request with these features.
 
     Raises:

@@ -46,7 +46,6 @@ def conjectures(plan: str, word: str, schemas: Sequence[Struct], time_zone: str)
     Args:
         plan: A physical plan's text.
         word: What the marks of columns begin with.
-        schemas: The tables' columns.
         time_zone: The session's zone, in which the plan shows timestamps.
     """
     expression = re.compile(
@@ -198,7 +197,6 @@ def implied_conditions(
     """Those of the conditions that the query itself implies; what they change is left out and tried no more.
 
     Args:
-        plan: The query's physical plan.
         word: What the marks of columns begin with.
         conditions: One for each table, or None.
         plan_with: The query's plan over tables that are filtered by conditions; None if Spark makes none.

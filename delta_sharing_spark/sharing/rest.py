@@ -35,15 +35,14 @@ from delta_sharing_spark.sharing.catalog import (
 from delta_sharing_spark.sharing.pages_ahead import HeldPage, PagesAhead, held
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import (
+    FALLBACKS,
     ChangesQuery,
     Query,
     QueryResponse,
     asked_with_known_features,
     fallback_after,
-    fallback_of,
     may_answer_other_shape,
     other_shape,
-    remember,
 )
 from delta_sharing_spark.sharing.response import (
     CAPABILITIES,
@@ -252,7 +251,8 @@ class SharingRest:
         Raises:
             ServerError: The server refuses the query as it was asked for.
         """
-        known = fallback_of(self.profile.endpoint, table)
+        key = self.profile.endpoint, str(table).lower()
+        known = FALLBACKS.get(key)
         other = other_shape(query)
         if known is None or other is None or known.is_paged != (other.max_files is not None):
             first, second, known_shape = query, other, None
@@ -270,8 +270,10 @@ class SharingRest:
                 )
             except ServerError:
                 raise refusal from None
-            remember(self.profile.endpoint, table, fallback)
-            if fallback is not None:
+            if fallback is None:
+                FALLBACKS.forget(key)
+            else:
+                FALLBACKS.put(key, fallback)
                 _log.info("%s was asked for %s", table, fallback)
             return response
 

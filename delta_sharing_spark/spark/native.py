@@ -24,21 +24,7 @@ from delta_sharing_spark.native.machines import ClusterGateway
 from delta_sharing_spark.native.place_gateway import PlaceGateway
 from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
 from delta_sharing_spark.native.table_index import TableIndex
-from delta_sharing_spark.predicates.tree import (
-    And,
-    Column,
-    Compare,
-    CompareColumns,
-    Constant,
-    Expression,
-    In,
-    IsNull,
-    IsTrue,
-    Like,
-    Literal,
-    Not,
-    Or,
-)
+from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.schema.types import DataType, Decimal, Field, Primitive, Struct, backquoted, spark_schema_json
 from delta_sharing_spark.spark.file_index import index_relation, jvm_session, needs_deletion_column, why_no_index
 from delta_sharing_spark.spark.gateway_starts import GatewayStarts
@@ -393,47 +379,47 @@ def type_sql(kind: DataType) -> str:
     return _TYPE_NAMES.get(kind.name, kind.name)
 
 
-def condition_sql(node: Expression) -> str | None:
+def condition_sql(node: tree.Expression) -> str | None:
     """A ``where`` as Spark SQL; None where part of it cannot be written to mean the same in every session."""
     match node:
-        case Constant(None):
+        case tree.Constant(None):
             return "cast(null as boolean)"
-        case Constant(value):
+        case tree.Constant(value):
             return "true" if value else "false"
-        case Compare(op, column, literal):
+        case tree.Compare(op, column, literal):
             return f"({column} {op} {_literal(literal)})"
-        case CompareColumns(op, left, right):
+        case tree.CompareColumns(op, left, right):
             return f"({left} {op} {right})"
-        case In(column, literals):
+        case tree.In(column, literals):
             return f"({column} IN ({', '.join(map(_literal, literals))}))"
-        case Like(column, pattern, escape):
+        case tree.Like(column, pattern, escape):
             if escape in "'\"":
                 return None
             ending = "" if escape == "\\" else f" ESCAPE '{escape}'"
             return f"({column} LIKE {literal_sql(pattern, Primitive('string'))}{ending})"
-        case IsNull(operand):
-            inner = str(operand) if isinstance(operand, Column) else condition_sql(operand)
+        case tree.IsNull(operand):
+            inner = str(operand) if isinstance(operand, tree.Column) else condition_sql(operand)
             return None if inner is None else f"({inner} IS NULL)"
-        case IsTrue(operand):
+        case tree.IsTrue(operand):
             return _wrapped("({} IS TRUE)", operand)
-        case Not(operand):
+        case tree.Not(operand):
             return _wrapped("(NOT {})", operand)
-        case And(operands):
+        case tree.And(operands):
             return _joined(" AND ", operands)
-        case Or(operands):
+        case tree.Or(operands):
             return _joined(" OR ", operands)
 
 
-def _literal(literal: Literal) -> str:
+def _literal(literal: tree.Literal) -> str:
     return literal_sql(literal.value, literal.type)
 
 
-def _wrapped(form: str, operand: Expression) -> str | None:
+def _wrapped(form: str, operand: tree.Expression) -> str | None:
     inner = condition_sql(operand)
     return None if inner is None else form.format(inner)
 
 
-def _joined(word: str, operands: tuple[Expression, ...]) -> str | None:
+def _joined(word: str, operands: tuple[tree.Expression, ...]) -> str | None:
     parts = [condition_sql(operand) for operand in operands]
     return None if None in parts else "(" + word.join(str(part) for part in parts) + ")"
 

@@ -121,10 +121,13 @@ def either(scans: Sequence[ScanConditions]) -> tuple[str | None, tuple[str, ...]
     left = tuple(dict.fromkeys(text for scan in scans for text in scan.left))
     if not scans or not all(scan.conditions for scan in scans):
         return None, left
-    alternatives = list(dict.fromkeys(" AND ".join(scan.conditions) for scan in scans))
-    if len(alternatives) == 1:
-        return alternatives[0], left
-    return " OR ".join(f"({text})" for text in alternatives), left
+    return disjunction([" AND ".join(scan.conditions) for scan in scans]), left
+
+
+def disjunction(conditions: Sequence[str]) -> str:
+    """Any of some conditions, each of them once."""
+    each = list(dict.fromkeys(conditions))
+    return each[0] if len(each) == 1 else " OR ".join(f"({text})" for text in each)
 
 
 class _Renderer:

@@ -26,26 +26,6 @@ if TYPE_CHECKING:
     from delta_sharing_spark.table import SharedTable
     from delta_sharing_spark.table_scan import Scan
 
-# Names are imported when they are used: importing the package is part of every query's latency.
-_HOMES = {
-    "DeltaSharingError": "errors",
-    "Profile": "sharing.profile",
-    "Scan": "table_scan",
-    "SharedTable": "table",
-    "SharingClient": "client",
-    "get_table_metadata": "functions",
-    "get_table_protocol": "functions",
-    "get_table_version": "functions",
-    "load_as_arrow": "functions",
-    "load_as_pandas": "functions",
-    "load_as_polars": "functions",
-    "load_as_spark": "functions",
-    "load_table_changes_as_pandas": "functions",
-    "load_table_changes_as_spark": "functions",
-    "register": "spark.format_loads",
-    "scan_share": "functions",
-}
-
 __all__ = [
     "DeltaSharingError",
     "Profile",
@@ -65,14 +45,24 @@ __all__ = [
     "scan_share",
 ]
 
+#: Where names are that are not in ``functions``. They are imported when they are used: importing the package is part of every
+#: query's latency.
+_HOMES = {
+    "DeltaSharingError": "errors",
+    "Profile": "sharing.profile",
+    "Scan": "table_scan",
+    "SharedTable": "table",
+    "SharingClient": "client",
+    "register": "spark.format_loads",
+}
+
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'functions')}"), name)
 
 
 def __dir__() -> list[str]:

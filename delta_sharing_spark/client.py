@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from delta_sharing_spark.assets.catalog import AssetCatalog
+from delta_sharing_spark.assets.catalog import AssetCatalog, if_listable
 from delta_sharing_spark.display import Explanation, Listing
-from delta_sharing_spark.errors import AddressError, NotFoundError, RequestRefusedError
+from delta_sharing_spark.errors import AddressError, NotFoundError
 from delta_sharing_spark.errors.tracebacks import short_tracebacks
-from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name
+from delta_sharing_spark.sharing.address import TableName, parse_schema_name, parse_table_name
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from delta_sharing_spark.spark.views import RegisteredView
     from delta_sharing_spark.table_scan import Scan
 
-_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 #: What completion leaves out: it serves this package.
 _INTERNAL = frozenset(
@@ -126,16 +124,8 @@ class SharingClient(AssetCatalog):
         if share is not None:
             name = share if isinstance(share, str) else share.name
             return self._listed(lambda: self.rest.list_all_tables(name), name)
-        return Listing(table for each in self.rest.list_shares() for table in self._tables_if_listable(each.name))
-
-    def _tables_if_listable(self, share: str) -> list[Table]:
-        try:
-            return list(self.rest.list_all_tables(share))
-        except (AddressError, NotFoundError, RequestRefusedError) as refusal:
-            if not is_odd(share, "share"):
-                raise
-            _log.warning("share %r is left out of the list of all tables: %s", share, refusal)
-            return []
+        shares = (each.name for each in self.rest.list_shares())
+        return Listing(one for name in shares for one in if_listable(name, "tables", self.rest.list_all_tables(name)))
 
     def _listed(self, ask: Callable[[], Iterable[_T]], *names: str) -> Listing[_T]:
         """What the server lists; where it has not what is named, the error tells the near names."""

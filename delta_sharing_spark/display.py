@@ -98,10 +98,7 @@ class Explanation(str):
 
 def columns_of(schema: Struct) -> list[Column]:
     """The columns of a schema, to be shown."""
-    return [
-        Column(f.name, str(f.type), "" if f.nullable else "NOT NULL", str(f.metadata.get("comment", "")))
-        for f in schema.fields
-    ]
+    return [Column(*row) for row in schema.rows()]
 
 
 def schema_html(schema: Struct, caption: str) -> str:
@@ -174,11 +171,7 @@ def _unsent(report: PlanReport, scan: ResolvedScan) -> list[str]:
 
 
 class Progress:
-    """A bar of bytes and rows with rate and time left: a widget in a notebook, a line on a terminal, else nothing.
-
-    Args:
-        planned: The plan that is read.
-    """
+    """A bar of bytes and rows with rate and time left: a widget in a notebook, a line on a terminal, else nothing."""
 
     def __init__(self, planned: ScanPlan) -> None:
         self._bytes = {split.index: _bytes_of(split) for split in planned.splits}

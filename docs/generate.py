@@ -6,12 +6,14 @@ import re
 import runpy
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from delta_sharing_spark import errors
-from delta_sharing_spark.options import options_page as options_tables
-from delta_sharing_spark.schema.features import FEATURES
+from delta_sharing_spark.options import OPTIONS, Option, values
+from delta_sharing_spark.schema.features import REFUSED, SUPPORTED
 
 HERE = Path(__file__).parent
+_TEXTS = runpy.run_path(str(HERE / "option_texts.py"))["SECTIONS"]
 #: A mark of the page of figures, and the block that follows it.
 _FIGURES = re.compile(r"(?s)(<!-- figures: (\w+) -->\n)(?:```text\n.*?```\n)?")
 _TREE = re.compile(r"(?s)(?<=```text\n).*?(?=```\n)")
@@ -36,7 +38,7 @@ def benchmarks_page() -> str:
 
 _OPTIONS = """# Options
 
-<!-- Made from delta_sharing_spark/options/declared.py by `nox -s docs`; edit that. -->
+<!-- Made from delta_sharing_spark/options/declared.py and docs/option_texts.py by `nox -s docs`; edit those. -->
 
 Options of `spark.read.format("deltaSharing")` and `spark.readStream.format("deltaSharing")`. Names are case-insensitive
 and are those of the JVM connector where it has the same option. An unknown option or value is an error that names the
@@ -61,6 +63,30 @@ What names no zone is read in `timeZone`, else in the session's zone (`spark.sql
 """
 
 
+#: What each reader feature that is supported asks of a reader, and how it shows to the user.
+READER_FEATURES = {
+    "columnMapping": (
+        "Find columns, statistics and partition values by physical name or field id.",
+        "Modes `name` and `id`, nested columns, renamed and dropped columns; reader version 2 as well.",
+    ),
+    "deletionVectors": ("Leave out the rows that a file's deletion vector marks.", "Every storage kind."),
+    "timestampNtz": ("Read `timestamp_ntz` and never shift its zone.", "Spark's TIMESTAMP_NTZ."),
+    "timestampWithoutTimezone": ("The former name of `timestampNtz`.", "Spark's TIMESTAMP_NTZ."),
+    "typeWidening": (
+        "Cast values of older files to the column's present type; fail on an unknown type change.",
+        "Every change the protocol allows, nested ones too; integers to any decimal that holds their every value.",
+    ),
+    "typeWidening-preview": (
+        "Cast values of older files to the column's present type; fail on an unknown type change.",
+        "As `typeWidening`.",
+    ),
+    "v2Checkpoint": ("Read V2 checkpoints and their sidecars.", "JSON and Parquet."),
+    "vacuumProtocolCheck": ("None: an acknowledgement.", "Nothing to do."),
+    "variantType": ("Accept the type `variant`.", "Spark's VARIANT."),
+    "variantType-preview": ("Accept the type `variant`.", "As `variantType`."),
+    "variantShredding": ("Put shredded variant values together again.", "Spark's VARIANT."),
+    "variantShredding-preview": ("Put shredded variant values together again.", "As `variantShredding`."),
+}
 #: Features that bind writers only. They stand in ``writerFeatures``; a reader ignores them.
 WRITER_FEATURES = (
     "allowColumnDefaults",
@@ -88,9 +114,53 @@ WRITER_FEATURES = (
 )
 
 
+#: How the page calls the values that a parser takes.
+_TYPES = {
+    values.text: "text",
+    values.expression: "text",
+    values.boolean: "`true`, `false`",
+    values.response_format: "`parquet`, `delta`",
+    values.starting_version: "version or `latest`",
+    values.count: "number",
+    values.positive: "number > 0",
+    values.size: "size",
+    values.duration: "duration",
+    values.names: "names",
+    values.web_address: "URL",
+    values.time_zone: "time zone",
+    values.timestamp: "timestamp",
+    values.first_moment: "timestamp",
+}
+
+
 def options_page() -> str:
-    """The page of the options: what their values look like, and the tables of their declarations."""
-    return _OPTIONS + "\n" + options_tables()
+    """The page of the options: what their values look like, and a table for each section of ``option_texts.py``."""
+    lines = [_OPTIONS]
+    documented = []
+    options = {option.name: option for option in OPTIONS}
+    for section, (note, texts) in _TEXTS.items():
+        lines += [
+            f"## {section}",
+            "",
+            *([note, ""] if note else []),
+            "| Option | Type | Default | What it does |",
+            "|---|---|---|---|",
+        ]
+        lines += [_row(options[name], text) for name, text in texts.items()]
+        lines.append("")
+        documented += list(texts)
+    assert documented == list(options), "option_texts.py documents the options that are declared, in their order"
+    return "\n".join(lines)
+
+
+def _row(option: Option, text: Any) -> str:
+    default = text.default
+    if not default and option.default is not None:
+        default = f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
+    names = f"`{option.name}`" + "".join(f", `{alias}`" for alias in option.aliases)
+    where = {"both": "", "batch": " Batch only.", "stream": " Streams only."}[option.scope]
+    secret = " Secret: see [Secrets](spark-connect.md#secrets-by-reference)." if option.sensitive else ""
+    return f"| {names} | {text.type or _TYPES[option.parse]} | {default} | {text.doc}{where}{secret} |"
 
 
 def features_page() -> str:
@@ -98,7 +168,7 @@ def features_page() -> str:
     lines = [
         "# Delta table features",
         "",
-        "<!-- Made from delta_sharing_spark/schema/features.py; edit that. -->",
+        "<!-- Made from delta_sharing_spark/schema/features.py and docs/generate.py; edit those. -->",
         "",
         "A table says in its protocol what a reader must understand. Reader versions 1 and 2 (column mapping) are read;",
         "version 3 lists features by name. A feature that is listed and not supported, or not known, is refused by its",
@@ -107,9 +177,13 @@ def features_page() -> str:
         "| Reader feature | What a reader must do | State | How |",
         "|---|---|---|---|",
     ]
-    for feature in sorted(FEATURES.values(), key=lambda f: (not f.is_supported, f.name.lower())):
-        state = "read" if feature.is_supported else "refused"
-        lines.append(f"| `{feature.name}` | {feature.duty} | {state} | {feature.how} |")
+    assert READER_FEATURES.keys() == SUPPORTED
+    for name, (duty, how) in sorted(READER_FEATURES.items(), key=lambda feature: feature[0].lower()):
+        lines.append(f"| `{name}` | {duty} | read | {how} |")
+    for name, duty in sorted(REFUSED.items(), key=lambda feature: feature[0].lower()):
+        lines.append(
+            f"| `{name}` | {duty} | refused | Ask the provider to share a copy without the feature, or a materialized view. |"
+        )
     lines += [
         "",
         "## Writer features",

@@ -61,7 +61,6 @@ def table_namespace(profile: Profile, table: TableName, table_id: str | None) ->
 
     Args:
         profile: The server, and the recipient as whom it is asked.
-        table: The table's name on the server.
         table_id: The id that the server states; another id means that the table was replaced.
     """
     parts = (profile.endpoint, profile.recipient, str(table).lower(), table_id or "")

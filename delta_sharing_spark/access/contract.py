@@ -236,7 +236,6 @@ class OpenTable(ABC):
         """What the versions ``first`` to ``last``, both included, add; with ``readChangeFeed`` their change files.
 
         Args:
-            scan: The resolved scan.
             first, last: Versions that exist.
             identity: What the files were ordered by so far; None if none were asked for.
         """
@@ -282,8 +281,6 @@ def range_of_versions(start: int, end: int | None, newest: int, table: str, *, b
     Args:
         start: The first version; the one after the newest makes an empty range.
         end: The last version; None, or one after the newest, means the newest.
-        newest: The newest version.
-        table: How errors name the table.
         between_moments: Whether both ends were given as timestamps.
 
     Raises:

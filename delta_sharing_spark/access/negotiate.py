@@ -43,7 +43,6 @@ def negotiate(
     Args:
         offered: The server's ``accessModes``; None and empty mean url only, as the protocol says.
         requested: The option ``accessMode``: ``"auto"``, ``"url"`` or ``"dir"``.
-        table: How errors name the table.
         num_files: The server's count of the table's files, if it says.
         location: The table's root, as the server says.
         url_refusal: Why the server would not answer for this table in url mode (its features), if it was asked.

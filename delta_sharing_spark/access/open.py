@@ -151,7 +151,6 @@ def negotiated_table(options: ReadOptions, profile: Profile | None = None) -> Ne
     """Ask for a table's metadata and choose an access mode: one request, where the server does not refuse it.
 
     Args:
-        options: The load's options.
         profile: The server and recipient, instead of those in the options; ``path`` is then a bare table name.
 
     Raises:
@@ -283,7 +282,6 @@ def resolve(options: ReadOptions, profile: Profile | None = None) -> ResolvedSca
     """A load as plain data: one request for metadata, and the log's head where the table is read by its directory.
 
     Args:
-        options: The load's options.
         profile: The server and recipient, instead of those in the options; ``path`` is then a bare table name.
 
     Raises:

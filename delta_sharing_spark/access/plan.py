@@ -152,8 +152,6 @@ def splits_of(
     """Cut the files of a batch or a stream into splits, balanced by bytes, each with what its files need of ``access``.
 
     Args:
-        files: Those that pruning left.
-        access: How to read them.
         scan, spec: What is read, and how.
         first_index: The number of the first split.
     """

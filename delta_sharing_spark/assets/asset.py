@@ -159,7 +159,7 @@ class Asset:
         Examples:
             >>> spark.read.json(volume.spark_path("raw"))          # doctest: +SKIP
         """
-        from delta_sharing_spark.spark.asset_paths import spark_path
+        from delta_sharing_spark.spark.native import spark_path
 
         return spark_path(self.place, pattern, spark)
 

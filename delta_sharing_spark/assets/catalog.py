@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from delta_sharing_spark.access.recipient import Recipient
 from delta_sharing_spark.access.settings import storage_settings
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from delta_sharing_spark.storage.settings import StorageSettings
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 @short_tracebacks
@@ -68,7 +69,10 @@ class AssetCatalog(Recipient):
     def _assets(self, kind: Kind, share: Share | Schema | str | None, schema: str | None) -> Listing[Any]:
         rest = self._sharing_rest()
         if share is None:
-            return Listing(asset for each in rest.list_shares() for asset in _if_listable(rest, kind, each.name))
+            shares = (listed.name for listed in rest.list_shares())
+            return Listing(
+                one for each in shares for one in if_listable(each, f"{kind}s", list_assets(rest, kind, each))
+            )
         if isinstance(share, Schema):
             name, schema = share.share, share.name
         else:
@@ -89,13 +93,14 @@ class AssetCatalog(Recipient):
         return storage_settings(parse_options({"path": "a.b.c", **self.options}))
 
 
-def _if_listable(rest: SharingRest, kind: Kind, share: str) -> Iterator[Record]:
+def if_listable(share: str, what: str, items: Iterable[_T]) -> Iterator[_T]:
+    """The items of a share; none, and a warning, of one whose odd name the server itself cannot be asked for."""
     try:
-        yield from list_assets(rest, kind, share)
+        yield from list(items)
     except (AddressError, NotFoundError, RequestRefusedError) as refusal:
         if not is_odd(share, "share"):
             raise
-        _log.warning("share %r is left out of the list of all %ss: %s", share, kind, refusal)
+        _log.warning("share %r is left out of the list of all %s: %s", share, what, refusal)
 
 
 def _three_parts(name: str | Record) -> TableName:

@@ -42,11 +42,7 @@ def parse_asset_address(text: str) -> AssetAddress | None:
 
 
 def needed_asset_address(text: str) -> AssetAddress:
-    """The same, where nothing else can stand.
-
-    Raises:
-        ConfigError: The text is of another form.
-    """
+    """The same, where nothing else can stand; raises ConfigError where the text is of another form."""
     address = parse_asset_address(text)
     if address is None:
         raise ConfigError(f"{text!r} names no file of a volume, model or skill; write [PROFILE#]SHARE.SCHEMA.NAME/PATH")

@@ -35,7 +35,6 @@ def run(out: TextIO, *, trips: int) -> None:
 
     Args:
         out: Receives the narration; Spark shows rows on standard output.
-        trips: Rows of the large table.
 
     Raises:
         ConfigError: There is no Java that Spark runs on.

@@ -243,11 +243,7 @@ def _schema(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(spark_schema_json(schema))
         return DONE
-    rows = [
-        [f.name, str(f.type), "" if f.nullable else "NOT NULL", str(f.metadata.get("comment", ""))]
-        for f in schema.fields
-    ]
-    write_table(text_table(["column", "type", "", "comment"], rows), sys.stdout)
+    write_table(text_table(["column", "type", "", "comment"], schema.rows()), sys.stdout)
     return DONE
 
 

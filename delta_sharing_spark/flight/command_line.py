@@ -36,11 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(arguments: argparse.Namespace) -> GatewaySettings:
-    """The gateway's settings.
-
-    Raises:
-        ConfigError: A file cannot be read, or holds no token or no key.
-    """
+    """The gateway's settings; raises ConfigError where a file cannot be read, or holds no token or no key."""
     tokens = [*arguments.token, *os.environ.get(TOKEN_VARIABLE, "").split()]
     if arguments.token_file is not None:
         lines = _text(arguments.token_file).split()
@@ -70,8 +66,6 @@ def run(arguments: argparse.Namespace, options: Mapping[str, Any], out: TextIO, 
     """Serve until ``wait`` returns.
 
     Args:
-        arguments: The parsed arguments.
-        options: Options of every load.
         out: Receives the gateway's address and, if it was drawn, its token.
         wait: Returns when the gateway is to end.
     """

@@ -101,11 +101,7 @@ class Command:
 
 
 def parse_path(path: list[bytes]) -> Command:
-    """The command of a path descriptor ``[share, schema, table]``.
-
-    Raises:
-        CommandError: The path has not three names.
-    """
+    """The command of a path descriptor ``[share, schema, table]``; raises CommandError where the path has not three names."""
     try:
         share, schema, table = (name.decode() for name in path)
     except ValueError:

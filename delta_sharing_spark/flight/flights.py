@@ -47,7 +47,6 @@ class Flights:
 
     Args:
         planner: Plans the flights that are renewed.
-        settings: Bounds of memory and time.
     """
 
     def __init__(self, planner: FlightPlanner, settings: GatewaySettings) -> None:
@@ -63,7 +62,6 @@ class Flights:
         """The rows of an endpoint, decoded in a thread of their own while those before are sent.
 
         Args:
-            ticket: The endpoint's ticket.
             is_gone: Whether the caller went away; called with each batch, and twice a second while there is none.
 
         Raises:

@@ -90,7 +90,6 @@ class FlightPlanner:
     """Plans commands as one recipient, whose profile no caller gets.
 
     Args:
-        client: The client whose tables are served.
         ticket_seconds: The longest time of a ticket.
     """
 
@@ -130,7 +129,6 @@ class FlightPlanner:
 
         Args:
             command: The command of a descriptor, or of a ticket that is renewed.
-            identity: The caller.
             flight: The id of the flight that is renewed; None for a new one.
         """
         command = replace(command, planned_at=command.planned_at or time.time_ns() // 1000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 
 from delta_sharing_spark.access.flight.connection import TOKEN_FORM
 from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.network.hosts import is_loopback
 
 #: Schemes of addresses (Flight RPC, "Location URIs").
 PLAIN, ENCRYPTED, UNIX = "grpc+tcp", "grpc+tls", "grpc+unix"
@@ -75,7 +75,7 @@ class GatewaySettings:
             raise ConfigError(
                 f"{self.listen} would not use the certificate; write grpc+tls:// for an encrypted connection"
             )
-        if _is_loopback(parts.hostname):
+        if is_loopback(parts.hostname):
             return settings
         if parts.scheme != ENCRYPTED:
             raise ConfigError(
@@ -90,11 +90,7 @@ class GatewaySettings:
         return settings
 
     def tls_arguments(self) -> dict[str, Any]:
-        """The arguments of pyarrow's server for TLS.
-
-        Raises:
-            ConfigError: A file cannot be read.
-        """
+        """The arguments of pyarrow's server for TLS; raises ConfigError where a file cannot be read."""
         if self.certificate is None or self.private_key is None:
             return {}
         arguments: dict[str, Any] = {
@@ -104,15 +100,6 @@ class GatewaySettings:
         if self.client_authority is not None:
             arguments["root_certificates"] = _pem(self.client_authority)
         return arguments
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _pem(path: Path) -> bytes:

@@ -137,7 +137,6 @@ class Seal:
         """The bytes of a Flight ticket.
 
         Args:
-            ticket: What an endpoint reads.
             parts: What it shares with other tickets of its flight.
         """
         nonce, out = os.urandom(_NONCE_BYTES), io.BytesIO()
@@ -151,7 +150,6 @@ class Seal:
 
         Args:
             sealed: From ``close``, of this gateway or of one with the same key.
-            identity: The caller.
             may_be_expired: Whether an expired ticket is accepted, as for a renewal.
 
         Raises:

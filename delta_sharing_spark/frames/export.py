@@ -55,10 +55,8 @@ def write_batches(reader: pa.RecordBatchReader, out: BinaryIO, format: str, tabl
     """Write batches as they arrive; returns the number of rows.
 
     Args:
-        reader: The rows.
         out: The output, which is left open.
         format: ``"parquet"``, ``"csv"`` or ``"json"``.
-        table: The table's name, for errors.
 
     Raises:
         ConversionError: A value that text cannot hold; Parquet holds all.
@@ -73,11 +71,7 @@ def write_batches(reader: pa.RecordBatchReader, out: BinaryIO, format: str, tabl
 
 
 def as_text(batches: Iterable[pa.RecordBatch], table: str) -> Iterator[pa.RecordBatch]:
-    """The batches, to be written as text.
-
-    Raises:
-        ConversionError: A value that text cannot hold.
-    """
+    """The batches, to be written as text; raises ConversionError for a value that text cannot hold."""
     from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
 
     for batch in batches:

@@ -109,7 +109,6 @@ def where_of(predicate: pl.Expr, schema: Struct) -> str | None:
 
     Args:
         predicate: Polars's expression, whose literals have the types of the columns they are compared with.
-        schema: The table's columns.
 
     Returns:
         SQL, or None if there is no such part.

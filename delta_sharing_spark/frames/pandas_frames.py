@@ -46,9 +46,7 @@ def to_pandas(
     memory where they need not stay in Arrow's: new memory costs more than decoding.
 
     Args:
-        rows: The batches.
         count: How many rows there are expected to be, for which room is made at once; None if unknown.
-        table: The table's name, for errors.
         types_mapper: From an Arrow type to a pandas extension type, or None for the usual one.
         dtype_backend: ``"pyarrow"`` or ``"numpy_nullable"``, as in ``pandas.read_parquet``.
         decimals: ``"objects"``, ``"floats"`` or ``"arrow"``.
@@ -305,8 +303,6 @@ class _Numbers(_ArrayColumn):
             return self._whole()
         import pandas
 
-        if pandas.__version__.startswith("2.0."):  # it takes integers for nanoseconds
-            return pandas.Series(pandas.DatetimeIndex(self._whole()).tz_localize("UTC").tz_convert(self._dtype.tz))
         return pandas.Series(pandas.array(self._whole().view(np.int64), self._dtype, copy=False), copy=False)
 
 

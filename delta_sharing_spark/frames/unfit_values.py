@@ -21,11 +21,7 @@ _RAW = "to_arrow() gives its bytes as they are, for a cast of the column to bina
 
 
 def fit_for_others(batches: Iterator[pa.RecordBatch], table: str) -> Iterator[pa.RecordBatch]:
-    """The batches, for a library that relies on their text being UTF-8.
-
-    Raises:
-        ConversionError: A string is not UTF-8.
-    """
+    """The batches, for a library that relies on their text being UTF-8; raises ConversionError where a string is not UTF-8."""
     for batch in batches:
         refuse_bad_text(batch, table)
         yield batch
@@ -49,8 +45,6 @@ def refuse_far_moments(batch: pa.RecordBatch, table: str, way_on: str) -> None:
     """Check that all dates and timestamps of a batch lie in Python's years, at any depth.
 
     Args:
-        batch: The values.
-        table: The table's name.
         way_on: What holds such values, for the error.
 
     Raises:

@@ -70,11 +70,7 @@ class ShownFile:
         return 1000 + len(self.layout.tail) + 300 * len(self.layout.chunks) + whole + self.held_bytes
 
     def read(self, start: int, end: int) -> memoryview:
-        """Bytes ``[start, end)`` of the file's own data.
-
-        Raises:
-            DeltaSharingError: As ``ByteSource.read``.
-        """
+        """Bytes ``[start, end)`` of the file's own data; raises DeltaSharingError as ``ByteSource.read``."""
         if self.whole is not None:
             return self.whole[start:end]
         return self.source.read(start, end - start)

@@ -50,7 +50,7 @@ class HeldChunks:
         """The buffer that holds a chunk, or that it is being fetched into."""
         with self._lock:
             group = self._groups.get(key)
-            return group.held if group is not None and group.held.covers(chunk.range) else None
+            return group.held if group is not None and not group.held.missing([chunk.range]) else None
 
     def may_hold(self, chunk: Chunk) -> bool:
         """Whether a chunk is not too large to be held."""
@@ -65,7 +65,7 @@ class HeldChunks:
             return None
         with self._lock:
             group = self._groups.get(key) or _Group(BufferedRanges(shown.source, self._budget.fetchers, self._pace))
-            missing = [chunk for chunk in chunks if chunk is chunks[0] or not group.held.covers(chunk.range)]
+            missing = [chunk for chunk in chunks if chunk is chunks[0] or group.held.missing([chunk.range])]
             wanted = self._pace.merged(chunk.range for chunk in missing)
             if not self._budget.admit(group.held, sum(part.length for part in wanted)):
                 return None

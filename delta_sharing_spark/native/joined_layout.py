@@ -102,9 +102,7 @@ def read_member(
 
     Args:
         footer: The file's footer, without its length and magic.
-        size: Bytes of the file.
         schema: The table's columns that are read from files.
-        mapping: Column mapping mode.
         deleted: The rows of its deletion vector; None where it has none.
         constants: Columns of ``schema`` that are not read from the file, and their value.
 

@@ -131,9 +131,7 @@ def lay_out(
 
     Args:
         footer: The file's footer, without its length and magic.
-        size: Bytes of the file.
         schema: The table's columns that are read from files.
-        mapping: Column mapping mode.
         deleted: The rows of its deletion vector; None where it has none.
         deletion_column: The name, in lower case, of the column of deleted rows; no other column may have it.
         constants: Columns of ``schema`` that are not read from the file, and their value.
@@ -404,8 +402,6 @@ class OwnColumns:
         Args:
             deleted: Which rows are; None where none is.
             first_row: The row group's first row in its file.
-            rows: Its rows.
-            name: The column's name.
         """
         begin, pages, gone = len(self.bytes), [], 0
         for page_row in range(0, rows, _PAGE_ROWS):
@@ -428,9 +424,7 @@ class OwnColumns:
         """Append a row group's chunk of a column that its file lacks.
 
         Args:
-            rows: The row group's rows.
             physical: The column's physical type.
-            path: Its path.
             levels: Its largest repetition and definition level.
         """
         begin = len(self.bytes)
@@ -441,8 +435,6 @@ class OwnColumns:
         """Append a row group's chunk of a column of texts that are all the same: a dictionary of one.
 
         Args:
-            rows: The row group's rows.
-            value: The text.
             path, levels: As for ``nulls``.
         """
         begin, text = len(self.bytes), value.encode()

@@ -125,9 +125,6 @@ Joined = tuple[tuple[int, ...], ...]
 class LoadColumns:
     """The columns of a load as Spark's reader is shown them, before its files are known; free of Spark.
 
-    Args:
-        load: The resolved load.
-
     Attributes:
         columns: The columns read from files, by the table's names.
         partition_columns: The partition columns, and those of a change feed that are the same for all rows of a version.
@@ -154,7 +151,6 @@ class NativePlan:
     """The directory of the files of one listing; free of Spark. Safe to call from several threads.
 
     Args:
-        load: The resolved load.
         planned: Its planned files.
         shown: Its columns, made anew by default.
         token: The plan's id in paths; not a secret. A new one by default.
@@ -301,7 +297,6 @@ class NativePlan:
         """Make a file ready to be served.
 
         Args:
-            number: The file's.
             sources: Where what is opened for it is noted.
             pool: Fetches the footers of small files; none of its threads waits for another.
             columns: What the scan reads that opens it; all where it is not told.

@@ -9,15 +9,15 @@ pieces; and all together by ``budget.Bounds.held``: who would pass it waits.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import PATIENCE, Budget
 from delta_sharing_spark.native.doubts import ENOUGH, LEAVES, TASTED, UNKNOWN, WAITS, Doubt, Reaction
 from delta_sharing_spark.native.failures import Failures
-from delta_sharing_spark.native.file_pass import FilePass
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.held_chunks import HeldChunks
 from delta_sharing_spark.native.layout import Chunk, Layout
@@ -26,6 +26,46 @@ from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.shown_files import ShownFiles
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import Range, cut
+
+#: Tasks that are assumed to run at the same time.
+AT_ONCE = max(2, os.cpu_count() or 2)
+
+
+class FilePass:
+    """One pass of Spark's tasks over a plan's files; it is over when a file that was read is opened again."""
+
+    def __init__(self) -> None:
+        #: Files that were opened, in that order, and whether columns of them were read after it.
+        self._opened: dict[int, bool] = {}
+        self._foretold: set[int] = set()
+
+    def opened(self, number: int) -> None:
+        """Note that the footer of a file was read."""
+        if self._opened.get(number):
+            self._opened.clear()
+            self._foretold.clear()
+        self._opened.setdefault(number, False)
+        self._foretold.discard(number)
+
+    def read(self, number: int) -> None:
+        """Note that columns of a file are being read."""
+        if number in self._opened:
+            self._opened[number] = True
+
+    def next(self, following: Iterable[int]) -> int | None:
+        """The first of the files ``following`` that was not opened; each is told once.
+
+        None before a file was read to its end, where Spark opens files that it does not read on (their footers say that no
+        row fits), and where as many as tasks at once are still to be opened.
+        """
+        over = list(self._opened.values())[:-AT_ONCE]
+        if not over or not all(over) or len(self._foretold) >= AT_ONCE:
+            return None
+        found = next((n for n in following if n not in self._opened and n not in self._foretold), None)
+        if found is not None:
+            self._foretold.add(found)
+        return found
+
 
 _SENT = 1 << 20
 #: Bytes of a small file that are sent without asking which of them a reader wants: that would cost more.
@@ -68,7 +108,6 @@ class PlanReader:
         """The file's bytes from ``offset`` to its end, or until the reaction to a doubt is that the reader has left.
 
         Args:
-            number: The file's.
             offset: Where the reader begins.
             columns: What its scan reads; None where nobody told.
 

@@ -74,11 +74,7 @@ class Element:
 
 
 def schema_tree(elements: Sequence[ThriftStruct]) -> Element:
-    """The tree of a footer's flat list of schema elements.
-
-    Raises:
-        NotNativeError: The list is no tree.
-    """
+    """The tree of a footer's flat list of schema elements; raises NotNativeError where the list is no tree."""
     position, leaves = 0, 0
 
     def build() -> Element:

@@ -47,11 +47,7 @@ class SealedChannel:
         return secrets.token_bytes(_NONCE)
 
     def send(self, message: dict[str, Any], content: bytes = b"") -> None:
-        """Send a message.
-
-        Raises:
-            OSError: The connection has ended.
-        """
+        """Send a message; raises OSError where the connection has ended."""
         text = json.dumps(message).encode()
         plain = _LENGTH.pack(len(text)) + text + content
         with self._lock:
@@ -82,11 +78,7 @@ class SealedChannel:
 
 
 def received(connection: socket.socket, length: int) -> bytes:
-    """Exactly so many bytes of a connection.
-
-    Raises:
-        OSError: It has ended before, or nothing came in its time.
-    """
+    """Exactly so many bytes of a connection; raises OSError where it has ended before, or nothing came in its time."""
     parts = bytearray()
     while len(parts) < length:
         part = connection.recv(min(1 << 20, length - len(parts)))

@@ -56,7 +56,6 @@ class TableIndex:
     """The listings of one load. All are of one version. Safe to call from several threads.
 
     Args:
-        load: The resolved load.
         opener: What it was resolved over.
         keeper: Serves the listings.
         is_read_here: Whether files are read in this process; elsewhere what is carried there is as the load's options say.

@@ -39,11 +39,7 @@ def parse_count(text: str) -> int | None:
 
 
 def read_body(response: requests.Response, limit: int) -> bytes:
-    """The whole body, decoded.
-
-    Raises:
-        BodyError: The body is larger than ``limit``, cannot be decoded, or is truncated.
-    """
+    """The whole body, decoded; raises BodyError where the body is larger than ``limit``, cannot be decoded, or is truncated."""
     data = bytearray()
     for chunk in iter_body(response):
         data += chunk
@@ -53,11 +49,7 @@ def read_body(response: requests.Response, limit: int) -> bytes:
 
 
 def iter_body(response: requests.Response) -> Iterator[bytes]:
-    """A body in decoded chunks of at most 256 KiB, however it is compressed.
-
-    Raises:
-        BodyError: The body cannot be decoded, or is truncated.
-    """
+    """A body in decoded chunks of at most 256 KiB, however it is compressed; raises BodyError where the body cannot be decoded, or is truncated."""
     encoding = response.headers.get("content-encoding", "").strip().lower()
     raw = response.raw.stream(_CHUNK, decode_content=False)
     if encoding in ("", "identity"):

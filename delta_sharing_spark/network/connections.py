@@ -82,11 +82,7 @@ _CANCELLER: ContextVar[Canceller | None] = ContextVar("canceller", default=None)
 
 
 def pause(seconds: float) -> None:
-    """``time.sleep`` that ends when the reader of this thread goes away.
-
-    Raises:
-        ReadCancelled: It went away.
-    """
+    """``time.sleep`` that ends when the reader of this thread goes away; raises ReadCancelled where it went away."""
     canceller = _CANCELLER.get()
     if canceller is None:
         time.sleep(seconds)

@@ -27,6 +27,37 @@ _AS_IT_IS = re.compile(
 )
 
 
+#: The head of an answer as storages send it to those who keep their connection: 200 or 206, and of a known length.
+_PLAIN_HEAD = re.compile(rb"HTTP/1\.1 (20[06])(?: [^\r\n]*)?\r\n((?:[!#-9;-~]+:[^\r\n]*\r\n)+)\r\n")
+
+
+class _HTTPAnswer(http.client.HTTPResponse):
+    """An answer whose head is read by one expression if it is a plain one: http.client's parser of mails takes eight times as long.
+
+    Attributes:
+        fields: The headers, by names in lower case.
+    """
+
+    fields: dict[str, str]
+    _method: str | None
+
+    def begin(self) -> None:
+        """See http.client, which reads all other heads."""
+        plain = _PLAIN_HEAD.match(self.fp.peek())
+        lines = plain[2].decode("iso-8859-1").split("\r\n")[:-1] if plain else []
+        fields = {name.lower(): value.lstrip(" \t") for name, _, value in (line.partition(":") for line in lines)}
+        length = fields.get("content-length", "")
+        is_kept = fields.get("connection", "keep-alive").lower() == "keep-alive" and "transfer-encoding" not in fields
+        is_plain = length.isascii() and length.isdecimal() and is_kept and len(fields) == len(lines)
+        if plain is None or not is_plain or self._method == "HEAD":
+            super().begin()
+            self.fields = {name.lower(): value for name, value in self.headers.items()}
+            return
+        self.fp.read(plain.end())
+        self.version, self.status, self.fields = 11, int(plain[1]), fields
+        self.length, self.chunked, self.will_close = int(length), False, False
+
+
 class KeptAnswer:
     """The head of an answer of status 200 or 206, and its body as it arrives; a context manager.
 
@@ -35,9 +66,9 @@ class KeptAnswer:
         headers: By names in lower case.
     """
 
-    def __init__(self, answer: http.client.HTTPResponse, release: Callable[[bool], None]) -> None:
+    def __init__(self, answer: _HTTPAnswer, release: Callable[[bool], None]) -> None:
         self.status_code = answer.status
-        self.headers = {name.lower(): value for name, value in answer.headers.items()}
+        self.headers = answer.fields
         self._answer, self._release = answer, release
 
     def read_into(self, room: memoryview) -> int:
@@ -117,7 +148,7 @@ def _over_kept(
         sock = connection.begin_again()
         sock.settimeout(seconds)
         sock.sendall(head)
-        answer = http.client.HTTPResponse(sock, method=method)
+        answer = _HTTPAnswer(sock, method=method)
         answer.begin()
     except BaseException as error:
         if answer is not None:

@@ -63,11 +63,7 @@ def rest_session(settings: NetworkSettings) -> requests.Session:
 
 
 def data_session(settings: NetworkSettings) -> requests.Session:
-    """The process's pooled session for data URLs. It never carries a token.
-
-    Raises:
-        OptionError: The certificates' file does not exist.
-    """
+    """The process's pooled session for data URLs. It never carries a token; raises OptionError where the certificates' file does not exist."""
     return _session("data", settings)
 
 

@@ -1,6 +1,6 @@
 """Defines the options of a read: :mod:`declared` declares and documents them, :mod:`parsing` checks what a user wrote."""
 
-from delta_sharing_spark.options.declared import IDENTITY, OPTIONS, Option, ReadOptions, options_page
+from delta_sharing_spark.options.declared import IDENTITY, OPTIONS, Option, ReadOptions
 from delta_sharing_spark.options.parsing import check_batch, parse_options, redacted_options
 
 __all__ = [
@@ -9,7 +9,6 @@ __all__ = [
     "Option",
     "ReadOptions",
     "check_batch",
-    "options_page",
     "parse_options",
     "redacted_options",
 ]

@@ -268,6 +268,7 @@ def redacted_options(written: Mapping[str, str]) -> dict[str, str]:
     return shown
 
 
+_OPTIONS_PAGE = "https://delta-sharing-spark.github.io/delta-sharing-spark/options/"
 _SCHEMA = "a stream fixes its schema when it starts, and a restart picks up the new one; leave it out"
 _FILES = "a shared table is all of its files: use where, versionAsOf or timestampAsOf"
 _SKIPPED = "a file that cannot be read is an error, for its rows would be missing; leave it out, or set it to false"
@@ -327,9 +328,5 @@ def refuse_foreign(key: str, value: str) -> None:
             return
         raise OptionError(f"option '{key}' of other readers is not read here: {why}", option=key)
     close = values.nearest(key, (option.name for option in OPTIONS))
-    known = (
-        f"did you mean '{close}'?"
-        if close
-        else "python -c 'import delta_sharing_spark.options as o; print(o.options_page())' prints the known ones"
-    )
-    raise OptionError(f"unknown option '{key}'; {known}", option=key)
+    hint = f"did you mean '{close}'?" if close else f"{_OPTIONS_PAGE} lists the known ones"
+    raise OptionError(f"unknown option '{key}'; {hint}", option=key)

@@ -104,10 +104,6 @@ def response_format(name: str, value: str, zone: tzinfo) -> str:
     return lowered
 
 
-def version(name: str, value: str, zone: tzinfo) -> int:
-    return count(name, value, zone)
-
-
 def starting_version(name: str, value: str, zone: tzinfo) -> int | str:
     """A version, or ``"latest"``."""
     lowered = value.strip().lower()
@@ -204,11 +200,7 @@ def time_zone(name: str, value: str, zone: tzinfo) -> str:
 
 
 def find_zone(zone_name: str, option: str = "timeZone") -> tzinfo:
-    """The zone of a name as Spark reads it (``instants.zone_of``).
-
-    Raises:
-        OptionError: No such zone; names the nearest.
-    """
+    """The zone of a name as Spark reads it (``instants.zone_of``); raises OptionError where there is no such zone; names the nearest."""
     try:
         return zone_of(zone_name)
     except ValueError:
@@ -275,11 +267,7 @@ def to_timestamp(value: str, zone: tzinfo, option: str) -> datetime:
 
 
 def require_zone(option: str, value: str) -> None:
-    """Refuse a moment that names no zone.
-
-    Raises:
-        OptionError: It names none; shows the ways to write it.
-    """
+    """Refuse a moment that names no zone; raises OptionError where it names none; shows the ways to write it."""
     match = _TIMESTAMP.match(value.strip())
     if match is None or match["zone"] or _EPOCH.match(value.strip()):
         return

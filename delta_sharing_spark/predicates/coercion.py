@@ -170,11 +170,7 @@ def never(column: tree.Column) -> tree.Expression:
 
 
 def membership(value: Scalar, items: Sequence[Scalar], zone: Zone) -> tree.Expression:
-    """``value IN (items)``: all compared in one common type, as Spark does.
-
-    Raises:
-        PredicateError: As for :func:`compare`.
-    """
+    """``value IN (items)``: all compared in one common type, as Spark does; raises PredicateError as for :func:`compare`."""
     kinds = {operand.type for operand in (value, *items)} - {VOID}
     if STRING in kinds and len(kinds) > 2:
         raise PredicateError(

@@ -45,8 +45,6 @@ def call(name: str, arguments: Sequence[Operand], zone: Zone, now: int | None) -
 
     Args:
         name: The function's name, in upper case.
-        arguments: Its arguments, resolved.
-        zone: The session's time zone.
         now: The moment of the load, in microseconds since 1970; None where it may not be used.
 
     Raises:

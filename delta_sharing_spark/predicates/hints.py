@@ -72,7 +72,6 @@ def json_hints(expression: Expression, schema: Struct, partition_columns: Collec
     Args:
         expression: A bound tree from ``parse_where``.
         schema: The table's schema, by logical names.
-        partition_columns: Logical names of the partition columns.
     """
     once_float = frozenset(
         f.name.lower() for f in schema.fields if f.type == DOUBLE and "delta.typeChanges" in f.metadata

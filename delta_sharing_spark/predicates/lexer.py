@@ -215,11 +215,7 @@ class Cursor:
         return False
 
     def expect(self, value: str) -> None:
-        """Step past this word or operator.
-
-        Raises:
-            PredicateError: Another stands here.
-        """
+        """Step past this word or operator; raises PredicateError where another stands here."""
         if not self.accept(value):
             raise self.error(self.peek, f"{value} is missing here")
 

@@ -42,11 +42,7 @@ _SPECIAL_FLOATS = {
 
 
 def number(text: str, is_negative: bool) -> Literal:
-    """The value of an upper-cased numeric token, its minus sign apart.
-
-    Raises:
-        PredicateError: The number is out of the range of its type.
-    """
+    """The value of an upper-cased numeric token, its minus sign apart; raises PredicateError where the number is out of the range of its type."""
     sign = "-" if is_negative else ""
     if len(text) > _MAX_DIGITS:
         raise PredicateError(f"a number of {len(text)} characters; write one of at most {_MAX_DIGITS}")

@@ -114,11 +114,7 @@ class CastLiteral(Literal):
 
 
 def common_type(left: DataType, right: DataType) -> DataType:
-    """The type in which Spark compares the two.
-
-    Raises:
-        PredicateError: Spark refuses the pair, or the comparison would round decimals.
-    """
+    """The type in which Spark compares the two; raises PredicateError where Spark refuses the pair, or the comparison would round decimals."""
     if left == right or right == VOID:
         return left
     if left == VOID:

@@ -41,7 +41,6 @@ def parse_where(text: str, schema: Struct, *, time_zone: str = "UTC", now: int |
     """Parse a SQL boolean expression in Spark's dialect, bound to the columns of ``schema``.
 
     Args:
-        text: The expression.
         schema: The table's columns, by logical names; compared as Spark does, without case.
         time_zone: The session zone, in which timestamps without a zone are read.
         now: The moment that ``current_timestamp()`` and its like mean, in microseconds since 1970; None refuses them.
@@ -300,7 +299,6 @@ class Operands:
     """Parses operands at a cursor.
 
     Args:
-        cursor: The tokens.
         context: What names and literals mean.
         expression: Parses a part in parentheses.
     """
@@ -567,7 +565,6 @@ def resolve(names: Iterable[str], schema: Struct) -> tree.Column:
 
     Args:
         names: The name's parts, outermost first.
-        schema: The table's columns.
 
     Raises:
         PredicateError: There is no such column, it is not within a struct, or it compares by other rules than bytes.

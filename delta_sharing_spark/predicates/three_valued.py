@@ -11,22 +11,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.keys import key
 from delta_sharing_spark.predicates.like import ANY, like_matcher, like_parts, like_prefix
-from delta_sharing_spark.predicates.tree import (
-    And,
-    Column,
-    Compare,
-    CompareColumns,
-    Constant,
-    Expression,
-    In,
-    IsNull,
-    IsTrue,
-    Like,
-    Not,
-    Or,
-)  # fmt: skip
 from delta_sharing_spark.schema.types import Decimal, Primitive
 
 #: The truth values that a condition may take over some rows, as bits of a set.
@@ -76,43 +63,42 @@ _OR = [[_join(a, b, False) for b in range(8)] for a in range(8)]
 _NOT = [(b & UNKNOWN) | (FALSE if b & TRUE else 0) | (TRUE if b & FALSE else 0) for b in range(8)]
 
 
-def compile_possible_values(expression: Expression, slots: Mapping[tuple[str, ...], int]) -> PossibleValues:
+def compile_possible_values(expression: tree.Expression, slots: Mapping[tuple[str, ...], int]) -> PossibleValues:
     """Compile a predicate to a function from the bounds of each column (by slot) to the truth values that rows may give.
 
     Args:
-        expression: A bound tree.
         slots: The place in the list of bounds of every column path.
     """
     match expression:
-        case Constant(value):
+        case tree.Constant(value):
             bits = UNKNOWN if value is None else TRUE if value else FALSE
             return lambda bounds: bits
-        case Compare(op, column, literal):
+        case tree.Compare(op, column, literal):
             return _compare(slots[column.path], op, key(literal.value, literal.type))
-        case In(column, literals):
+        case tree.In(column, literals):
             return _membership(slots[column.path], [key(v.value, v.type) for v in literals], column)
-        case Like(column, pattern, escape):
+        case tree.Like(column, pattern, escape):
             return _like(slots[column.path], pattern, escape)
-        case CompareColumns(op, left, right):
+        case tree.CompareColumns(op, left, right):
             return _columns(op, slots[left.path], slots[right.path], *_scales(left, right))
-        case IsNull(Column(path)):
+        case tree.IsNull(tree.Column(path)):
             slot = slots[path]
             return lambda bounds: (TRUE if bounds[slot].has_nulls else 0) | (FALSE if bounds[slot].has_values else 0)
-        case IsNull(operand):
-            assert not isinstance(operand, Column)
+        case tree.IsNull(operand):
+            assert not isinstance(operand, tree.Column)
             inner = compile_possible_values(operand, slots)
             table = [(TRUE if b & UNKNOWN else 0) | (FALSE if b & (TRUE | FALSE) else 0) for b in range(8)]
             return lambda bounds: table[inner(bounds)]
-        case IsTrue(operand):
+        case tree.IsTrue(operand):
             inner = compile_possible_values(operand, slots)
             table = [(b & TRUE) | (FALSE if b & (FALSE | UNKNOWN) else 0) for b in range(8)]
             return lambda bounds: table[inner(bounds)]
-        case Not(operand):
+        case tree.Not(operand):
             inner = compile_possible_values(operand, slots)
             return lambda bounds: _NOT[inner(bounds)]
-        case And(operands) | Or(operands):
+        case tree.And(operands) | tree.Or(operands):
             parts = [compile_possible_values(o, slots) for o in operands]
-            return _joined(parts, _AND, FALSE) if isinstance(expression, And) else _joined(parts, _OR, TRUE)
+            return _joined(parts, _AND, FALSE) if isinstance(expression, tree.And) else _joined(parts, _OR, TRUE)
     raise TypeError(f"not a node of a where: {expression!r}")
 
 
@@ -159,7 +145,7 @@ def _compare(slot: int, op: str, split: Any) -> PossibleValues:
     return equal if op == "=" else ordered
 
 
-def _membership(slot: int, keys: list[Any], column: Column) -> PossibleValues:
+def _membership(slot: int, keys: list[Any], column: tree.Column) -> PossibleValues:
     ordered = sorted(set(keys))
     members = set(ordered)
 
@@ -200,7 +186,7 @@ def _like(slot: int, pattern: str, escape: str) -> PossibleValues:
     return like
 
 
-def _scales(left: Column, right: Column) -> tuple[int, int]:
+def _scales(left: tree.Column, right: tree.Column) -> tuple[int, int]:
     """Factors that bring the keys of two decimals to one scale."""
     if isinstance(left.type, Decimal) and isinstance(right.type, Decimal):
         scale = max(left.type.scale, right.type.scale)
@@ -236,23 +222,25 @@ def _columns(op: str, left: int, right: int, left_factor: int, right_factor: int
     return compare
 
 
-def may_exclude(expression: Expression, has_bounds_of: Callable[[Column], bool], is_negated: bool = False) -> bool:
+def may_exclude(
+    expression: tree.Expression, has_bounds_of: Callable[[tree.Column], bool], is_negated: bool = False
+) -> bool:
     """Whether bounds could ever show that no row passes; ``has_bounds_of`` tells for which columns bounds are kept."""
     match expression:
-        case And(operands) | Or(operands):
+        case tree.And(operands) | tree.Or(operands):
             parts = [may_exclude(o, has_bounds_of, is_negated) for o in operands]
-            return any(parts) if isinstance(expression, And) != is_negated else all(parts)
-        case Not(operand):
+            return any(parts) if isinstance(expression, tree.And) != is_negated else all(parts)
+        case tree.Not(operand):
             return may_exclude(operand, has_bounds_of, not is_negated)
-        case IsTrue(operand):
+        case tree.IsTrue(operand):
             return may_exclude(operand, has_bounds_of, is_negated)
-        case IsNull(operand):
-            return isinstance(operand, Column) and has_bounds_of(Column(operand.path, Primitive("long")))
-        case Like(column, pattern, escape):
+        case tree.IsNull(operand):
+            return isinstance(operand, tree.Column) and has_bounds_of(tree.Column(operand.path, Primitive("long")))
+        case tree.Like(column, pattern, escape):
             return has_bounds_of(column) and like_prefix(pattern, escape)[0] != ""
-        case Compare(_, column, _) | In(column, _):
+        case tree.Compare(_, column, _) | tree.In(column, _):
             return has_bounds_of(column)
-        case CompareColumns(_, left, right):
+        case tree.CompareColumns(_, left, right):
             return has_bounds_of(left) and has_bounds_of(right)
-        case Constant(value):
+        case tree.Constant(value):
             return value is None or value == is_negated

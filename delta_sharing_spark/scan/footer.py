@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from pyarrow.parquet.core import ParquetReader
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.errors.redaction import redact
@@ -147,10 +147,17 @@ def _metadata(footer: bytes) -> Any:
     which releases of pyarrow before 26 cannot all read.
     """
     if footer.count(_ARROW_SCHEMA) == 1:
-        metadata = pq.read_metadata(pa.BufferReader(footer.replace(_ARROW_SCHEMA, _UNREAD)))
+        metadata = _parsed(footer.replace(_ARROW_SCHEMA, _UNREAD))
         if _UNREAD in (metadata.metadata or {}):
             return metadata
-    return pq.read_metadata(pa.BufferReader(footer))  # no such key, or a column has that name
+    return _parsed(footer)  # no such key, or a column has that name
+
+
+def _parsed(footer: bytes) -> Any:
+    # What pq.read_metadata wraps, which looks at each column.
+    reader = ParquetReader()
+    reader.open(pa.BufferReader(footer))
+    return reader.metadata
 
 
 def check_column_chunks(metadata: Any, size: int) -> None:
@@ -169,9 +176,10 @@ def check_column_chunks(metadata: Any, size: int) -> None:
     if not metadata.num_row_groups or not metadata.num_columns:
         return
     file = _UnreadableFile(size)
-    parquet = pq.ParquetFile(file, metadata=metadata, pre_buffer=True)
+    reader = ParquetReader()
     try:
-        batches = parquet.reader.iter_batches(
+        reader.open(file, metadata=metadata, pre_buffer=True)
+        batches = reader.iter_batches(
             1,
             row_groups=list(range(metadata.num_row_groups)),
             column_indices=list(range(metadata.num_columns)),
@@ -203,7 +211,7 @@ class _UnreadableFile(SeekableFile):
 
     def read(self, length: int = -1) -> bytes:
         self.was_read = True
-        raise OSError("nothing is read here")
+        return b""  # pyarrow raises an error of its own, cheaper than to tell it of one of Python's
 
 
 def _first_rows(metadata: Any) -> list[int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from itertools import chain
+from typing import NamedTuple
 
 from delta_sharing_spark.storage.ranges import ByteSource, Range, coalesce
 
@@ -24,12 +26,12 @@ _UNWANTED = 0.9
 TAIL, _LEAST_TAIL, _LONGEST_TAIL = 64 << 10, 8 << 10, 1 << 20
 #: Files of at most so many bytes are one request if that is worth it, and of a few always: they come with an answer's first packets.
 WHOLE_FILE, _ALWAYS_WHOLE = 4 << 20, 32 << 10
-#: By how much of a file's size its bytes may lie elsewhere than those of a file like it.
-_SLACK = 1 / 64
+#: By how much of a file's size its bytes may lie elsewhere than those of a file like it, before two were seen and at most; and by how many bytes always.
+_FIRST_SLACK, _MOST_SLACK, _LEAST_SLACK = 1 / 64, 1 / 4, 64
 #: Seconds until an answer begins, below which a request is not worth a thread of its own.
 _NEAR = 0.002
-#: Requests of one reader under way at once: for much each, and for little each, which mostly wait.
-CONNECTIONS, MOST_CONNECTIONS = 8, 24
+#: Requests of one reader under way at once: for much each, for little each, which mostly wait, and for little of a storage that is near.
+CONNECTIONS, MOST_CONNECTIONS, NEAR_CONNECTIONS = 8, 24, 2
 
 
 class Pace:
@@ -97,24 +99,15 @@ class Pace:
         unwanted = size * (1 - wanted)
         return size <= WHOLE_FILE and unwanted <= min(self.gap, _UNWANTED * size * wanted)
 
-    def expected(self, size: int, places: Sequence[tuple[float, float]], wanted: float) -> list[Range]:
-        """Where the wanted bytes of a file probably lie, as they lay in one like it; less than twice what is wanted.
+    def merged(self, wanted: Iterable[Range], spare: float | None = None) -> list[Range]:
+        """The ranges to ask for: those wanted, and what lies between them where a request of its own would cost more.
 
         Args:
-            size: The file's bytes.
-            places: Beginnings and ends in the other file, as parts of its size.
-            wanted: The part of its bytes that is wanted.
+            wanted: In any order.
+            spare: Bytes that may be fetched besides; by default less than what is wanted.
         """
-        end = size - self.tail_bytes(size)
-        spare = (1 + _UNWANTED) * wanted - sum(b - a for a, b in places)
-        slack = max(0.0, min(_SLACK, spare / (2 * len(places)))) if places else 0.0
-        guessed = [Range(max(4, int((a - slack) * size)), min(end, int((b + slack) * size))) for a, b in places]
-        return coalesce(guessed, 0)
-
-    def merged(self, wanted: Iterable[Range]) -> list[Range]:
-        """The ranges to ask for: those wanted, and what lies between them where a request of its own would cost more."""
         ranges = coalesce(wanted, 0)
-        allowed = _UNWANTED * sum(part.length for part in ranges)
+        allowed = _UNWANTED * sum(part.length for part in ranges) if spare is None else spare
         bridged = 0
         for gap in sorted(after.start - before.end for before, after in itertools.pairwise(ranges)):
             allowed -= gap
@@ -123,3 +116,73 @@ class Pace:
                 return coalesce(ranges, bridged if gap > bridged else bridged - 1)
             bridged = gap
         return coalesce(ranges, bridged)
+
+
+class Guess(NamedTuple):
+    """What is asked of a small file before its footer is known.
+
+    Attributes:
+        ranges: In order; the last one holds the file's end.
+        spared: Bytes that were left for other files; negative if it took of theirs.
+        has_places: Whether there is more to it than the file's end.
+    """
+
+    ranges: list[Range]
+    spared: float
+    has_places: bool
+
+
+class Places:
+    """Where the wanted bytes of a table's small files of one row group lie: about where they lay in the last one.
+
+    Over all files, less than twice what is wanted is fetched: what one file did not take of that may go to another.
+    Threads that update it together may lose one file's share.
+
+    Attributes:
+        wanted: The part of a file's bytes that is wanted; 0 until it is known.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self.wanted = self._spare = 0.0
+        self._pace, self._footer_bytes = pace, 0
+        #: Beginnings and ends as parts of what comes before the footer, and how far they may be off.
+        self._places: list[tuple[float, float]] = []
+        self._slack = _FIRST_SLACK
+
+    def guess(self, size: int, *, footer_only: bool) -> Guess:
+        """What to ask for of a file of ``size`` bytes."""
+        pace = self._pace
+        tail = Range(size - pace.tail_bytes(size), size)
+        if footer_only or not self._places:
+            return Guess([tail], 0.0, False)
+        data, slack = size - self._footer_bytes, int(self._slack * size) + _LEAST_SLACK
+        parts = [Range(int(start * data), int(end * data)) for start, end in self._places]
+        wanted = sum(part.length for part in parts) + self._footer_bytes
+        asked = coalesce([tail, *(Range(max(4, a - slack), min(tail.start, b + slack)) for a, b in parts)], 0)
+        spare = (1 + _UNWANTED) * wanted - sum(part.length for part in asked) + self._spare
+        if spare < 0:
+            return Guess([tail], 0.0, False)
+        asked = pace.merged(asked, spare)
+        return Guess(asked, (1 + _UNWANTED) * wanted - sum(part.length for part in asked), True)
+
+    def take(self, guess: Guess) -> None:
+        """Note that a guess is asked for."""
+        self._spare += guess.spared
+
+    def learn(self, size: int, footer_bytes: int, chunks: Iterable[Range], guess: Guess, fetched: int) -> None:
+        """Note where the wanted bytes of a file were, and how many were ``fetched`` of it in all."""
+        wanted, data = coalesce(chunks, 0), max(1, size - footer_bytes)
+        places = [(part.start / data, part.end / data) for part in wanted]
+        if self._places:
+            is_alike = len(places) == len(self._places)
+            off = (
+                max(abs(a - b) for a, b in zip(chain(*places), chain(*self._places), strict=True)) if is_alike else 1.0
+            )
+            self._slack = max(min(2 * off, _MOST_SLACK), 0.8 * self._slack)
+        self._places, self._footer_bytes = places, footer_bytes
+        needed = sum(part.length for part in wanted) + footer_bytes
+        self._spare = min(needed, self._spare + (1 + _UNWANTED) * needed - fetched - guess.spared)
+
+    def waste(self, guess: Guess) -> None:
+        """Note that a file was another one than the guess was made for."""
+        self._spare -= sum(part.length for part in guess.ranges) + guess.spared

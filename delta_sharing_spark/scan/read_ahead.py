@@ -54,9 +54,9 @@ class BufferedRanges:
         """Bytes that are held, or will be once they are fetched."""
         return sum(piece.length for piece in self._plan[0])
 
-    def covers(self, wanted: Range) -> bool:
-        """Whether all of a range is held, or being fetched."""
-        return not self._missing(wanted)
+    def missing(self, wanted: Iterable[Range]) -> list[Range]:
+        """What is neither held nor being fetched of some ranges."""
+        return [part for whole in coalesce(wanted, 0) for part in self._missing(whole)]
 
     def add(self, wanted: Iterable[Range]) -> None:
         """Begin to fetch what is not held of some ranges."""
@@ -67,8 +67,7 @@ class BufferedRanges:
         self._add([wanted], OwnThread())
 
     def _add(self, wanted: Iterable[Range], pool: Pool) -> None:
-        missing = [part for whole in coalesce(wanted, 0) for part in self._missing(whole)]
-        added = [piece for part in missing for piece in cut(part, self._pace.request_bytes)]
+        added = [piece for part in self.missing(wanted) for piece in cut(part, self._pace.request_bytes)]
         for piece in added:
             self._futures[piece.start] = pool.submit(self._read, piece.start, piece.length)
         pieces = sorted([*self._plan[0], *added]) if self._plan[0] else added

@@ -20,7 +20,15 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import first_rows, keep_rows
 from delta_sharing_spark.scan.footer import Footer, read_footer
-from delta_sharing_spark.scan.pace import CONNECTIONS, MOST_CONNECTIONS, WHOLE_FILE, Pace
+from delta_sharing_spark.scan.pace import (
+    CONNECTIONS,
+    MOST_CONNECTIONS,
+    NEAR_CONNECTIONS,
+    WHOLE_FILE,
+    Guess,
+    Pace,
+    Places,
+)
 from delta_sharing_spark.scan.plan import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -40,7 +48,7 @@ from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.partition_values import partition_scalar
 from delta_sharing_spark.schema.types import Field, Struct, without_mapping
-from delta_sharing_spark.storage.ranges import ByteSource, Range
+from delta_sharing_spark.storage.ranges import ByteSource
 
 #: Bytes and rows of a batch that leaves the reader: whom it hands them to holds some.
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 32768
@@ -63,24 +71,13 @@ class _Habits:
 
     Attributes:
         pace: How the storage answers.
+        places: Where the bytes lay that were read.
         layouts: Of the files read last.
-        wanted: The part of a file's bytes that is read; 0 until it is known.
-        places: Where they lay in the last small file that has one row group, as parts of its size.
-        misses: How many more files had them elsewhere than there.
     """
 
     pace: Pace
+    places: Places
     layouts: list[_Layout] = field(default_factory=list)
-    wanted: float = 0.0
-    places: list[tuple[float, float]] = field(default_factory=list)
-    misses: int = 0
-
-    def learn_places(self, size: int, wanted: list[Range], fetched: BufferedRanges | None) -> None:
-        """Note where the wanted bytes of a small file lie, and whether they were ``fetched`` before its footer told."""
-        if fetched is not None:
-            is_miss = sum(not fetched.covers(part) for part in wanted) > len(wanted) // 2
-            self.misses = max(-_MISSES, self.misses + (1 if is_miss else -1))
-        self.places = [(part.start / size, part.end / size) for part in wanted] if self.misses <= _MISSES else []
 
     def layout(self, schema: pa.Schema, constants: frozenset[str], leaves: Callable[[], list[int]]) -> _Layout:
         """The layout of a file of a schema; threads that make the same one anew lose only what they made."""
@@ -93,8 +90,8 @@ class _Habits:
         return made
 
 
-#: Of the layouts kept; of the files that may have had the wanted bytes elsewhere before nothing is guessed any more.
-_LAYOUTS, _MISSES = 8, 8
+#: Of the layouts kept.
+_LAYOUTS = 8
 _paces: ProcessCache[tuple[str, str], Pace] = ProcessCache(64)
 _habits: ProcessCache[tuple[str, str, str, Struct, frozenset[str]], _Habits] = ProcessCache(64)
 
@@ -103,7 +100,12 @@ def _habits_of(split: Split) -> _Habits:
     spec = split.spec
     host = urlsplit(split.slices[0].task.location).netloc if split.slices else ""
     key = spec.table, host, spec.mapping, spec.full_schema, frozenset(spec.partition_columns)
-    return _habits.get_or_make(key, lambda: _Habits(_paces.get_or_make((spec.table, host), Pace)))
+
+    def make() -> _Habits:
+        pace = _paces.get_or_make((spec.table, host), Pace)
+        return _Habits(pace, Places(pace))
+
+    return _habits.get_or_make(key, make)
 
 
 @dataclass(slots=True)
@@ -178,8 +180,8 @@ class _SplitReader:
             self._projection = plan_columns(self._full_schema, self._logical_schema, {}, self._logical_context)
         self._habits = _habits_of(split)
         #: Requests under way at once, and slices opened ahead of the one being decoded.
-        is_small = spec.is_projected and all(part.task.size <= WHOLE_FILE for part in split.slices[:2])
-        self._at_once = MOST_CONNECTIONS if is_small else CONNECTIONS
+        self._is_small = spec.is_projected and all(part.task.size <= WHOLE_FILE for part in split.slices[:2])
+        self._at_once = MOST_CONNECTIONS if self._is_small else CONNECTIONS
         self._pool = ThreadPoolExecutor(self._at_once, thread_name_prefix="delta-sharing-fetch")
         self._lock = threading.Lock()
         self._waiting: Iterator[FileSlice] = iter(split.slices)
@@ -285,23 +287,22 @@ class _SplitReader:
     def _open_ahead(self) -> list[Future[_OpenSlice]]:
         """Open the next files, a few at once, as far as the budget goes: small ones are fetched whole with it."""
         begun = []
-        spec, pace = self._spec, self._habits.pace
+        spec, pace, places = self._spec, self._habits.pace, self._habits.places
         # Where row groups or files may be left out by what the footers say, nothing else is fetched before them.
-        places = self._habits.places if spec.predicate is None and spec.limit is None else []
-        at_once = CONNECTIONS if pace.is_near else self._at_once
+        is_filtered = spec.predicate is not None or spec.limit is not None
+        at_once = NEAR_CONNECTIONS if self._is_small and pace.is_near else self._at_once
         while self._following is not None and len(self._opening) < at_once:
-            size = self._following.task.size
-            is_whole = size <= spec.fetch_ahead and pace.is_worth_whole(
-                size, self._habits.wanted if spec.is_projected else 1.0
-            )
-            tail, expected = pace.tail_bytes(size), list[Range]()
-            if size <= min(WHOLE_FILE, spec.fetch_ahead) and not is_whole:
-                expected = pace.expected(size, places, self._habits.wanted)
-            reserved = size if is_whole else tail + sum(part.length for part in expected)
+            size, guess = self._following.task.size, None
+            wanted = places.wanted if spec.is_projected else 1.0
+            if size > spec.fetch_ahead or not pace.is_worth_whole(size, wanted):
+                guess = places.guess(size, footer_only=is_filtered or size > min(WHOLE_FILE, spec.fetch_ahead))
+            reserved = size if guess is None else sum(part.length for part in guess.ranges)
             if (self._opening or self._fetching) and self._in_flight + reserved > spec.fetch_ahead:
                 break
+            if guess is not None:
+                places.take(guess)
             self._in_flight += reserved
-            begun.append(self._pool.submit(self._open, self._following, is_whole, expected, reserved))
+            begun.append(self._pool.submit(self._open, self._following, guess, reserved))
             self._opening.append(begun[-1])
             self._following = next(self._waiting, None)
         return begun
@@ -322,21 +323,21 @@ class _SplitReader:
     def _open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
         return self._sources.add(self._access.open_vector(task, vector))
 
-    def _open(self, part: FileSlice, is_whole: bool, expected: list[Range], reserved: int) -> _OpenSlice:
+    def _open(self, part: FileSlice, guess: Guess | None, reserved: int) -> _OpenSlice:
         spec, task, habits = self._spec, part.task, self._habits
         context = Context(spec.table, task.id, spec.mapping)
         constants = constants_of(task, spec)
         source = self._sources.add(self._access.open(task))
-        is_near = bool(expected) and habits.pace.is_near
+        is_small = task.size <= WHOLE_FILE
+        is_near = is_small and habits.pace.is_near
         fetched = BufferedRanges(source, OwnThread() if is_near else self._pool, habits.pace)
-        if not is_near:
-            fetched.add(expected)
-        if is_whole:
+        if guess is None:
             footer = read_footer(source, spec.table, task.size, checks_later=True)
         else:
-            tail = habits.pace.tail_bytes(source.size)
-            fetched.fetch(Range(source.size - tail, source.size))
-            footer = read_footer(fetched, spec.table, 0, tail)
+            *others, last = guess.ranges
+            fetched.add(others)
+            fetched.fetch(last)
+            footer = read_footer(fetched, spec.table, 0, last.length)
         habits.pace.learn_footer(footer.size)
 
         def leaves() -> list[int]:
@@ -347,17 +348,19 @@ class _SplitReader:
         may_match = row_group_filter(spec, footer, constants, context)
         indices = [i for i in footer.row_groups_in(part.start, part.end) if may_match is None or may_match(i)]
         groups = [plan_row_group(source, footer, i, layout.leaves, spec.fetch_ahead, habits.pace) for i in indices]
-        if spec.is_projected and not habits.wanted and task.size:
+        if spec.is_projected and not habits.places.wanted and task.size:
             chunks = [footer.chunks(i, layout.leaves) for i in range(len(footer.first_rows))]
-            habits.wanted = sum(chunk.length for group in chunks for chunk in group) / task.size
-        if len(groups) == 1 == len(footer.first_rows) and not groups[0].slides and not is_whole:
-            groups[0].fetched = fetched
-            groups[0].cost += fetched.held_bytes
-            if task.size <= WHOLE_FILE:
-                habits.learn_places(task.size, groups[0].ranges, fetched if expected and not is_near else None)
+            habits.places.wanted = sum(chunk.length for group in chunks for chunk in group) / task.size
+        if guess is not None and len(groups) == 1 == len(footer.first_rows) and not groups[0].slides:
+            group, wanted = groups[0], footer.chunks(groups[0].index, layout.leaves)
+            group.fetched, group.ranges = fetched, fetched.missing(wanted if guess.has_places else group.ranges)
+            group.cost = fetched.held_bytes + sum(part.length for part in group.ranges)
+            if is_small:
+                habits.places.learn(task.size, footer.size, wanted, guess, group.cost)
             if is_near:
-                fetched.add(groups[0].ranges)
-        else:
+                fetched.add(group.ranges)
+        elif guess is not None:
+            habits.places.waste(guess)
             fetched.close()
         selection = read_row_selection(task, footer.metadata.num_rows, self._open_vector) if groups else None
         return _OpenSlice(source, footer, constants, context, layout, groups, selection, reserved)

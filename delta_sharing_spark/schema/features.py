@@ -1,14 +1,13 @@
-"""Registers the Delta table features: what each asks of a reader, and whether this reader does it.
+"""Registers the Delta table features: those that this reader does, and what the others ask of a reader.
 
-It drives the gate (:func:`check_protocol`) that every table passes whichever way it came, the
-``readerfeatures`` capability sent to sharing servers, and a page of the documentation.
+It drives the gate (:func:`check_protocol`) that every table passes whichever way it came, and the ``readerfeatures`` capability
+sent to sharing servers; ``docs/generate.py`` documents them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 from delta_sharing_spark.schema.types import Array, DataType, Map, Struct
@@ -35,75 +34,35 @@ _DECIMAL_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\)")
 
 
-@dataclass(frozen=True, slots=True)
-class Feature:
-    """A table feature: a name that may stand in a protocol's ``readerFeatures``.
-
-    Attributes:
-        name: As written in the log, case included.
-        duty: What the feature asks of a reader.
-        is_supported: Whether this reader does it, in both access modes.
-        how: How a supported feature shows to the user, or what to do where it is refused.
-    """
-
-    name: str
-    duty: str
-    is_supported: bool
-    how: str
-
-
-_COLUMN_MAPPING = Feature(
-    "columnMapping",
-    "Find columns, statistics and partition values by physical name or field id.",
-    True,
-    "Modes `name` and `id`, nested columns, renamed and dropped columns; reader version 2 as well.",
-)
-_WIDENING = "Cast values of older files to the column's present type; fail on an unknown type change."
-_VARIANT = "Accept the type `variant`."
-_SHREDDING = "Put shredded variant values together again."
-_PROVIDER = "Ask the provider to share a copy without the feature, or a materialized view."
-
-_READER_FEATURES = (
-    _COLUMN_MAPPING,
-    Feature("deletionVectors", "Leave out the rows that a file's deletion vector marks.", True, "Every storage kind."),
-    Feature("timestampNtz", "Read `timestamp_ntz` and never shift its zone.", True, "Spark's TIMESTAMP_NTZ."),
-    Feature("timestampWithoutTimezone", "The former name of `timestampNtz`.", True, "Spark's TIMESTAMP_NTZ."),
-    Feature(
+#: Reader features that this reader does, in both access modes, as the log spells them.
+SUPPORTED = frozenset(
+    (
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "timestampWithoutTimezone",
         "typeWidening",
-        _WIDENING,
-        True,
-        "Every change the protocol allows, nested ones too; integers to any decimal that holds their every value.",
-    ),
-    Feature("typeWidening-preview", _WIDENING, True, "As `typeWidening`."),
-    Feature("v2Checkpoint", "Read V2 checkpoints and their sidecars.", True, "JSON and Parquet."),
-    Feature("vacuumProtocolCheck", "None: an acknowledgement.", True, "Nothing to do."),
-    Feature("variantType", _VARIANT, True, "Spark's VARIANT."),
-    Feature("variantType-preview", _VARIANT, True, "As `variantType`."),
-    Feature("variantShredding", _SHREDDING, True, "Spark's VARIANT."),
-    Feature("variantShredding-preview", _SHREDDING, True, "As `variantShredding`."),
-    Feature(
-        "catalogManaged",
-        "Ask the table's catalog which commits count; the log alone does not tell.",
-        False,
-        _PROVIDER,
-    ),
-    Feature(
-        "catalogOwned-preview",
-        "The preview of `catalogManaged`.",
-        False,
-        _PROVIDER,
-    ),
-    Feature("geospatial", "Read `geometry` and `geography`.", False, _PROVIDER),
-    Feature("geospatial-dev", "The preview of `geospatial`.", False, _PROVIDER),
-    Feature("adaptiveMetadata", "Read a metadata tree in place of checkpoints.", False, _PROVIDER),
-    Feature("adaptiveMetadata-preview", "The preview of `adaptiveMetadata`.", False, _PROVIDER),
-    Feature("redirectReaderWriter-preview", "Follow the table to where it has moved.", False, _PROVIDER),
-    Feature("timestampNanos", "Read timestamps in nanoseconds.", False, _PROVIDER),
-    Feature("intervalTypes", "Read interval types.", False, _PROVIDER),
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "variantType",
+        "variantType-preview",
+        "variantShredding",
+        "variantShredding-preview",
+    )
 )
-
-#: Every reader feature that has a name, by its name.
-FEATURES: dict[str, Feature] = {feature.name: feature for feature in _READER_FEATURES}
+#: What each other reader feature that has a name asks of a reader.
+REFUSED: Mapping[str, str] = {
+    "catalogManaged": "Ask the table's catalog which commits count; the log alone does not tell.",
+    "catalogOwned-preview": "The preview of `catalogManaged`.",
+    "geospatial": "Read `geometry` and `geography`.",
+    "geospatial-dev": "The preview of `geospatial`.",
+    "adaptiveMetadata": "Read a metadata tree in place of checkpoints.",
+    "adaptiveMetadata-preview": "The preview of `adaptiveMetadata`.",
+    "redirectReaderWriter-preview": "Follow the table to where it has moved.",
+    "timestampNanos": "Read timestamps in nanoseconds.",
+    "intervalTypes": "Read interval types.",
+}
 
 
 def check_protocol(min_reader_version: int, reader_features: Iterable[str] | None, *, table: str) -> None:
@@ -113,7 +72,6 @@ def check_protocol(min_reader_version: int, reader_features: Iterable[str] | Non
         min_reader_version: ``minReaderVersion`` of the protocol action.
         reader_features: ``readerFeatures``; None where the protocol has none, which with version 3 is a list of none, as
             in Delta Lake.
-        table: How errors name the table.
 
     Raises:
         UnsupportedFeatureError: A version or a feature that this reader does not know or does not do, by its name.
@@ -139,7 +97,7 @@ def check_protocol(min_reader_version: int, reader_features: Iterable[str] | Non
                 f"only; ask the provider to repair the table"
             )
         return
-    refused = [name for name in features or () if name not in FEATURES or not FEATURES[name].is_supported]
+    refused = [name for name in features or () if name not in SUPPORTED]
     if refused:
         raise UnsupportedFeatureError(
             f"{table} uses table features that this reader does not support: {'; '.join(map(_refusal, refused))}",
@@ -148,12 +106,11 @@ def check_protocol(min_reader_version: int, reader_features: Iterable[str] | Non
 
 
 def _refusal(name: str) -> str:
-    feature = FEATURES.get(name)
-    if feature is None:
+    if name in REFUSED:
         return (
-            f"{name!r} (unknown to this version; upgrade delta-sharing-spark, or ask the provider to drop the feature)"
+            f"{name!r} ({REFUSED[name]} Ask the provider to share a copy without the feature, or a materialized view.)"
         )
-    return f"{name!r} ({feature.duty} {feature.how})"
+    return f"{name!r} (unknown to this version; upgrade delta-sharing-spark, or ask the provider to drop the feature)"
 
 
 def check_type_changes(schema: Struct, *, table: str) -> None:
@@ -217,7 +174,7 @@ def allows_column_mapping(min_reader_version: int, reader_features: Iterable[str
     """Whether ``delta.columnMapping.mode`` counts under this protocol; without, a reader must ignore it."""
     if min_reader_version == _COLUMN_MAPPING_READER_VERSION:
         return True
-    return min_reader_version >= FEATURES_READER_VERSION and _COLUMN_MAPPING.name in set(reader_features or ())
+    return min_reader_version >= FEATURES_READER_VERSION and "columnMapping" in set(reader_features or ())
 
 
 def mapping_mode(
@@ -245,4 +202,4 @@ def reader_features_header() -> str:
     Sharing protocol, "Delta Sharing Capabilities Header". Features of the log alone are named too: servers
     compare the list with the table's protocol as it stands.
     """
-    return ",".join(sorted(feature.name.lower() for feature in FEATURES.values() if feature.is_supported))
+    return ",".join(sorted(map(str.lower, SUPPORTED)))

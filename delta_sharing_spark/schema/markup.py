@@ -34,8 +34,6 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: st
 
     Args:
         header: Names of the columns; none leaves the head out.
-        rows: Their cells.
-        caption: Above the table.
         note: Below it, over its whole width.
     """
     columns = range(len(header) or max((len(row) for row in rows), default=1))

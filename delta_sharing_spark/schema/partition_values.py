@@ -32,7 +32,6 @@ def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "
 
     Args:
         text: The string of the log or of the server's answer.
-        data_type: The column's Delta type.
         time_zone: The zone of a timestamp that names none.
 
     Raises:
@@ -123,11 +122,7 @@ def timestamp_micros(text: str, time_zone: str | None) -> int:
 
 
 def date_days(text: str) -> int:
-    """Days since the epoch of ``[+-]y...yyy-MM-dd``, in years beyond ``datetime`` too.
-
-    Raises:
-        ValueError: Not a date.
-    """
+    """Days since the epoch of ``[+-]y...yyy-MM-dd``, in years beyond ``datetime`` too; raises ValueError where the text is no date."""
     match = _DATE.fullmatch(text.strip())
     if not match:
         raise ValueError(f"{text!r} is not a date")

@@ -15,7 +15,7 @@ COLUMN_MAPPING_ID = "delta.columnMapping.id"
 
 #: Primitive type names of the Delta protocol that this reader knows, decimals aside.
 PRIMITIVES = frozenset(
-    {
+    [
         "string",
         "long",
         "integer",
@@ -30,7 +30,7 @@ PRIMITIVES = frozenset(
         "timestamp_ntz",
         "void",
         "variant",
-    }
+    ]
 )
 _ALIASES = {"int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte", "null": "void"}
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)")
@@ -123,11 +123,14 @@ class Struct:
     def _repr_html_(self) -> str:
         from delta_sharing_spark.schema.markup import html_table
 
-        rows = [
+        return html_table(["name", "type", "null", "comment"], self.rows())
+
+    def rows(self) -> list[list[str]]:
+        """Name, type, ``NOT NULL`` or nothing, and comment of each field, to be shown."""
+        return [
             [f.name, str(f.type), "" if f.nullable else "NOT NULL", str(f.metadata.get("comment", ""))]
             for f in self.fields
         ]
-        return html_table(["name", "type", "null", "comment"], rows)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -177,7 +180,6 @@ def parse_schema(schema_string: str, table: str = "the table") -> Struct:
 
     Args:
         schema_string: The JSON text of the table's metadata.
-        table: How errors name the table.
 
     Raises:
         ResponseError: The text is not JSON, or not a struct of well-formed fields.
@@ -206,8 +208,6 @@ def parse_type(tree: Any, table: str, path: str, depth: int = 0) -> DataType:
     """Parse one type of a schema's JSON.
 
     Args:
-        tree: The JSON.
-        table: How errors name the table.
         path: The column that it belongs to, for errors.
         depth: How many types it lies in.
 
@@ -219,9 +219,7 @@ def parse_type(tree: Any, table: str, path: str, depth: int = 0) -> DataType:
     if isinstance(tree, str):
         return _parse_primitive(tree, table, path)
     if not isinstance(tree, dict):
-        raise ResponseError(
-            f"column {path!r} of {table} has no readable type: {str(tree)[:100]}; ask the provider to check the schema"
-        )
+        raise _malformed(f"column {path!r} of {table} has no readable type: {str(tree)[:100]}")
     kind = tree.get("type")
     if kind == "struct" and isinstance(tree.get("fields"), list):
         return Struct(tuple(_parse_field(f, table, path, depth + 1) for f in tree["fields"]))
@@ -236,18 +234,17 @@ def parse_type(tree: Any, table: str, path: str, depth: int = 0) -> DataType:
         return Map(key, value, _flag(tree, "valueContainsNull", table, path) or value == _VOID)
     if kind == "udt":
         raise _unknown_type("udt", table, path)
-    raise ResponseError(
-        f"column {path!r} of {table} has a malformed type; ask the provider to check the table's schema"
-    )
+    raise _malformed(f"column {path!r} of {table} has a malformed type")
+
+
+def _malformed(why: str) -> ResponseError:
+    return ResponseError(f"{why}; ask the provider to check the table's schema")
 
 
 def _flag(tree: Mapping[str, Any], name: str, table: str, path: str) -> bool:
     flag = tree.get(name, True)
     if not isinstance(flag, bool):
-        raise ResponseError(
-            f"column {path!r} of {table} has {name} {str(flag)[:50]!r}, which is neither true nor false; ask the provider to "
-            f"check the schema"
-        )
+        raise _malformed(f"column {path!r} of {table} has {name} {str(flag)[:50]!r}, which is neither true nor false")
     return flag
 
 
@@ -262,9 +259,7 @@ def _too_deep(table: str, path: str) -> UnsupportedFeatureError:
 
 def _parse_field(tree: Any, table: str, path: str, depth: int) -> Field:
     if not isinstance(tree, dict) or not isinstance(tree.get("name"), str) or "type" not in tree:
-        raise ResponseError(
-            f"a field of {path or 'the schema'!r} of {table} lacks its name or type; ask the provider to check the schema"
-        )
+        raise _malformed(f"a field of {path or 'the schema'!r} of {table} lacks its name or type")
     name = tree["name"]
     column = f"{path}.{name}" if path else name
     metadata = _parse_metadata(tree.get("metadata"), table, column)
@@ -284,9 +279,7 @@ def _parse_metadata(tree: Any, table: str, column: str) -> dict[str, Any]:
         physical_name, number = metadata.get(COLUMN_MAPPING_NAME, ""), metadata.get(COLUMN_MAPPING_ID, 0)
         if isinstance(physical_name, str) and type(number) is int:
             return metadata
-    raise ResponseError(
-        f"column {column!r} of {table} has malformed metadata: {str(metadata)[:100]!r}; ask the provider to check the schema"
-    )
+    raise _malformed(f"column {column!r} of {table} has malformed metadata: {str(metadata)[:100]!r}")
 
 
 def _parse_primitive(name: str, table: str, path: str) -> DataType:

@@ -58,6 +58,12 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
+def shares_path(share: str, schema: str | None = None) -> str:
+    """The path of a share, or of a schema of it, below the endpoint; raises AddressError for a name that no path can have."""
+    path = f"/shares/{segment(check_segment(share, 'share'))}"
+    return path if schema is None else f"{path}/schemas/{segment(check_segment(schema, 'schema'))}"
+
+
 def parse_address(text: str) -> Address:
     """Parse ``<profile>#<share>.<schema>.<table>``; the last ``#`` outside backquotes splits. Without it the profile is None.
 
@@ -87,11 +93,7 @@ def parse_table_name(text: str) -> TableName:
 
 
 def parse_schema_name(text: str) -> tuple[str, str]:
-    """Parse ``share.schema`` by the same rules.
-
-    Raises:
-        AddressError: As ``parse_table_name``.
-    """
+    """Parse ``share.schema`` by the same rules; raises AddressError as ``parse_table_name``."""
     share, schema = _parse_parts(text, ("share", "schema"))
     return share, schema
 

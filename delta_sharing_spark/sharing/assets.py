@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, ResponseError, ServerError
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.sharing.address import TableName, check_segment, segment
-from delta_sharing_spark.sharing.catalog import parse_credentials, walk_pages
+from delta_sharing_spark.sharing.address import TableName, check_segment, segment, shares_path
+from delta_sharing_spark.sharing.catalog import parse_credentials, parse_item
 from delta_sharing_spark.sharing.rest import UNKNOWN_CALL, SharingRest, near_name
 from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 
@@ -86,6 +87,7 @@ class Skill:
 
 
 Record = Volume | Model | ModelVersion | Skill
+_RECORDS: Mapping[Kind, type[Record]] = {"volume": Volume, "model": Model, "skill": Skill}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +117,7 @@ def list_assets(rest: SharingRest, kind: Kind, share: str, schema: str | None = 
     if (rest.profile.endpoint, kind) in _unknown_kinds:
         raise _shares_none(rest, kind)
     what = f"the {kind}s of {share}" + (f".{schema}" if schema else "")
-    path = _listing(kind, share, schema)
-    pages = walk_pages(
-        lambda params: rest.ask_json("GET", path, what, params=params),
-        lambda item: _record(kind, item, share, schema or ""),
-    )
+    pages = rest.listed(_listing(kind, share, schema), what, partial(_record, kind, share=share, schema=schema or ""))
     try:
         first = next(pages, None)
     except ServerError as unknown:
@@ -165,16 +163,10 @@ def get_asset(rest: SharingRest, asset: AssetName) -> Record:
 
 
 def model_versions(rest: SharingRest, model: AssetName) -> Iterator[ModelVersion]:
-    """The versions of a model that are READY.
-
-    Raises:
-        NotFoundError: No such model.
-    """
-    path, name = f"{model.path}/versions", model.name
+    """The versions of a model that are READY; raises NotFoundError where there is no such model."""
     try:
-        for version in walk_pages(
-            lambda params: rest.ask_json("GET", path, f"the versions of {model}", params=params),
-            lambda item: _version(item, name),
+        for version in rest.listed(
+            f"{model.path}/versions", f"the versions of {model}", partial(_version, name=model.name)
         ):
             if version.status == READY:
                 yield version
@@ -185,11 +177,7 @@ def model_versions(rest: SharingRest, model: AssetName) -> Iterator[ModelVersion
 
 
 def model_alias(rest: SharingRest, model: AssetName, alias: str) -> ModelVersion:
-    """The version of a model that an alias stands for.
-
-    Raises:
-        NotFoundError: No such model or alias.
-    """
+    """The version of a model that an alias stands for; raises NotFoundError where there is no such model or alias."""
     what = f"the alias {alias!r} of {model}"
     try:
         tree = rest.ask_json("GET", f"{model.path}/aliases/{segment(check_segment(alias, 'alias'))}", what)
@@ -230,12 +218,7 @@ def asset_credentials(rest: SharingRest, asset: AssetName) -> TemporaryCredentia
 
 
 def _listing(kind: Kind, share: str, schema: str | None) -> str:
-    shares = f"/shares/{segment(check_segment(share, 'share'))}"
-    return (
-        f"{shares}/all-{kind}s"
-        if schema is None
-        else f"{shares}/schemas/{segment(check_segment(schema, 'schema'))}/{kind}s"
-    )
+    return f"{shares_path(share)}/all-{kind}s" if schema is None else f"{shares_path(share, schema)}/{kind}s"
 
 
 def _asked(rest: SharingRest, asset: AssetName, path: str) -> Record:
@@ -290,65 +273,16 @@ def _shares_none(rest: SharingRest, kind: Kind) -> NotFoundError:
 
 
 def _record(kind: Kind, item: Any, share: str, schema: str) -> Record:
-    fields = _Fields(item, "name")
-    names = (fields.text("name") or "", fields.text("schema") or schema, fields.text("share") or share)
-    location, ids = fields.text("storageLocation"), (fields.text("shareId"), fields.text("id"))
-    if kind == "volume":
-        return Volume(*names, location, *ids)
-    if kind == "model":
-        return Model(*names, fields.text("comment"), location, *ids)
-    return Skill(
-        *names,
-        fields.text("description"),
-        location,
-        fields.text("license"),
-        fields.text("compatibility"),
-        fields.text("allowedTools"),
-        fields.texts("metadata"),
-        *ids,
-    )
+    return parse_item(_RECORDS[kind], item, share=share, schema=schema)
 
 
 def _version(item: Any, name: TableName) -> ModelVersion:
-    fields = _Fields(item, "status")
-    number = fields.tree.get("version")
-    number = (
-        int(number)
-        if isinstance(number, str) and number.isascii() and number.isdecimal() and len(number) < 20
-        else number
-    )
+    told = item if isinstance(item, dict) else {}
+    number = told.get("version")
+    if isinstance(number, str) and number.isascii() and number.isdecimal() and len(number) < 20:
+        number = int(number)
     if not isinstance(number, int) or isinstance(number, bool):
         raise ResponseError(f"a version of model {name} has no number; ask the provider to check the server")
-    return ModelVersion(
-        fields.text("modelName") or name.table,
-        fields.text("schema") or name.schema,
-        fields.text("share") or name.share,
-        number,
-        (fields.text("status") or "").upper(),
-        fields.text("comment"),
-        fields.text("storageLocation"),
-        fields.text("source"),
-        fields.text("runId"),
-        fields.text("id"),
-    )
-
-
-class _Fields:
-    """The fields of an answer.
-
-    Raises:
-        ResponseError: It is no object, or lacks the field ``needed``.
-    """
-
-    def __init__(self, item: Any, needed: str) -> None:
-        if not isinstance(item, dict) or not isinstance(item.get(needed), str):
-            raise ResponseError(f"an item of the server's answer has no {needed}; ask the provider to check the server")
-        self.tree: dict[str, Any] = item
-
-    def text(self, name: str) -> str | None:
-        value = self.tree.get(name)
-        return value if isinstance(value, str) else None
-
-    def texts(self, name: str) -> dict[str, str]:
-        value = self.tree.get(name)
-        return {str(key): str(text) for key, text in value.items()} if isinstance(value, dict) else {}
+    told = {**told, "name": told.get("modelName") or name.table, "version": None}
+    version = parse_item(ModelVersion, told, "status", share=name.share, schema=name.schema, version=number)
+    return replace(version, status=version.status.upper())

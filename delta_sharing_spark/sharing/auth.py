@@ -69,8 +69,6 @@ def authorization(profile: Profile, settings: NetworkSettings, *, refused: str |
     """The Authorization header for a request.
 
     Args:
-        profile: The server and the recipient.
-        settings: How the token endpoint is asked.
         refused: A header that the server answered with 401: a token equal to it is renewed first.
 
     Raises:
@@ -106,8 +104,6 @@ def carried_profile(profile: Profile, settings: NetworkSettings, carry: bool | L
     they are handed a token alone, whatever ``carry`` says: the identity itself is not pickled.
 
     Args:
-        profile: The recipient's profile.
-        settings: How the token endpoint is asked.
         carry: The option ``carryProfile``: the profile, nothing, or the access token of an OAuth profile alone.
 
     Raises:

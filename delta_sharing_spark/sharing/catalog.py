@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from delta_sharing_spark.errors import ResponseError
-from delta_sharing_spark.sharing.wire_records import Schema, Share, Table, TemporaryCredentials
+from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 _PAGE = "500"
 #: The end of the year 9999, in milliseconds since the epoch: no instant after it can be shown or compared.
 _LATEST = 253_402_300_800_000
@@ -47,38 +51,35 @@ def walk_pages(fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], parse: C
         params = {"maxResults": _PAGE, "pageToken": token}
 
 
-def parse_share_item(item: Any) -> Share:
-    """A share of a listing, or the answer of Get Share."""
-    tree = _named(item)
-    return Share(tree["name"], _text(tree, "id"), _text(tree, "displayName"), _text(tree, "comment"), _properties(tree))
+def parse_item(kind: type[_R], item: Any, needed: str = "name", **known: Any) -> _R:
+    """A record of an answer, each field of which stands there under its name in camel case.
+
+    Args:
+        item: An item of a listing, or the answer that describes one.
+        needed: The field that an answer must have.
+        **known: What fields are where the answer says nothing of them.
+
+    Raises:
+        ResponseError: The item is no object, or lacks the field ``needed``.
+    """
+    if not isinstance(item, dict) or not isinstance(item.get(needed), str):
+        raise ResponseError(
+            f"an item of the server's answer is without a {needed}; check that the endpoint is a Delta Sharing server's"
+        )
+    make: Any = kind
+    told = {field: value for field, name, read in _fields(make) if (value := read(item, name)) or name == needed}
+    record: _R = make(**{**known, **told})
+    return record
 
 
-def parse_schema_item(item: Any, share: str) -> Schema:
-    """A schema of the listing of ``share``."""
-    tree = _named(item)
-    return Schema(tree["name"], _text(tree, "share") or share, _text(tree, "id"), _text(tree, "comment"))
+@lru_cache(maxsize=16)
+def _fields(kind: Any) -> list[tuple[str, str, Callable[[Mapping[str, Any], str], Any]]]:
+    """The fields of a record, their names in answers, and what reads them there."""
+    names = {field.name: re.sub(r"_(\w)", lambda letter: letter[1].upper(), field.name) for field in fields(kind)}
+    return [(field, name, _PARSED.get(name, _text)) for field, name in names.items()]
 
 
-def parse_table_item(item: Any, share: str, schema: str = "") -> Table:
-    """A table of the listing of ``share``, or of one ``schema`` of it."""
-    tree = _named(item)
-    return Table(
-        tree["name"],
-        _text(tree, "schema") or schema,
-        _text(tree, "share") or share,
-        _text(tree, "shareId"),
-        _text(tree, "id"),
-        _text(tree, "comment"),
-        _text(tree, "location"),
-        _strings(tree, "auxiliaryLocations"),
-        tuple(m.lower() for m in _strings(tree, "accessModes")),
-        _text(tree, "displayName"),
-        _properties(tree),
-        formats_of(tree),
-    )
-
-
-def formats_of(tree: Mapping[str, Any]) -> tuple[str, ...]:
+def _formats(tree: Mapping[str, Any], _: str) -> tuple[str, ...]:
     """The formats that a table may be read in, in lower case: a name, or several by commas."""
     return tuple(name for part in (_text(tree, "format") or "").split(",") if (name := part.strip().lower()))
 
@@ -111,15 +112,9 @@ def _secrets(tree: Any) -> dict[str, str] | None:
     return {str(k): v if isinstance(v, str) else "" for k, v in tree.items()} if isinstance(tree, dict) else None
 
 
-def _named(item: Any) -> dict[str, Any]:
-    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
-        raise ResponseError("a listing has an item without a name; check that the endpoint is a Delta Sharing server's")
-    return item
-
-
-def _properties(tree: Mapping[str, Any]) -> dict[str, str]:
-    properties = tree.get("properties")
-    return {str(k): str(v) for k, v in properties.items() if v is not None} if isinstance(properties, dict) else {}
+def _texts(tree: Mapping[str, Any], name: str) -> dict[str, str]:
+    value = tree.get(name)
+    return {str(k): str(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else {}
 
 
 def _text(tree: Mapping[str, Any], name: str) -> str | None:
@@ -130,3 +125,13 @@ def _text(tree: Mapping[str, Any], name: str) -> str | None:
 def _strings(tree: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = tree.get(name)
     return tuple(str(v) for v in value) if isinstance(value, list) else ()
+
+
+#: How fields are read that are no texts, by their names in answers.
+_PARSED: Mapping[str, Callable[[Mapping[str, Any], str], Any]] = {
+    "accessModes": lambda tree, name: tuple(mode.lower() for mode in _strings(tree, name)),
+    "auxiliaryLocations": _strings,
+    "formats": _formats,
+    "metadata": _texts,
+    "properties": _texts,
+}

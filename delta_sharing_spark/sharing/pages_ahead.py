@@ -60,11 +60,7 @@ class _TooLong(Exception):
 
 
 def held(chunks: Iterable[bytes]) -> list[bytes]:
-    """All chunks of a page.
-
-    Raises:
-        _TooLong: They are too many.
-    """
+    """All chunks of a page; raises _TooLong where they are too many."""
     body, size = [], 0
     for chunk in chunks:
         body.append(chunk)

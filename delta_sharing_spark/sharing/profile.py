@@ -128,7 +128,6 @@ def profile_from_fields(fields: Mapping[str, Any], name: str, identity: Identity
     """A profile from its fields; unknown ones are ignored. Errors call it by ``name``.
 
     Args:
-        fields: The profile's fields.
         name: What errors call it.
         identity: As for ``load_profile``. A profile without credentials takes the one that the environment asks for.
 

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from delta_sharing_spark.errors import RequestRefusedError, ResponseError, ServerError, UnavailableError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.schema.features import reader_features_header
-from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.catalog import LONGEST_PAGE_TOKEN, MOST_EMPTY_PAGES, MOST_PAGES
 from delta_sharing_spark.sharing.response import Answer, Page
 from delta_sharing_spark.sharing.transport import is_about_versions
@@ -226,7 +225,8 @@ class Fallback:
         return f"{shape} and without hints, because the server refuses the usual query: {self.reason}"
 
 
-_fallbacks: ProcessCache[tuple[str, str], Fallback] = ProcessCache(_MOST_TABLES)
+#: The shapes that were answered, by endpoint and the table's name in lower case.
+FALLBACKS: ProcessCache[tuple[str, str], Fallback] = ProcessCache(_MOST_TABLES)
 
 
 def other_shape(query: Query) -> Query | None:
@@ -256,27 +256,10 @@ def may_answer_other_shape(refusal: ServerError) -> bool:
     return isinstance(refusal, RequestRefusedError) and refusal.status in _ABOUT_SHAPE
 
 
-def fallback_of(endpoint: str, table: TableName) -> Fallback | None:
-    """The fallback that is remembered for a table of a server; None if there is none."""
-    return _fallbacks.get(_key(endpoint, table))
-
-
-def remember(endpoint: str, table: TableName, fallback: Fallback | None) -> None:
-    """Remember the shape that was answered, for a thousand tables at most; None forgets the table."""
-    if fallback is None:
-        _fallbacks.forget(_key(endpoint, table))
-    else:
-        _fallbacks.put(_key(endpoint, table), fallback)
-
-
 def fallback_after(refusal: ServerError, answered: Query) -> Fallback:
     """The fallback to remember after ``answered`` was answered and the other shape refused."""
     reason = refusal.server_message or f"HTTP {refusal.status}"
     return Fallback(answered.max_files is not None, reason[:_QUOTED])
-
-
-def _key(endpoint: str, table: TableName) -> tuple[str, str]:
-    return endpoint, str(table).lower()
 
 
 _T = TypeVar("_T")
@@ -288,7 +271,6 @@ def asked_with_known_features(endpoint: str, ask: Callable[[Sequence[str]], _T])
     """Ask with the reader features that the server may know.
 
     Args:
-        endpoint: The server's.
         ask: Sends the request with these features.
 
     Raises:

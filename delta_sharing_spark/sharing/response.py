@@ -90,7 +90,6 @@ def parse_page(
 
     Args:
         lines: The lines without their ends; empty ones are skipped.
-        table: How errors name the table.
         expects_end: Whether the response header promised an ``endStreamAction``.
         sink: Makes the sink of the records: a list, or something that keeps less of them.
 
@@ -125,14 +124,14 @@ def _loads(line: bytes, table: str, *, is_last: bool) -> dict[str, Any]:
         # A line that was cut off still starts as an object does; a login page does not.
         if is_last and line.lstrip().startswith(b"{"):
             raise truncated_answer(f"the query of {table}") from None
-        raise ResponseError(
-            f"the server's answer for {table} has a line that is not JSON; check that the endpoint is a Delta Sharing server's"
-        ) from None
+        raise _no_server(f"the server's answer for {table} has a line that is not JSON") from None
     if not isinstance(tree, dict):
-        raise ResponseError(
-            f"the server's answer for {table} has a line that is not an object; check that the endpoint is a Delta Sharing server's"
-        )
+        raise _no_server(f"the server's answer for {table} has a line that is not an object")
     return tree
+
+
+def _no_server(why: str) -> ResponseError:
+    return ResponseError(f"{why}; check that the endpoint is a Delta Sharing server's")
 
 
 def _parsed(line: bytes) -> Any:
@@ -181,9 +180,8 @@ def _add_line(page: Page, tree: dict[str, Any], table: str) -> bool:
     else:
         page.unknown += 1
         if page.unknown > _MOST_UNKNOWN:
-            raise ResponseError(
-                f"the server's answer for {table} has more than {_MOST_UNKNOWN} lines of no kind that is known; "
-                f"check that the endpoint is a Delta Sharing server's"
+            raise _no_server(
+                f"the server's answer for {table} has more than {_MOST_UNKNOWN} lines of no kind that is known"
             )
     return False
 
@@ -227,11 +225,7 @@ def _raise_error(end: EndStreamAction, table: str) -> None:
 
 
 def iter_lines(chunks: Iterable[bytes]) -> Iterable[bytes]:
-    """Lines of a body that arrives in chunks.
-
-    Raises:
-        ResponseError: A line is longer than any that a server would send.
-    """
+    """Lines of a body that arrives in chunks; raises ResponseError where a line is longer than any that a server would send."""
     begun: list[bytes] = []
     size = 0
     for chunk in chunks:
@@ -243,10 +237,7 @@ def iter_lines(chunks: Iterable[bytes]) -> Iterable[bytes]:
             yield from others[:-1]
             begun, size = [others[-1]], len(others[-1])
         if size > _LONGEST_LINE:
-            raise ResponseError(
-                f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB; "
-                f"check that the endpoint is a Delta Sharing server's"
-            )
+            raise _no_server(f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB")
     if size:
         yield b"".join(begun)
 
@@ -281,9 +272,7 @@ class Answer:
         page = self.page
         for line, name in ((page.protocol, "protocol"), (page.metadata, "metaData")):
             if line is None:
-                raise ResponseError(
-                    f"the server's answer for {table} has no {name} line; check that the endpoint is a Delta Sharing server's"
-                )
+                raise _no_server(f"the server's answer for {table} has no {name} line")
         assert page.protocol is not None
         assert page.metadata is not None
         # The parquet format needs no reader feature, so it is never a surprise; the delta format may need one.
@@ -308,11 +297,7 @@ def expects_end_action(headers: Mapping[str, str]) -> bool:
 
 
 def header_version(headers: Mapping[str, str], table: str) -> int | None:
-    """The table's version by the headers.
-
-    Raises:
-        ResponseError: The header is no number.
-    """
+    """The table's version by the headers; raises ResponseError where the header is no number."""
     text = headers.get(_VERSION_HEADER)
     if text is None:
         return None
@@ -336,7 +321,6 @@ def await_query(
 
     Args:
         settings: The clock, and how long to wait.
-        table: How errors name the table.
         status: The server's answer to the submitted query.
         poll: Asks the server once for the answer, by the query's id.
 

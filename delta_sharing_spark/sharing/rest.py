@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta, timezone
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -24,27 +25,24 @@ from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options.values import nearest
 from delta_sharing_spark.schema.instants import parse_instant
-from delta_sharing_spark.sharing.address import TableName, check_segment, segment
+from delta_sharing_spark.sharing.address import TableName, segment, shares_path
 from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable
 from delta_sharing_spark.sharing.catalog import (
     parse_credentials,
-    parse_schema_item,
-    parse_share_item,
-    parse_table_item,
+    parse_item,
     walk_pages,
 )
 from delta_sharing_spark.sharing.pages_ahead import HeldPage, PagesAhead, held
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import (
+    FALLBACKS,
     ChangesQuery,
     Query,
     QueryResponse,
     asked_with_known_features,
     fallback_after,
-    fallback_of,
     may_answer_other_shape,
     other_shape,
-    remember,
 )
 from delta_sharing_spark.sharing.response import (
     CAPABILITIES,
@@ -88,33 +86,27 @@ class SharingRest:
 
     def list_shares(self) -> Iterator[Share]:
         """All shares, page by page."""
-        return walk_pages(
-            lambda params: self.ask_json("GET", "/shares", "the list of shares", params=params), parse_share_item
-        )
+        return self.listed("/shares", "the list of shares", partial(parse_item, Share))
 
     def list_schemas(self, share: str) -> Iterator[Schema]:
         """All schemas of a share."""
-        path = f"/shares/{segment(check_segment(share, 'share'))}/schemas"
-        return walk_pages(
-            lambda params: self.ask_json("GET", path, f"the schemas of {share!r}", params=params),
-            lambda item: parse_schema_item(item, share),
+        return self.listed(
+            f"{shares_path(share)}/schemas", f"the schemas of {share!r}", partial(parse_item, Schema, share=share)
         )
 
     def list_tables(self, share: str, schema: str) -> Iterator[Table]:
         """All tables of a schema."""
-        path = f"/shares/{segment(check_segment(share, 'share'))}/schemas/{segment(check_segment(schema, 'schema'))}/tables"
-        return walk_pages(
-            lambda params: self.ask_json("GET", path, f"the tables of {share}.{schema}", params=params),
-            lambda item: parse_table_item(item, share, schema),
-        )
+        parse = partial(parse_item, Table, share=share, schema=schema)
+        return self.listed(f"{shares_path(share, schema)}/tables", f"the tables of {share}.{schema}", parse)
+
+    def listed(self, path: str, what: str, parse: Callable[[Any], _T]) -> Iterator[_T]:
+        """All items of a listing, page by page; ``what`` names it in errors."""
+        return walk_pages(lambda params: self.ask_json("GET", path, what, params=params), parse)
 
     def list_all_tables(self, share: str) -> Iterator[Table]:
         """All tables of a share; schema by schema where the server lacks the endpoint."""
-        path = f"/shares/{segment(check_segment(share, 'share'))}/all-tables"
-        pages = walk_pages(
-            lambda params: self.ask_json("GET", path, f"the tables of {share!r}", params=params),
-            lambda item: parse_table_item(item, share),
-        )
+        parse = partial(parse_item, Table, share=share, schema="")
+        pages = self.listed(f"{shares_path(share)}/all-tables", f"the tables of {share!r}", parse)
         try:
             first = next(pages, None)
         except ServerError as unknown:
@@ -157,12 +149,12 @@ class SharingRest:
             return version
 
         try:
-            return self._retried(lambda: ask("GET", f"{table.path}/version"))
+            return with_retries(self.settings, lambda: ask("GET", f"{table.path}/version"))
         except (NotFoundError, RequestRefusedError) as unknown:
             if unknown.status not in UNKNOWN_CALL:
                 raise
             try:
-                return self._retried(lambda: ask("HEAD", table.path))
+                return with_retries(self.settings, lambda: ask("HEAD", table.path))
             except (NotFoundError, RequestRefusedError, ResponseError):
                 raise (unknown if params else self._explained(unknown, table)) from None
 
@@ -204,7 +196,6 @@ class SharingRest:
         """The same error with the nearest names of the share added, if one page of one listing has any; else unchanged.
 
         Args:
-            error: The server's 404.
             share, schema, table: The names asked for; without a table, or a schema, those whose content was to be listed.
         """
         settings = replace(self.settings, read_timeout=min(_TIMEOUT, self.settings.read_timeout), retry_seconds=0.0)
@@ -234,7 +225,7 @@ class SharingRest:
         return error
 
     def _is_volume(self, share: str, schema: str, name: str) -> bool:
-        path = f"/shares/{segment(share)}/schemas/{segment(schema)}/volumes/{segment(name)}"
+        path = f"{shares_path(share, schema)}/volumes/{segment(name)}"
         try:
             return bool(self.ask_json("GET", path, "the description of a volume"))
         except DeltaSharingError:
@@ -260,7 +251,8 @@ class SharingRest:
         Raises:
             ServerError: The server refuses the query as it was asked for.
         """
-        known = fallback_of(self.profile.endpoint, table)
+        key = self.profile.endpoint, str(table).lower()
+        known = FALLBACKS.get(key)
         other = other_shape(query)
         if known is None or other is None or known.is_paged != (other.max_files is not None):
             first, second, known_shape = query, other, None
@@ -278,8 +270,10 @@ class SharingRest:
                 )
             except ServerError:
                 raise refusal from None
-            remember(self.profile.endpoint, table, fallback)
-            if fallback is not None:
+            if fallback is None:
+                FALLBACKS.forget(key)
+            else:
+                FALLBACKS.put(key, fallback)
                 _log.info("%s was asked for %s", table, fallback)
             return response
 
@@ -364,9 +358,8 @@ class SharingRest:
         if self.profile.endpoint in _no_get_table:
             return None
         try:
-            return parse_table_item(
-                self.ask_json("GET", table.path, f"the description of {table}"), table.share, table.schema
-            )
+            item = self.ask_json("GET", table.path, f"the description of {table}")
+            return parse_item(Table, item, share=table.share, schema=table.schema)
         except (RequestRefusedError, NotFoundError, ResponseError) as refusal:
             # A server that knows the path by HEAD alone answers GET with its version and no body.
             if isinstance(refusal, NotFoundError) or refusal.status not in (None, *UNKNOWN_CALL):
@@ -407,7 +400,7 @@ class SharingRest:
                 )
             return tree
 
-        return self._retried(ask)
+        return with_retries(self.settings, ask)
 
     def _page(
         self,
@@ -449,20 +442,17 @@ class SharingRest:
                     return response.headers, held(body_chunks(response, what))
 
             if ahead is not None:
-                chunks = ahead.begin(chunks, lambda token: self._retried(lambda: receive(token)))
+                chunks = ahead.begin(chunks, lambda token: with_retries(self.settings, lambda: receive(token)))
             lines, expects_end = iter_lines(chunks), expects_end_action(headers)
             page = parse_page(lines, str(table), expects_end=expects_end, sink=sink)
             return Answer(page, header_version(headers, str(table)), headers.get("fileidhash", "").lower() or None)
 
         def ask_patiently(features: Sequence[str]) -> Answer:
-            return self._retried(lambda: ask(features))
+            return with_retries(self.settings, lambda: ask(features))
 
         if "delta" not in formats:
             return ask_patiently(())
         return asked_with_known_features(self.profile.endpoint, ask_patiently)
-
-    def _retried(self, ask: Callable[[], _T]) -> _T:
-        return with_retries(self.settings, ask)
 
     def _send(
         self,

@@ -15,6 +15,7 @@ from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.schema.types import DataType, Struct, backquoted
+from delta_sharing_spark.spark.plan_conditions import disjunction
 
 _FILTER = re.compile(r"^[\s:+*\-]*(?:\*?\(\d+\) )?Filter (.*)$", re.MULTILINE)
 #: A column where a plan's text has had its expression replaced: table, column, and the fields within it.
@@ -46,7 +47,6 @@ def conjectures(plan: str, word: str, schemas: Sequence[Struct], time_zone: str)
     Args:
         plan: A physical plan's text.
         word: What the marks of columns begin with.
-        schemas: The tables' columns.
         time_zone: The session's zone, in which the plan shows timestamps.
     """
     expression = re.compile(
@@ -61,14 +61,7 @@ def conjectures(plan: str, word: str, schemas: Sequence[Struct], time_zone: str)
             (table,) = tables
             parts = list(_Reader(schemas[table], time_zone).conjuncts(text))
             filters_by_table[table].append(" AND ".join(dict.fromkeys(parts)))
-    return [_either(filters) for filters in filters_by_table]
-
-
-def _either(filters: Sequence[str]) -> str | None:
-    if not filters or not all(filters):
-        return None
-    each = list(dict.fromkeys(filters))
-    return each[0] if len(each) == 1 else " OR ".join(f"({text})" for text in each)
+    return [disjunction(filters) if filters and all(filters) else None for filters in filters_by_table]
 
 
 class _Reader:
@@ -198,7 +191,6 @@ def implied_conditions(
     """Those of the conditions that the query itself implies; what they change is left out and tried no more.
 
     Args:
-        plan: The query's physical plan.
         word: What the marks of columns begin with.
         conditions: One for each table, or None.
         plan_with: The query's plan over tables that are filtered by conditions; None if Spark makes none.

@@ -23,8 +23,7 @@ from pyspark.sql.connect.plan import DataSource, HtmlString, LogicalPlan, ShowSt
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.schema.types import Struct, parse_schema
 from delta_sharing_spark.spark.connect_plans import WordRelations
-from delta_sharing_spark.spark.narrowed_loads import filled, needed_paths
-from delta_sharing_spark.spark.plan_needs import TableNeed
+from delta_sharing_spark.spark.narrowed_loads import TableNeed, filled, needed_paths
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from delta_sharing_spark.schema.types import Struct, spark_schema_json
 from delta_sharing_spark.spark.connect_conditions import conjectures, implied_conditions
-from delta_sharing_spark.spark.plan_needs import TableNeed
+from delta_sharing_spark.spark.narrowed_loads import TableNeed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -32,11 +32,7 @@ _ROWS = 1 << 40
 
 
 class WordRelations:
-    """Makes relations to plan a query over.
-
-    Args:
-        spark: A Connect session.
-    """
+    """Makes relations to plan a query over."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -70,7 +66,6 @@ class WordRelations:
         """What a query over the relations needs of each, in the order in which they were added.
 
         Args:
-            frame: The query over the relations.
             over: Makes the query over other relations.
         """
         text = self._explained(frame)

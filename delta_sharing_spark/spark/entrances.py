@@ -71,9 +71,6 @@ def _in_spark_worker() -> bool:
 def refuse_catalog_table(options: Mapping[str, str]) -> None:
     """Refuse the options of a table of Spark's catalogue: Spark would create it and forget its options.
 
-    Args:
-        options: What Spark hands the data source.
-
     Raises:
         ConfigError: They are those of CREATE TABLE, ``saveAsTable`` or ``spark.catalog.createTable``.
     """

@@ -7,6 +7,7 @@ processes of this user alone, has nothing else to call, and never raises, so tha
 
 from __future__ import annotations
 
+import decimal
 import json
 import logging
 import signal
@@ -23,6 +24,7 @@ from importlib.resources import files
 from types import FrameType
 from typing import Any
 
+import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
@@ -33,9 +35,8 @@ from delta_sharing_spark.native.machines import preferred_hosts
 from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import LoadColumns, NativePlan
 from delta_sharing_spark.native.table_index import COUNTED, TableIndex
-from delta_sharing_spark.native.unsafe_rows import unsafe_row
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import DataType, Decimal, Struct
 from delta_sharing_spark.spark.plan_conditions import read_filters
 from delta_sharing_spark.spark.statement import is_connect
 
@@ -138,11 +139,8 @@ def index_relation(
 
     Args:
         spark: A session that can ask an index.
-        index: The load's listings.
-        gateway: What serves them.
         data: The columns that are read from files.
         options: Of Spark's Parquet reader.
-        note: Is told of each listing.
     """
     end_listings_at_interrupts()
     shown = index.shown
@@ -382,3 +380,52 @@ def end_listings_at_interrupts() -> None:
         if callable(before) and not isinstance(before, _Interrupts):
             with suppress(ValueError):
                 signal.signal(signal.SIGINT, _Interrupts(before))
+
+
+#: How numbers of a type lie in the first bytes of their eight, in this machine's order, which is the JVM's.
+_FIXED = {"boolean": "=?7x", "byte": "=b7x", "short": "=h6x", "integer": "=i4x", "long": "=q", "date": "=i4x",
+          "timestamp": "=q", "timestamp_ntz": "=q", "float": "=f4x", "double": "=d"}  # fmt: skip
+#: Digits of decimals that lie in eight bytes, and bytes that are kept for longer ones.
+_SHORT_DECIMAL, _LONG_DECIMAL_BYTES = 18, 16
+
+
+def unsafe_row(values: Sequence[pa.Scalar], types: Sequence[DataType]) -> bytes:
+    """A row of scalar values.
+
+    Args:
+        values: One of each column, as ``schema.partition_values`` reads them.
+    """
+    words = (len(types) + 63) // 64
+    nulls = [0] * words
+    fixed, variable = bytearray(), bytearray()
+    start = 8 * (words + len(types))
+    for place, (scalar, kind) in enumerate(zip(values, types, strict=True)):
+        if not scalar.is_valid:
+            nulls[place // 64] |= 1 << place % 64
+            fixed += bytes(8)
+            continue
+        content = _fixed(scalar, kind)
+        if isinstance(content, bytes):
+            fixed += content
+            continue
+        reference, padded = content
+        fixed += struct.pack("=q", start + len(variable) << 32 | len(reference))
+        variable += reference + bytes(padded - len(reference))
+    return struct.pack(f"={words}Q", *nulls) + bytes(fixed) + bytes(variable)
+
+
+def _fixed(scalar: pa.Scalar, kind: DataType) -> bytes | tuple[bytes, int]:
+    """The eight bytes of a value, or the bytes that they point to and how many are kept for these."""
+    if isinstance(kind, Decimal):
+        sign, digits, exponent = scalar.as_py().as_tuple()
+        unscaled = int(decimal.Decimal((sign, digits, 0))) * 10 ** (int(exponent) + kind.scale)
+        if kind.precision <= _SHORT_DECIMAL:
+            return struct.pack("=q", unscaled)
+        return unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True), _LONG_DECIMAL_BYTES
+    name = str(kind)
+    if name in _FIXED:
+        is_count = pa.types.is_timestamp(scalar.type) or pa.types.is_date(scalar.type)
+        return struct.pack(_FIXED[name], scalar.value if is_count else scalar.as_py())
+    value = scalar.as_py()
+    data = value.encode() if isinstance(value, str) else bytes(value)
+    return data, -(-len(data) // 8) * 8

@@ -53,7 +53,6 @@ def register(spark: SparkSession, name: str | None = None, engine: str | None = 
     A Connect server runs data sources in its own Python: where that lacks this package, it is sent along.
 
     Args:
-        spark: A classic or Connect session.
         name: Another name for ``format(...)``, where a JVM source already owns ``deltaSharing``.
         engine: ``"auto"`` or ``"native"``: batch loads of this format, in this Python process, are DataFrames of the
             native lane where it fits, as by ``Scan.to_spark``; with ``"auto"`` on a Connect server that is another process,

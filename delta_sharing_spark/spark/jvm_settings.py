@@ -51,7 +51,6 @@ def proxy_of(setting: Callable[[str], str | None], hosts: Set[str | None]) -> st
 
     Args:
         setting: Gives the value of a setting by its name, None where it is not set.
-        hosts: The hosts.
 
     Raises:
         ConfigError: Only one of the proxy's host and port is set.

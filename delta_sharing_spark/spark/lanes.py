@@ -57,11 +57,8 @@ def lane_frame(
     """A load as a DataFrame of the native lane; None where the Python source is to read it, which the log explains.
 
     Args:
-        spark: A classic or Connect session.
         table: How the log and errors name the table.
-        engine: The engine asked for.
         opened: Opens and resolves the load.
-        note: Is told of each listing.
 
     Raises:
         OptionError: An unknown engine.
@@ -87,10 +84,6 @@ def lane_of_query(spark: SparkSession, engine: str) -> Callable[[Load], DataFram
     """What makes the scans of one query DataFrames of the native lane, equal ones once; None where the session cannot use it.
 
     It raises StepAsideError where the lane cannot read a scan: all of the query is to be read by the Python source then.
-
-    Args:
-        spark: A classic or Connect session.
-        engine: The engine asked for.
 
     Raises:
         OptionError: An unknown engine.

@@ -13,13 +13,29 @@ from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.types import Struct, backquoted, spark_schema_json
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
-from delta_sharing_spark.spark.plan_needs import TableNeed
 from delta_sharing_spark.spark.register import load_by_python
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from delta_sharing_spark.access.recipient import Recipient
+
+
+@dataclass(frozen=True, slots=True)
+class TableNeed:
+    """The columns and rows that a query needs of one table.
+
+    Attributes:
+        columns: The columns, structs narrowed to their fields; None for all.
+        where: A condition in the language of ``where`` that every needed row fulfils; None if there is none.
+        left: Conditions that are left to Spark, with the reasons.
+        reason: Why it is not less, or another remark for ``explain``.
+    """
+
+    columns: Struct | None = None
+    where: str | None = None
+    left: tuple[str, ...] = ()
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

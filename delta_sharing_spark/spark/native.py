@@ -1,7 +1,8 @@
-"""Makes DataFrames of the native lane: Spark's own Parquet reader, which reads from the gateway in this process."""
+"""Makes DataFrames of the native lane, and paths of assets: Spark's own readers, which read from the gateway in this process."""
 
 from __future__ import annotations
 
+import decimal
 import logging
 import os
 import threading
@@ -18,17 +19,18 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.recipient import ScanListing
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import ConfigError
-from delta_sharing_spark.native.expressions import condition_sql
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import ClusterGateway
 from delta_sharing_spark.native.place_gateway import PlaceGateway
 from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
 from delta_sharing_spark.native.table_index import TableIndex
-from delta_sharing_spark.schema.types import Field, Primitive, Struct, backquoted, spark_schema_json
+from delta_sharing_spark.predicates import tree
+from delta_sharing_spark.schema.types import DataType, Decimal, Field, Primitive, Struct, backquoted, spark_schema_json
 from delta_sharing_spark.spark.file_index import index_relation, jvm_session, needs_deletion_column, why_no_index
 from delta_sharing_spark.spark.gateway_starts import GatewayStarts
 from delta_sharing_spark.spark.native_errors import raise_causes
 from delta_sharing_spark.spark.statement import is_connect
+from delta_sharing_spark.storage.place import Place
 
 _log = logging.getLogger(__name__)
 
@@ -135,10 +137,8 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
     """A load as a DataFrame that Spark's own reader reads, and of which each query asks for the files with its own filters.
 
     Args:
-        spark: A classic or Connect session.
         opened: The load, and what it was resolved over.
         reach: What the session's executors reach.
-        note: Is told of each listing.
 
     Raises:
         StepAsideError: The native lane cannot read the load, or not in this session.
@@ -179,11 +179,7 @@ def why_not_in(spark: SparkSession, load: ResolvedScan) -> str | None:
 
 
 def _condition_of(shown: LoadColumns) -> str | None:
-    """The load's ``where`` for Spark.
-
-    Raises:
-        StepAsideError: It cannot be written so that every session reads it alike.
-    """
+    """The load's ``where`` for Spark; raises StepAsideError where it cannot be written so that every session reads it alike."""
     if shown.predicate is None:
         return None
     condition = condition_sql(shown.predicate)
@@ -334,3 +330,132 @@ def _cluster_gateway(context: SparkContext) -> ClusterGateway:
     gateway_starts = GatewayStarts(context, gateway, memory)
     _starts[gateway] = gateway_starts
     return gateway
+
+
+_TYPE_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+_DAY = 86_400_000_000
+
+
+def literal_sql(value: Any, kind: DataType) -> str:
+    """A value (as ``predicates.tree.Value`` has it) as a constant expression of exactly its type.
+
+    >>> literal_sql("é", Primitive("string"))
+    "cast(x'C3A9' as string)"
+    """
+    name = type_sql(kind)
+    if value is None:
+        return f"cast(null as {name})"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return f"x'{value.hex().upper()}'"
+    if isinstance(value, str):
+        return f"cast(x'{value.encode().hex().upper()}' as string)"
+    if isinstance(value, float):
+        text = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(repr(value), repr(value))
+        return f"cast('{text}' as {name})"
+    if isinstance(value, decimal.Decimal):
+        return f"cast('{value:f}' as {name})"
+    match name:
+        case "date":
+            return f"date_from_unix_date({value})"
+        case "timestamp":
+            return f"timestamp_micros(cast('{value}' as bigint))"
+        case "timestamp_ntz":
+            days, rest = divmod(value, _DAY)
+            seconds, micros = divmod(rest, 1_000_000)
+            return (
+                f"(timestamp_ntz'1970-01-01 00:00:00' + "
+                f"make_dt_interval({days}, 0, 0, cast('{seconds}.{micros:06}' as decimal(18, 6))))"
+            )
+    return f"cast('{value}' as {name})"
+
+
+def type_sql(kind: DataType) -> str:
+    """A scalar type's name in Spark SQL."""
+    if isinstance(kind, Decimal):
+        return f"decimal({kind.precision}, {kind.scale})"
+    assert isinstance(kind, Primitive)
+    return _TYPE_NAMES.get(kind.name, kind.name)
+
+
+def condition_sql(node: tree.Expression) -> str | None:
+    """A ``where`` as Spark SQL; None where part of it cannot be written to mean the same in every session."""
+    match node:
+        case tree.Constant(None):
+            return "cast(null as boolean)"
+        case tree.Constant(value):
+            return "true" if value else "false"
+        case tree.Compare(op, column, literal):
+            return f"({column} {op} {_literal(literal)})"
+        case tree.CompareColumns(op, left, right):
+            return f"({left} {op} {right})"
+        case tree.In(column, literals):
+            return f"({column} IN ({', '.join(map(_literal, literals))}))"
+        case tree.Like(column, pattern, escape):
+            if escape in "'\"":
+                return None
+            ending = "" if escape == "\\" else f" ESCAPE '{escape}'"
+            return f"({column} LIKE {literal_sql(pattern, Primitive('string'))}{ending})"
+        case tree.IsNull(operand):
+            inner = str(operand) if isinstance(operand, tree.Column) else condition_sql(operand)
+            return None if inner is None else f"({inner} IS NULL)"
+        case tree.IsTrue(operand):
+            return _wrapped("({} IS TRUE)", operand)
+        case tree.Not(operand):
+            return _wrapped("(NOT {})", operand)
+        case tree.And(operands):
+            return _joined(" AND ", operands)
+        case tree.Or(operands):
+            return _joined(" OR ", operands)
+
+
+def _literal(literal: tree.Literal) -> str:
+    return literal_sql(literal.value, literal.type)
+
+
+def _wrapped(form: str, operand: tree.Expression) -> str | None:
+    inner = condition_sql(operand)
+    return None if inner is None else form.format(inner)
+
+
+def _joined(word: str, operands: tuple[tree.Expression, ...]) -> str | None:
+    parts = [condition_sql(operand) for operand in operands]
+    return None if None in parts else "(" + word.join(str(part) for part in parts) + ")"
+
+
+#: Without it Spark asks for the hosts of each file, which on one machine are all the same.
+_LOCALITY = "spark.sql.sources.ignoreDataLocality"
+
+
+def spark_path(place: Place, pattern: str, spark: SparkSession | None = None) -> str:
+    """A path that ``spark.read.csv``, ``json``, ``text``, ``binaryFile`` and ``parquet`` open, without a credential in it.
+
+    Args:
+        pattern: A file, a directory, or a pattern of Hadoop's; all by default.
+        spark: A classic session; the active one by default.
+
+    Raises:
+        ConfigError: There is no session, it is one of Spark Connect, or a machine of its cluster has no gateway.
+        AddressError: ``pattern`` is no path within the place.
+    """
+    below = place.checked(pattern)
+    session: Any = spark or SparkSession.getActiveSession()
+    if session is None:
+        raise ConfigError(f"no Spark session is active to read {place.name}; give spark_path one as spark=")
+    if is_connect(session):
+        raise ConfigError(
+            f"spark_path of {place.name} needs a classic session: over Spark Connect the server is another process; download the "
+            f"files to where it reads, or read them by fs()"
+        )
+    reach = reach_of(session)
+    if (why := why_no_gateways(reach)) is not None:
+        raise ConfigError(
+            f"spark_path of {place.name} needs a gateway on each machine ({why}); download the files to where they read, or read "
+            f"them by fs()"
+        )
+    gateway = gateway_of(reach)
+    raise_causes(error_in)
+    for setting, value in {_LOCALITY: "true", **client_options(gateway)}.items():
+        session.conf.set(setting, value)
+    return f"{gateway.share(place, end_of(session))}/{below}".rstrip("/")

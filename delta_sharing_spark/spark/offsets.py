@@ -53,11 +53,7 @@ def is_initial(tree: dict[str, Any]) -> bool:
 
 
 def parse_offset(tree: dict[str, Any], table: str) -> StreamOffset:
-    """An offset that Spark hands back.
-
-    Raises:
-        StreamError: Not an offset of this source, or of another format version.
-    """
+    """An offset that Spark hands back; raises StreamError where it is none of this source, or of another format version."""
     if "version" not in tree and ("reservoirVersion" in tree or "tableVersion" in tree):
         return _of_the_jvm_connector(tree, table)
     _check_version(tree, table)
@@ -126,11 +122,7 @@ def _for_the_jvm_connector(position: Position, table_id: str) -> dict[str, Any]:
 
 
 def _of_the_jvm_connector(tree: dict[str, Any], table: str) -> StreamOffset:
-    """An offset of the JVM connector, which is the end of a version.
-
-    Raises:
-        StreamError: It lies within a version, or is malformed.
-    """
+    """An offset of the JVM connector, which is the end of a version; raises StreamError where it lies within a version, or is malformed."""
     is_delta = "reservoirVersion" in tree
     version = tree.get("reservoirVersion" if is_delta else "tableVersion")
     index, snapshot = tree.get("index"), tree.get("isStartingVersion")

@@ -14,11 +14,13 @@ from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.predicates.tree import quote
 from delta_sharing_spark.schema.types import Struct, backquoted
 
 _COMPARISONS = {"EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">",
                 "GreaterThanOrEqual": ">="}  # fmt: skip
 _PATTERNS = {"StartsWith": "{}%", "EndsWith": "%{}", "Contains": "%{}%"}
+_CONDITIONS = {*_COMPARISONS, *_PATTERNS, "And", "Or", "Not", "IsNull", "IsNotNull", "In", "InSet", "IsNaN", "Like"}
 _TEMPORAL = ("date", "timestamp", "timestamp_ntz")
 _NUMBERS = {"byte": "{}Y", "short": "{}S", "integer": "{}", "long": "{}L", "float": "CAST('{}' AS FLOAT)",
             "double": "CAST('{}' AS DOUBLE)"}  # fmt: skip
@@ -87,8 +89,6 @@ def read_filters(filters: Sequence[Any], schema: Struct, time_zone: str, *, foll
     """The conditions that a scan's filters (of the JVM) give.
 
     Args:
-        filters: The conjuncts.
-        schema: The table's columns.
         time_zone: The zone in which the load reads ``where``.
         follows_clock: Whether bounds follow the clock: then lower bounds in time are widened, other conditions on times left out.
     """
@@ -121,10 +121,13 @@ def either(scans: Sequence[ScanConditions]) -> tuple[str | None, tuple[str, ...]
     left = tuple(dict.fromkeys(text for scan in scans for text in scan.left))
     if not scans or not all(scan.conditions for scan in scans):
         return None, left
-    alternatives = list(dict.fromkeys(" AND ".join(scan.conditions) for scan in scans))
-    if len(alternatives) == 1:
-        return alternatives[0], left
-    return " OR ".join(f"({text})" for text in alternatives), left
+    return disjunction([" AND ".join(scan.conditions) for scan in scans]), left
+
+
+def disjunction(conditions: Sequence[str]) -> str:
+    """Any of some conditions, each of them once."""
+    each = list(dict.fromkeys(conditions))
+    return each[0] if len(each) == 1 else " OR ".join(f"({text})" for text in each)
 
 
 class _Renderer:
@@ -184,11 +187,11 @@ class _Renderer:
         if kind in _PATTERNS:
             text = _plain_string(children[1])
             escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-            return f"{self._operand(children[0])} LIKE {_string(_PATTERNS[kind].format(escaped))}"
+            return f"{self._operand(children[0])} LIKE {quote(_PATTERNS[kind].format(escaped))}"
         if kind == "Like":
             escape = str(node.java().escapeChar())
-            clause = "" if escape == "\\" else f" ESCAPE {_string(escape)}"
-            return f"{self._operand(children[0])} LIKE {_string(_plain_string(children[1]))}{clause}"
+            clause = "" if escape == "\\" else f" ESCAPE {quote(escape)}"
+            return f"{self._operand(children[0])} LIKE {quote(_plain_string(children[1]))}{clause}"
         return self._operand(node)
 
     def _in_set(self, node: Node) -> str:
@@ -224,29 +227,13 @@ class _Renderer:
             if _type(children[0]) != "timestamp" or node.fields.get("timeZoneId") != self._time_zone:
                 raise _Unreadable("a day of a moment in another zone than the load's")
             return f"CAST({self._operand(children[0])} AS DATE)"
-        if kind in (
-            *_COMPARISONS,
-            *_PATTERNS,
-            "And",
-            "Or",
-            "Not",
-            "IsNull",
-            "IsNotNull",
-            "In",
-            "InSet",
-            "IsNaN",
-            "Like",
-        ):
+        if kind in _CONDITIONS:
             return f"({self._condition(node)})"
         raise _Unreadable(f"{kind} is not part of the language of where")
 
 
 def _widened(node: Node) -> Node:
-    """Widen a lower bound in time, so that it holds at any later moment.
-
-    Raises:
-        _Unreadable: The node is no lower bound.
-    """
+    """Widen a lower bound in time, so that it holds at any later moment; raises _Unreadable where the node is no lower bound."""
     if node.kind in ("GreaterThan", "GreaterThanOrEqual") and node.children[1].kind == "Literal":
         column, literal = node.children
         if column.kind in ("AttributeReference", "GetStructField"):
@@ -306,10 +293,6 @@ def _plain_string(node: Node) -> str:
     return str(node.fields["value"])
 
 
-def _string(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
 def _literal(node: Node, earlier: timedelta) -> str:
     if "value" not in node.fields:
         raise _Unreadable("a literal without a value")
@@ -326,7 +309,7 @@ def _literal(node: Node, earlier: timedelta) -> str:
     if kind == "boolean":
         return str(value).upper()
     if kind == "string":
-        return _string(str(value))
+        return quote(str(value))
     if kind == "date":
         return f"DATE'{date.fromisoformat(value) - earlier if earlier else value}'"
     if kind in _NUMBERS:

@@ -19,9 +19,9 @@ from pyspark.sql.types import StructType
 
 from delta_sharing_spark.schema.project import merge
 from delta_sharing_spark.schema.types import DataType, Field, Struct, parse_schema, spark_schema_json
+from delta_sharing_spark.spark.narrowed_loads import TableNeed
 from delta_sharing_spark.spark.plan_conditions import ScanConditions, either, read_filters
 from delta_sharing_spark.spark.plan_moments import Moment, moment_of
-from delta_sharing_spark.spark.plan_needs import TableNeed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -62,11 +62,7 @@ def load_by_python(reader: Any, path: str) -> DataFrame:
 
 
 def active_session() -> SparkSession:
-    """The session that is active in this thread.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """The session that is active in this thread; raises ConfigError where there is none."""
     active = SparkSession.getActiveSession()
     if active is None:
         raise ConfigError("no Spark session is active; create one, or pass it as spark=")

@@ -41,7 +41,6 @@ def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream:
     Settings that no option means are named in one warning.
 
     Args:
-        spark: A classic or Connect session.
         given: The options that the user gave, which come first.
         is_stream: Whether the load is a stream.
 

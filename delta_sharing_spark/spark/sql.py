@@ -26,8 +26,7 @@ from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.spark.connect_plans import WordRelations
 from delta_sharing_spark.spark.lanes import explain_engines, lane_of_query, note_python_source, python_frame
-from delta_sharing_spark.spark.narrowed_loads import Frames, SharedReference, column_paths, sent_condition
-from delta_sharing_spark.spark.plan_needs import TableNeed
+from delta_sharing_spark.spark.narrowed_loads import Frames, SharedReference, TableNeed, column_paths, sent_condition
 from delta_sharing_spark.spark.plan_reading import PlanningRelations
 from delta_sharing_spark.spark.register import active_session, register_source
 from delta_sharing_spark.spark.session_settings import in_session

@@ -188,7 +188,6 @@ def exchange(
         ReadCancelled: By ``canceller``.
         Whatever ``send`` and ``receive`` raise beyond failures of the network.
     """
-    host = (split_url(url) or urlsplit("")).hostname
     with Deadline(settings.request_seconds) as deadline:
         try:
             with canceller.watching(), send() as response:
@@ -201,12 +200,16 @@ def exchange(
                 raise
             if not deadline.is_over:
                 try:
-                    raise _told(error, url, host, what) from None
+                    raise _told(error, url, _host(url), what) from None
                 finally:
                     forget_frames(error)
     if deadline.is_over:
-        raise RetryableError(f"{host} had not sent all of it after {settings.request_seconds:.0f} s")
+        raise RetryableError(f"{_host(url)} had not sent all of it after {settings.request_seconds:.0f} s")
     return received
+
+
+def _host(url: str) -> str | None:
+    return (split_url(url) or urlsplit("")).hostname
 
 
 def _told(error: Exception, url: str, host: str | None, what: str) -> DeltaSharingError | RetryableError:

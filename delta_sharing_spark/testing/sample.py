@@ -66,7 +66,6 @@ def write_sample(directory: str | os.PathLike[str], *, trips: int = TRIPS) -> li
 
     Args:
         directory: Where; made if absent.
-        trips: Rows of the large table.
     """
     root = Path(directory)
     return [

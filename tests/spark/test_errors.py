@@ -52,8 +52,7 @@ MISTAKES: dict[str, tuple[Callable[[Any, str], object], str]] = {
     ),
     "an option of another source": (
         lambda read, path: read.option("header", "true").load(path).show(),
-        "OptionError: unknown option 'header'; python -c 'import delta_sharing_spark.options as o; print(o.options_page())' prints the "
-        "known ones",
+        "OptionError: unknown option 'header'; https://delta-sharing-spark.github.io/delta-sharing-spark/options/ lists the known ones",
     ),
     "a table": (lambda read, path: read.load(path + "s").show(), "NotFoundError: "),
     "a condition": (lambda read, path: read.option("where", "city = ").load(path).show(), "PredicateError: where"),

@@ -182,7 +182,7 @@ REFUSED_IN_BATCH = [
     ({"callerOrg": "a\r\nX-Evil: 1"}, "line break"),
     ({"maxSplitBytes": "big"}, MUST_BE_SIZE),
     ({"versonAsOf": "1"}, "unknown option 'versonAsOf'; did you mean 'versionAsOf'?"),
-    ({"qqqqqqqq": "1"}, "unknown option 'qqqqqqqq'; python -c"),
+    ({"qqqqqqqq": "1"}, "unknown option 'qqqqqqqq'; https://"),
     ({"schemaTrackingLocation": "/x"}, "of other readers is not read here: a stream fixes its schema"),
     ({"SchemaLocation": "/x"}, "a restart picks up the new one"),
     ({"ignoreFileDeletion": "true"}, "former name of ignoreChanges"),

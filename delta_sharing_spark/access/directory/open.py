@@ -226,8 +226,12 @@ def open_directory(
     settings = settings or StorageSettings()
     name = str(table)
     root, others = _locations(head, name)
-    for location in (root, *others):
-        _readable(location, profile, name)
+    local = next((location for location in (root, *others) if location.kind == "local"), None)
+    if local is not None and not is_loopback(urlsplit(profile.endpoint).hostname):
+        raise AccessModeError(
+            f"table {table} lies at {local}, a local path, which is read only for a sharing server on this machine; "
+            f"use accessMode=url"
+        )
     driver_issuer: Issuer = issuer or SharingIssuer(profile, transport, table, root)
     # Equal to ``driver_issuer``, so that the tokens are the same; it only gives up sooner.
     quick_issuer: Issuer = issuer or SharingIssuer(
@@ -303,14 +307,6 @@ def _locations(head: TableSnapshotHead, table: str) -> tuple[Location, tuple[Loc
     }
     others.pop((root.realm, root.key), None)
     return root, tuple(others.values())
-
-
-def _readable(location: Location, profile: Profile, table: str) -> None:
-    if location.kind == "local" and not is_loopback(urlsplit(profile.endpoint).hostname):
-        raise AccessModeError(
-            f"table {table} lies at {location}, a local path, which is read only for a sharing server on this machine; "
-            f"use accessMode=url"
-        )
 
 
 def _together(

@@ -82,9 +82,6 @@ class Flight:
 class GatewayConnection:
     """The calls of a recipient.
 
-    Args:
-        address: The gateway.
-
     Every method raises the gateway's error as it was there, and NetworkError where the gateway cannot be reached.
     """
 

@@ -41,7 +41,6 @@ class FlightTable(OpenTable):
 
     Args:
         negotiated: The table, and what was asked for.
-        gateway: The gateway that is called.
     """
 
     mode = "flight"

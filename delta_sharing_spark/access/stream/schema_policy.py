@@ -128,7 +128,6 @@ def policy_of(scan: ResolvedScan, schema: Struct, *, columns_chosen: bool) -> Sc
     """The policy of a stream.
 
     Args:
-        scan: The resolved load.
         schema: The stream's columns, change columns included.
         columns_chosen: Whether the user gave them, so that others of the table are left out on purpose.
     """

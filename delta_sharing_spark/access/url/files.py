@@ -43,7 +43,6 @@ class SnapshotFiles:
     """Takes in a snapshot's records as they arrive, and keeps the tasks of the files that are left.
 
     Args:
-        table: How errors name the table.
         pruner: Skips files; None keeps all, with their statistics if ``keep_stats``.
         keep_stats: Whether the tasks carry their statistics.
 
@@ -62,17 +61,11 @@ class SnapshotFiles:
         self.skipped: Counter[SkipReason] = Counter()
 
     def append(self, record: FileRecord) -> None:
-        """Take in one record.
-
-        Raises:
-            ResponseError: It came before, or is not a data file's.
-        """
+        """Take in one record; raises ResponseError where it came before, or is not a data file's."""
         if record.kind != "add":
-            raise ResponseError(
-                f"the server listed a {record.kind!r} line in a snapshot of {self._table}; ask the provider to check the server"
-            )
+            raise _broken(f"the server listed a {record.kind!r} line in a snapshot of {self._table}")
         if record.id in self.times:
-            raise self._repeated(record.id)
+            raise _broken(f"the server listed file {record.id} of {self._table} twice")
         self.times[record.id] = record.timestamp
         reason = SkipReason.KEEP if self._pruner is None else self._pruner.reason(record.partition_values, record.stats)
         if reason:
@@ -81,21 +74,12 @@ class SnapshotFiles:
             self.tasks.append(task_of(record, self._table, keep_stats=self._keep_stats))
 
     def extend(self, page: SnapshotFiles) -> None:
-        """Take in what another page has.
-
-        Raises:
-            ResponseError: A file is in both.
-        """
+        """Take in what another page has; raises ResponseError where a file is in both."""
         for repeated in self.times.keys() & page.times.keys():
-            raise self._repeated(repeated)
+            raise _broken(f"the server listed file {repeated} of {self._table} twice")
         self.times.update(page.times)
         self.tasks += page.tasks
         self.skipped += page.skipped
-
-    def _repeated(self, file: str) -> ResponseError:
-        return ResponseError(
-            f"the server listed file {file} of {self._table} twice; ask the provider to check the server"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +127,7 @@ def _by_id(records: list[FileRecord], kind: str, version: int, table: str) -> di
         if record.kind != kind or not (record.data_change or kind == "cdf"):
             continue
         if record.id in files:
-            raise ResponseError(
-                f"the server's change feed of {table} lists file {record.id} twice in version {version}; "
-                f"ask the provider to check the server"
-            )
+            raise _broken(f"the server's change feed of {table} lists file {record.id} twice in version {version}")
         files[record.id] = _ChangedFile(record, table)
     return files
 
@@ -160,9 +141,7 @@ def added_versions(records: Iterable[FileRecord], table: str) -> dict[int, Versi
     by_version: dict[int, VersionFiles] = {}
     for record in records:
         if record.kind not in ("add", "remove"):
-            raise ResponseError(
-                f"the server listed a {record.kind!r} line among the files of {table}; ask the provider to check the server"
-            )
+            raise _broken(f"the server listed a {record.kind!r} line among the files of {table}")
         if not record.data_change:
             continue
         version = version_of(record, table)
@@ -174,23 +153,14 @@ def added_versions(records: Iterable[FileRecord], table: str) -> dict[int, Versi
     for files in by_version.values():
         for one, other in pairwise(sorted(task.id for task in files.tasks)):
             if one == other:
-                raise ResponseError(
-                    f"the server listed file {one} twice in version {files.version} of {table}; "
-                    f"ask the provider to check the server"
-                )
+                raise _broken(f"the server listed file {one} twice in version {files.version} of {table}")
     return by_version
 
 
 def version_of(record: FileRecord, table: str) -> int:
-    """The version that a line of a feed or a stream belongs to.
-
-    Raises:
-        ResponseError: It names none.
-    """
+    """The version that a line of a feed or a stream belongs to; raises ResponseError where it names none."""
     if record.version is None:
-        raise ResponseError(
-            f"the server's change feed of {table} has a file without a version; ask the provider to check the server"
-        )
+        raise _broken(f"the server's change feed of {table} has a file without a version")
     return record.version
 
 
@@ -201,7 +171,6 @@ def shapes_of(response: QueryResponse, table: str) -> Iterator[tuple[int | None,
 
     Args:
         response: Read to its end.
-        table: How errors name the table.
 
     Raises:
         UnsupportedFeatureError: A version asks for more than this reader does.
@@ -231,3 +200,7 @@ def with_shapes(
     files = by_version.setdefault(first, VersionFiles(first))
     files.shape = files.shape or shapes[0][1]
     return [by_version[version] for version in sorted(by_version)]
+
+
+def _broken(why: str) -> ResponseError:
+    return ResponseError(f"{why}; ask the provider to check the server")

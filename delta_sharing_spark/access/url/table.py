@@ -245,11 +245,7 @@ class UrlTable(OpenTable):
         return self._listing(scan, response, with_shapes(by_version, shapes, first, last))
 
     def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
-        """See ``OpenTable.all_files``; one query.
-
-        Raises:
-            VersionError: The server answers with another version.
-        """
+        """See ``OpenTable.all_files``; one query; raises VersionError where the server answers with another version."""
         options, table = scan.options, str(self._table)
         query = Query(version=version, max_files=options.max_files_per_request, file_id_hash=_hash_of(identity))
         try:

@@ -296,11 +296,7 @@ class Answer:
 
 
 class Pages:
-    """Cuts answers into pages and writes them.
-
-    Args:
-        signer, settings, faults: Of the server.
-    """
+    """Cuts answers into pages and writes them."""
 
     def __init__(self, signer: Signer, settings: ServerSettings, faults: Faults) -> None:
         self._signer, self._settings, self._faults = signer, settings, faults

@@ -48,11 +48,7 @@ class _Job:
 
 
 class Endpoints:
-    """Routes requests of the protocol.
-
-    Args:
-        catalog, queries, settings, vendors: Of the server.
-    """
+    """Routes requests of the protocol."""
 
     def __init__(
         self,
@@ -258,11 +254,7 @@ _MODEL_CREDENTIALS = ("temporary-model-version-credentials", "temporary-model-cr
 
 
 class AssetEndpoints:
-    """Routes requests for assets.
-
-    Args:
-        catalog, settings, vendors: Of the server.
-    """
+    """Routes requests for assets."""
 
     def __init__(self, catalog: Catalog, settings: ServerSettings, vendors: Mapping[str, CredentialVendor]) -> None:
         self._catalog, self._settings, self._vendors = catalog, settings, vendors

@@ -34,11 +34,7 @@ _EXPIRED_REFRESH = "The refresh token has expired. Please restart the query."
 
 
 class TableQueries:
-    """Answers what is asked of one table.
-
-    Args:
-        logs, pages, signer, settings: Of the server.
-    """
+    """Answers what is asked of one table."""
 
     def __init__(self, logs: TableLogs, pages: Pages, signer: Signer, settings: ServerSettings) -> None:
         self._logs, self._pages, self._signer, self._settings = logs, pages, signer, settings

@@ -213,7 +213,6 @@ class SharingServer:
 
         Args:
             name: The last two periods part schema and table off; odd parts may stand in backquotes, as in an address.
-            path: Directory of the table.
             access_modes: ``accessModes`` as announced, such as ``("url", "dir")``; None leaves the field out.
             location: As announced; where ``dir`` is offered, the ``file:`` URI of ``path`` by default.
             auxiliary_locations: As announced.

@@ -95,8 +95,6 @@ def write_checkpoint(
     """A checkpoint of ``version``.
 
     Args:
-        root: The table's directory.
-        version: The version.
         commits: Every version's actions up to it.
         schema: The table's, for ``stats_parsed``.
         kind: ``"classic"``, ``"multipart"``, ``"v2-json"``, ``"v2-parquet"`` or ``"v2-classic"``.

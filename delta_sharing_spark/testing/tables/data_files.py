@@ -236,7 +236,6 @@ def serialize(value: Any, data_type: DataType) -> str | None:
 
     Args:
         value: A Python value as Arrow gives it (``as_py``).
-        data_type: The partition column's type.
     """
     if value is None:
         return None

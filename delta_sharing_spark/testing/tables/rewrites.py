@@ -117,7 +117,6 @@ def write_vectors(
     """Lay down one operation's vectors and return their descriptors, in order.
 
     Args:
-        root: The table's directory.
         vectors: Positions of deleted rows, one array for each data file.
         storage: ``"u"`` or ``"p"``: all in one file, relative by uuid or by absolute path; ``"i"``: in the log.
         prefix: Directory of a ``u`` vector.

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import budget, file_pass, plan, plan_reader
+from delta_sharing_spark.native import budget, plan, plan_reader
 from delta_sharing_spark.native.doubts import LEAVES, Doubt
-from delta_sharing_spark.native.file_pass import FilePass
 from delta_sharing_spark.native.gateway import Gateway
+from delta_sharing_spark.native.plan_reader import FilePass
 from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.testing.server import SharingServer
@@ -179,7 +179,7 @@ def test_names_of_scans_tell_their_columns() -> None:
 
 def test_the_next_file_is_fetched_while_one_is_read(server: SharingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a file was read to its end, the same columns of the next one; not where files are opened and not read."""
-    monkeypatch.setattr(file_pass, "AT_ONCE", 1)
+    monkeypatch.setattr(plan_reader, "AT_ONCE", 1)
     scan = SharingClient(server.profile()).table("s.d.t").scan()
     with served(scan) as (_, native, address):
         remote = [
@@ -200,7 +200,7 @@ def test_the_next_file_is_fetched_while_one_is_read(server: SharingServer, monke
 
 def test_passes_over_files() -> None:
     """A file is foretold once; a file that is opened again begins a pass; so many as tasks are not opened yet."""
-    at_once = file_pass.AT_ONCE
+    at_once = plan_reader.AT_ONCE
     spark, files = FilePass(), range(10 * at_once)
     for number in range(at_once):
         spark.opened(number)

@@ -267,7 +267,7 @@ def test_a_parquet_type_that_an_old_pyarrow_refuses_asks_for_a_newer_one(monkeyp
     def refusing(file: Any) -> None:  # as pyarrow 19 does a variant's annotation
         raise OSError("Metadata contains Thrift LogicalType that is not recognized")
 
-    monkeypatch.setattr(pq, "read_metadata", refusing)
+    monkeypatch.setattr("delta_sharing_spark.scan.footer._parsed", refusing)
     with pytest.raises(CorruptFileError, match=r"f\.parquet of s\.d\.t .* upgrade pyarrow$"):
         one(pa.array(["a"]), P("string"))
 

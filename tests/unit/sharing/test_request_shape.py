@@ -83,7 +83,7 @@ def test_memory_is_of_server_and_table(rest_of: Rest) -> None:
         for server in (picky, easy, picky, easy):
             assert list(rest_of(server).query(NAME, Query()).records())
         assert [len(picky.asked), len(easy.asked)] == [3, 2]
-    assert len(request_shape._fallbacks) <= request_shape._MOST_TABLES
+    assert len(request_shape.FALLBACKS) <= request_shape._MOST_TABLES
 
 
 def test_server_that_changes_its_mind(server: ScriptedServer, rest: SharingRest) -> None:
@@ -122,7 +122,7 @@ def test_refusal_of_both_shapes_is_the_first(server: ScriptedServer, rest: Shari
     server.on("", refusal(400, "FIRST", "first words"), refusal(400, "SECOND", "second words"))
     with pytest.raises(RequestRefusedError, match="first words"):
         rest.query(NAME, Query())
-    assert request_shape.fallback_of(rest.profile.endpoint, NAME) is None
+    assert request_shape.FALLBACKS.get((rest.profile.endpoint, str(NAME).lower())) is None
 
 
 def test_500_in_the_same_words_is_permanent(server: ScriptedServer, rest: SharingRest, clock: Clock) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import io
 import random
 from collections.abc import Iterator
 
@@ -116,3 +118,56 @@ def test_urls_that_are_sent_as_they_are_are_those_that_requests_leaves_alone(tex
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\rb", "ä"])
 def test_headers_that_could_say_more_than_they_should_are_left_to_requests(value: str) -> None:
     assert kept_connections._head("GET", "http://h/f", {"X": value}) is None
+
+
+HEADERS = [
+    *(
+        "Content-Length: 5",
+        "content-length:5",
+        "Content-Length: 7",
+        "Content-Length: 5 ",
+        "Content-Length: +5",
+        "Content-Length: ٥",
+    ),
+    *("Connection: keep-alive", "Connection: Close", "Connection: keep-alive, x", "Transfer-Encoding: chunked"),
+    *(
+        'ETag: \t"a:b" ',
+        "Content-Range: bytes 0-4/9",
+        "X-Note: \x85\x0bé",
+        "X-Note: b",
+        " folded",
+        "no colon",
+        "Empty:",
+        "A B: c",
+    ),
+]
+
+
+@given(
+    st.sampled_from(
+        ["HTTP/1.1 206 Partial Content", "HTTP/1.1 200", "HTTP/1.0 200 OK", "HTTP/1.1 204 No", "HTTP/1.1 100 Go"]
+    ),
+    st.lists(st.sampled_from(HEADERS), max_size=5),
+    st.sampled_from(["\r\n", "\n"]),
+    st.sampled_from(["GET", "HEAD"]),
+)
+def test_a_head_reads_as_by_http_client(status: str, headers: list[str], ending: str, method: str) -> None:
+    """Also what is left of the bytes, which begin the body."""
+    sent = ending.join([status, *headers, "", "5\r\nhello\r\n0\r\n\r\n"]).encode("utf-8")
+
+    class Socket:
+        def makefile(self, mode: str) -> io.BufferedReader:
+            return io.BufferedReader(io.BytesIO(sent))
+
+    def outcome(kind: type[http.client.HTTPResponse]) -> object:
+        answer = kind(Socket(), method=method)  # type: ignore[arg-type]
+        try:
+            answer.begin()
+        except http.client.HTTPException as error:
+            return type(error)
+        ours = isinstance(answer, kept_connections._HTTPAnswer)
+        fields = answer.fields if ours else {name.lower(): value for name, value in answer.headers.items()}
+        ends = answer.length, answer.chunked, bool(answer.will_close)
+        return answer.version, answer.status, fields, ends, answer.isclosed() or answer.fp.read()
+
+    assert outcome(kept_connections._HTTPAnswer) == outcome(http.client.HTTPResponse)

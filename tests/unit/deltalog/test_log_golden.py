@@ -112,7 +112,7 @@ def changed_rows(table):
     store = LocalLogStore(table)
     for commit in load_changes(store, 0):
         for task in commit.tasks:
-            data = pq.read_table(task.location.removeprefix("file://"))
+            data = pq.read_table(task.location.removeprefix("file://"), partitioning=None)
             mask = np.ones(len(data), bool)
             if task.deletion_vector is not None:
                 excluded = None if task.excluded is None else positions(store, task.excluded)

@@ -205,15 +205,18 @@ class ClusterGateway(PlaceGateway):
 
     def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
         """See ``Gateway._failed``. A machine's gateway may reach what the driver cannot, so the failure is answered to nobody else."""
-        if isinstance(error, NetworkError):
-            self._tries_again = time.monotonic() + _UNREACHABLE
+        self._note_unreachable(error)
         return self._note_failure(reader, number, f"{type(error).__name__}: {error}", is_of_network=False)
 
     def _place_failed(self, served: ServedPlace, token: str, path: str, error: DeltaSharingError) -> str:
         """See ``PlaceGateway._place_failed``, and ``_failed``."""
+        self._note_unreachable(error)
+        return self.remember(error)
+
+    def _note_unreachable(self, error: DeltaSharingError) -> None:
+        """Let no file pass the driver for a while, if the error is one of the network."""
         if isinstance(error, NetworkError):
             self._tries_again = time.monotonic() + _UNREACHABLE
-        return self.remember(error)
 
     def _why_no_bytes(self) -> str | None:
         """Why no file passes the driver; None where some may."""

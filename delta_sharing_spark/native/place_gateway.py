@@ -168,9 +168,8 @@ def _send(
         for piece in pieces:
             connection.sendall(piece)
     except DeltaSharingError as error:
-        served.forget(
-            path
-        )  # the answer is shorter than its head says, which the reader sees; it reads on, and is told why
+        # The answer is shorter than its head says, which the reader sees; it reads on, and is told why.
+        served.forget(path)
         failed(error)
     finally:
         canceller.break_off()

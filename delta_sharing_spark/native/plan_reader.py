@@ -195,9 +195,8 @@ class PlanReader:
         if buffer is None:
             yield from self._chunks.windowed(shown, Range(start, chunk.range.end))
             return
-        for piece in cut(
-            Range(start, chunk.range.end), _SENT
-        ):  # nothing is left of a small chunk whose first bytes were all of it
+        # Nothing is left of a small chunk whose first bytes were all of it.
+        for piece in cut(Range(start, chunk.range.end), _SENT):
             yield buffer.read(piece.start, piece.length)
         self._chunks.was_read((number, chunk.row_group), chunk.column)
 

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates.keys import domain, key
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BITS,
@@ -31,7 +30,9 @@ from delta_sharing_spark.predicates.scalar_types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    domain,
     float_key,
+    key,
 )
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.three_valued import (

@@ -190,7 +190,7 @@ def _joined(op: str, nodes: list[Node]) -> Node | None:
 
 
 def _range(literals: tuple[Literal, ...]) -> list[tuple[str, Literal]]:
-    from delta_sharing_spark.predicates.keys import key
+    from delta_sharing_spark.predicates.scalar_types import key
 
     ordered = sorted(literals, key=lambda v: key(v.value, v.type))
     return [(">=", ordered[0]), ("<=", ordered[-1])]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_sharing_spark.predicates.keys import domain, key
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BITS,
@@ -21,7 +20,9 @@ from delta_sharing_spark.predicates.scalar_types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    domain,
     float_key,
+    key,
 )
 from delta_sharing_spark.predicates.three_valued import (
     ALL_NULL,

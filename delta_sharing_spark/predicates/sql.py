@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates import arithmetic, coercion, literals, tree
-from delta_sharing_spark.predicates.coercion import Scalar
+from delta_sharing_spark.predicates import coercion, literals, tree
+from delta_sharing_spark.predicates.coercion import Monotone, Scalar
 from delta_sharing_spark.predicates.functions import CURRENT, call, cast_operand, null_test
 from delta_sharing_spark.predicates.lexer import ARITHMETIC, RESERVED, Cursor, Token
 from delta_sharing_spark.predicates.like import like_parts
-from delta_sharing_spark.predicates.monotone import Monotone
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BOOLEAN,
@@ -330,7 +329,7 @@ class Operands:
             raise self._cursor.error(
                 token, f"arithmetic ({token.text}) on columns is not part of the language of where; compute the literal"
             )
-        result = self._cursor.bound(token, lambda: arithmetic.fold(token.value, left, right, self._context.zone))
+        result = self._cursor.bound(token, lambda: literals.fold(token.value, left, right, self._context.zone))
         return CastLiteral(result.value, result.type)
 
     def _primary(self) -> Steps:
@@ -384,7 +383,7 @@ class Operands:
             raise self._cursor.error(
                 token, f"arithmetic ({token.text}) on columns is not part of the language of where; compute the literal"
             )
-        result = self._cursor.bound(token, lambda: arithmetic.negate(value)) if token.value == "-" else value
+        result = self._cursor.bound(token, lambda: literals.negate(value)) if token.value == "-" else value
         return CastLiteral(result.value, result.type)
 
     def _parenthesised(self) -> Steps:
@@ -488,7 +487,7 @@ class Operands:
     def _begins_interval(self) -> bool:
         signs = 1 if self._cursor.ahead(1).is_one_of("-", "+") else 0
         return self._cursor.ahead(1 + signs).kind in ("number", "string") and self._cursor.ahead(2 + signs).is_one_of(
-            *arithmetic.UNITS
+            *literals.UNITS
         )
 
     def _interval(self) -> tree.Literal:
@@ -497,12 +496,12 @@ class Operands:
         while self._cursor.peek.kind in ("number", "string") or (
             self._cursor.peek.is_one_of("-", "+")
             and self._cursor.ahead(1).kind in ("number", "string")
-            and self._cursor.ahead(2).is_one_of(*arithmetic.UNITS)
+            and self._cursor.ahead(2).is_one_of(*literals.UNITS)
             and not parts
         ):
             sign = self._cursor.advance().value if self._cursor.peek.is_one_of("-", "+") else ""
             number, unit = self._cursor.advance(), self._cursor.advance()
-            if not unit.is_one_of(*arithmetic.UNITS):
+            if not unit.is_one_of(*literals.UNITS):
                 raise self._cursor.error(unit, "a unit is missing here, as in INTERVAL 7 DAYS")
             if sign == "-" and number.value[:1] in ("-", "+"):
                 raise self._cursor.error(number, "an interval with two signs is not read; write one")
@@ -510,13 +509,13 @@ class Operands:
             if self._cursor.peek.is_one_of("TO"):
                 self._cursor.advance()
                 last = self._cursor.advance()
-                if len(parts) > 1 or not last.is_one_of(*arithmetic.UNITS):
+                if len(parts) > 1 or not last.is_one_of(*literals.UNITS):
                     raise self._cursor.error(last, "an interval of this form is not part of the language of where")
                 return self._interval_range(start, *parts[0], last.value)
-        return self._cursor.bound(start, lambda: arithmetic.interval(parts))
+        return self._cursor.bound(start, lambda: literals.interval(parts))
 
     def _interval_range(self, start: Token, text: str, first: str, last: str) -> tree.Literal:
-        return self._cursor.bound(start, lambda: arithmetic.interval_range(text, first, last))
+        return self._cursor.bound(start, lambda: literals.interval_range(text, first, last))
 
     def _cast_call(self) -> Steps:
         token = self._cursor.advance()

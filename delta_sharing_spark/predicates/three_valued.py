@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delta_sharing_spark.predicates import tree
-from delta_sharing_spark.predicates.keys import key
 from delta_sharing_spark.predicates.like import ANY, like_matcher, like_parts, like_prefix
+from delta_sharing_spark.predicates.scalar_types import key
 from delta_sharing_spark.schema.types import Decimal, Primitive
 
 #: The truth values that a condition may take over some rows, as bits of a set.

@@ -196,28 +196,33 @@ def coalesce(operands: Sequence[Scalar], zone: Zone) -> Scalar:
         raise PredicateError("coalesce of a string and another type is not part of the language of where")
     if not present:
         return tree.Literal(None, common)
-    first = present[0]
+    first, default = present[0], present[1] if len(present) > 1 else None
     if isinstance(first, tree.Literal):
-        value = cast(first, common, zone)
-        return CastLiteral(value.value, value.type)
-    if isinstance(first, Coalesce) or (len(present) > 1 and not isinstance(present[1], tree.Literal)):
+        return cast_operand(first, common, zone)
+    if isinstance(first, Coalesce) or not isinstance(default, tree.Literal | None):
         raise PredicateError("coalesce takes a column, and then literals")
-    if len(present) == 1:
-        return first if first.type == common else upcast(first, common, zone)
-    default = present[1]
-    assert isinstance(default, tree.Literal)
-    return Coalesce(first if first.type == common else upcast(first, common, zone), cast(default, common, zone), common)
+    operand = cast_operand(first, common, zone)
+    assert isinstance(operand, tree.Column | Monotone)
+    return operand if default is None else Coalesce(operand, cast(default, common, zone), common)
+
+
+def cast_operand(operand: tree.Column | Monotone | tree.Literal, target: DataType, zone: Zone) -> Scalar:
+    """``CAST(operand AS target)``; raises PredicateError where Spark does, or where a column's values might not fit."""
+    if isinstance(operand, tree.Literal):
+        return CastLiteral(cast(operand, target, zone).value, target)
+    return operand if operand.type == target else upcast(operand, target, zone)
 
 
 def is_null(operand: Scalar) -> tree.Expression:
     """``operand IS NULL``."""
-    if isinstance(operand, tree.Literal):
-        return tree.Constant(operand.value is None)
-    return (
-        tree.FALSE
-        if isinstance(operand, Coalesce)
-        else tree.IsNull(operand.column if isinstance(operand, Monotone) else operand)
-    )
+    match operand:
+        case tree.Literal(value):
+            return tree.Constant(value is None)
+        case Coalesce():
+            return tree.FALSE
+        case Monotone(column):
+            return tree.IsNull(column)
+    return tree.IsNull(operand)
 
 
 def compare(op: str, left: Scalar, right: Scalar, zone: Zone) -> tree.Expression:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates import coercion, tree
-from delta_sharing_spark.predicates.coercion import Monotone, Scalar, identity, midnight, upcast
+from delta_sharing_spark.predicates.coercion import Monotone, Scalar, cast_operand, identity, midnight, upcast
 from delta_sharing_spark.predicates.literals import cast, later
 from delta_sharing_spark.predicates.scalar_types import (
     BITS,
@@ -86,14 +86,6 @@ def call(name: str, arguments: Sequence[Operand], zone: Zone, now: int | None) -
     count, function = handler
     _count(name, arguments, count)
     return function(scalars, zone)
-
-
-def cast_operand(operand: tree.Column | Monotone | tree.Literal, target: DataType, zone: Zone) -> Scalar:
-    """``CAST(operand AS target)``; raises PredicateError where Spark does, or where a column's values might not fit."""
-    if isinstance(operand, tree.Literal):
-        value = cast(operand, target, zone)
-        return CastLiteral(value.value, value.type)
-    return operand if operand.type == target else upcast(operand, target, zone)
 
 
 def null_test(operand: Operand) -> tree.Expression:

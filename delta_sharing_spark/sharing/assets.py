@@ -11,9 +11,8 @@ from typing import Any, Literal
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, ResponseError, ServerError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment, shares_path
-from delta_sharing_spark.sharing.catalog import parse_credentials, parse_item
 from delta_sharing_spark.sharing.rest import UNKNOWN_CALL, SharingRest, near_name
-from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
+from delta_sharing_spark.sharing.wire_records import TemporaryCredentials, parse_credentials, parse_item
 
 Kind = Literal["volume", "model", "skill"]
 KINDS: tuple[Kind, ...] = ("volume", "model", "skill")

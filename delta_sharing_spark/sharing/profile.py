@@ -155,24 +155,13 @@ def _from_fields(fields: Mapping[str, Any], name: str, identity: Identity | None
             )
         return Profile(endpoint, "identity", version, identity=identity)
     if kind == "bearer_token":
-        expiration = fields.get("expirationTime")
-        return Profile(
-            endpoint,
-            kind,
-            version,
-            bearer_token=_bearer(fields, name),
-            expiration_time=str(expiration) if expiration else None,
-        )
+        token, end = _bearer(fields, name), fields.get("expirationTime")
+        return Profile(endpoint, kind, version, bearer_token=token, expiration_time=str(end) if end else None)
     if version < 2:
         raise ProfileError(f"{name}: type {kind!r} needs shareCredentialsVersion 2, it says {version}; {_ADVICE}")
     if kind == "basic":
-        return Profile(
-            endpoint,
-            kind,
-            version,
-            username=_required(fields, "username", name),
-            password=_required(fields, "password", name),
-        )
+        user, password = (_required(fields, key, name) for key in ("username", "password"))
+        return Profile(endpoint, kind, version, username=user, password=password)
     if kind == "oauth_client_credentials":
         return Profile(
             endpoint,

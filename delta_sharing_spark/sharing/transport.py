@@ -362,6 +362,13 @@ def unreachable_error(purpose: RequestPurpose, url: str, error: Exception) -> Ne
     )
 
 
+def error_kind(status: int | None) -> type[ServerError]:
+    """The class of an error answer by its status; UnavailableError where another try may help."""
+    if status is None or (status < 500 and status not in (408, 429)) or status in _NOT_IMPLEMENTED:
+        return _BY_STATUS.get(status or 0, RequestRefusedError)
+    return UnavailableError
+
+
 def error_of_response(response: requests.Response, purpose: RequestPurpose, hosts: list[str]) -> ServerError:
     status = response.status_code
     code, message = _error_body(response, purpose.secrets)
@@ -370,11 +377,11 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
         f" (redirected from {hosts[0]} to {hosts[-1]}, which is not sent the token)" if len(set(hosts)) > 1 else ""
     )
     cause = f"{purpose.what}: the {purpose.server} answered {status}{f' {code}' if code else ''}{quoted}{elsewhere}"
-    busy = status in (408, 429) or (status >= 500 and status not in _NOT_IMPLEMENTED)
     if status < 400:
         advice = "that is a redirect without a target, or one that is not followed; check the endpoint in the profile"
         return ResponseError(f"{cause}; {advice}", status=status, error_code=code)
-    if busy:
+    kind = error_kind(status)
+    if kind is UnavailableError:
         advice = _BUSY
     elif purpose.refused is not None:
         advice = purpose.refused
@@ -386,7 +393,6 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
         advice = "check the names of share, schema and table, and the endpoint in the profile"
     else:
         advice = "check the options of the load, and ask the provider if they are right"
-    kind = _BY_STATUS.get(status) or (UnavailableError if busy else RequestRefusedError)
     return kind(f"{cause}; {advice}", status=status, error_code=code, server_message=message)
 
 

@@ -150,14 +150,9 @@ class TableLogs:
                     body["deletionVector"] = {k: v for k, v in vector.items() if v is not None}
                 location = local_path(task.location)
                 files.append(FileAction("add", body, task.id, location, task.size, task.deletion_vector))
-        return LoggedSnapshot(
-            snapshot.version,
-            snapshot.timestamp_ms,
-            snapshot.protocol,
-            snapshot.metadata,
-            tuple(files),
-            sum(f.size for f in files),
-        )
+        size = sum(f.size for f in files)
+        head = (snapshot.version, snapshot.timestamp_ms, snapshot.protocol, snapshot.metadata)
+        return LoggedSnapshot(*head, tuple(files), size)
 
     def _newest(self, table: SharedTable) -> tuple[int, tuple[int, int, int]]:
         directory = os.path.join(table.path, LOG_DIR)
@@ -186,16 +181,8 @@ def located(kind: str, body: Mapping[str, Any], table: SharedTable, commit: Logg
     size = body.get("size")
     if size is None:
         size = os.path.getsize(location)  # a remove need not say
-    return FileAction(
-        kind,
-        body,
-        path,
-        location,
-        size,
-        None if vector is None else vector_from(vector, table.root, path),
-        commit.version,
-        commit.timestamp,
-    )
+    vector = None if vector is None else vector_from(vector, table.root, path)
+    return FileAction(kind, body, path, location, size, vector, commit.version, commit.timestamp)
 
 
 class LocalLogStore:

@@ -11,15 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogStore, checkpoint_names, commit_name, in_log
-from delta_sharing_spark.deltalog.segment import (
-    CheckpointFiles,
-    CommitFile,
-    Hint,
-    Segment,
-    hole,
-    no_log,
-    not_yet,
-)
+from delta_sharing_spark.deltalog.segment import CheckpointFiles, CommitFile, Hint, Segment, hole, no_log, not_yet
 from delta_sharing_spark.errors import CredentialError, LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import in_parallel
 

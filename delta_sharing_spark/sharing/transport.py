@@ -320,15 +320,7 @@ _FAILS = "the server fails on this request each time; ask the provider, naming t
 
 @dataclass(frozen=True, slots=True)
 class RequestPurpose:
-    """What a request is for, in words that its errors use.
-
-    Attributes:
-        what: The thing asked for ("the metadata of share.schema.table").
-        server: The kind of server.
-        expired: What to do about a 401, instead of the usual advice.
-        refused: Advice for a 4xx, instead of the usual one about tables.
-        secrets: Parts of the request that errors do not quote if the server echoes them.
-    """
+    """What a request is for, in words that its errors use, and secrets that they do not quote; as ``send`` takes them."""
 
     what: str
     server: str

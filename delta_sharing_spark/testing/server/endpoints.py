@@ -51,11 +51,7 @@ class Endpoints:
     """Routes requests of the protocol."""
 
     def __init__(
-        self,
-        catalog: Catalog,
-        queries: TableQueries,
-        settings: ServerSettings,
-        vendors: Mapping[str, CredentialVendor],
+        self, catalog: Catalog, queries: TableQueries, settings: ServerSettings, vendors: Mapping[str, CredentialVendor]
     ) -> None:
         self._catalog, self._queries, self._settings, self._vendors = catalog, queries, settings, vendors
         self.assets = AssetEndpoints(catalog, settings, vendors)

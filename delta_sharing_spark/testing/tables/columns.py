@@ -53,13 +53,7 @@ def empty_is_null(table: pa.Table, columns: Collection[str]) -> pa.Table:
 
 
 def rename_columns(
-    table: pa.Table,
-    schema: Struct,
-    source: Naming,
-    target: Naming,
-    *,
-    field_ids: bool = False,
-    required: bool = True,
+    table: pa.Table, schema: Struct, source: Naming, target: Naming, *, field_ids: bool = False, required: bool = True
 ) -> pa.Table:
     """Rebuild ``table`` in the schema's order and types, finding columns by ``source`` and naming them by ``target``."""
     build = _Build(source, target, field_ids, required)

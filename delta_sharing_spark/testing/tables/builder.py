@@ -97,7 +97,7 @@ class DeltaTableBuilder:
         self._created = self.clock()
         (self.path / LOG_DIR).mkdir(parents=True, exist_ok=True)
         self._map_columns(keep_names=False)
-        self.commit([self._protocol_action(), self.metadata_action()], "CREATE TABLE")
+        self.commit([self.protocol_action(), self.metadata_action()], "CREATE TABLE")
 
     # What stands in the log
 
@@ -123,7 +123,7 @@ class DeltaTableBuilder:
             return self._fixed
         return protocols.protocol_for(self.schema, self.properties, self._features, legacy=self._legacy)
 
-    def _protocol_action(self) -> dict[str, Any]:
+    def protocol_action(self) -> dict[str, Any]:
         return {"protocol": protocols.protocol_body(self.protocol)}
 
     def metadata_action(self) -> dict[str, Any]:
@@ -339,14 +339,14 @@ class DeltaTableBuilder:
             self.properties["delta.inCommitTimestampEnablementVersion"] = str(self.version + 1)
             stamp = self._stamp()
             self.properties["delta.inCommitTimestampEnablementTimestamp"] = str(stamp)
-            return self.commit([self._protocol_action(), self.metadata_action()], "SET TBLPROPERTIES", stamp=stamp)
-        return self.commit([self._protocol_action(), self.metadata_action()], "SET TBLPROPERTIES")
+            return self.commit([self.protocol_action(), self.metadata_action()], "SET TBLPROPERTIES", stamp=stamp)
+        return self.commit([self.protocol_action(), self.metadata_action()], "SET TBLPROPERTIES")
 
     def _evolve(self, schema: Struct, operation: str) -> DeltaTableBuilder:
         before, self.schema = self.protocol, schema
         self._map_columns(keep_names=False)
         actions = [self.metadata_action()]
-        return self.commit(actions if self.protocol == before else [self._protocol_action(), *actions], operation)
+        return self.commit(actions if self.protocol == before else [self.protocol_action(), *actions], operation)
 
     def _map_columns(self, *, keep_names: bool) -> None:
         if self.mapping == "none":

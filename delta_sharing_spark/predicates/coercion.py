@@ -339,12 +339,12 @@ def membership(value: Scalar, items: Sequence[Scalar], zone: Zone) -> tree.Expre
 
 def _equal(left: Scalar, right: Scalar, common: DataType, zone: Zone) -> tree.Expression:
     """Two operands compared in the common type of a whole list."""
-    if not isinstance(right, tree.Literal):
-        return (
-            compare("=", left, right, zone) if not isinstance(left, tree.Literal) else _equal(right, left, common, zone)
-        )
     if isinstance(left, tree.Literal):
-        return _compare_literals("=", left, right, common, zone)
+        if isinstance(right, tree.Literal):
+            return _compare_literals("=", left, right, common, zone)
+        left, right = right, left
+    if not isinstance(right, tree.Literal):
+        return compare("=", left, right, zone)
     return tree.UNKNOWN if right.value is None else _compare_in("=", left, right, common, zone)
 
 

@@ -208,6 +208,10 @@ class Cursor:
         """The error of a token, with its position."""
         return error_at(self._text, token.start, message)
 
+    def outside(self, token: Token, what: str, advice: str = "") -> PredicateError:
+        """The error of something that Spark has and the language of ``where`` has not."""
+        return self.error(token, f"{what} is not part of the language of where{advice and '; '}{advice}")
+
     def bound(self, token: Token, build: Callable[[], _T]) -> _T:
         """Run ``build``, and add the token's position to an error that it raises."""
         try:
@@ -220,7 +224,7 @@ class Cursor:
         if token.kind == "end":
             return self.error(token, "the expression ends too early")
         if token.kind == "operator" and token.value in ARITHMETIC:
-            return self.error(token, f"arithmetic ({token.text}) is not part of the language of where")
+            return self.outside(token, f"arithmetic ({token.text})")
         if token.kind == "word" and token.value in RESERVED:
             return self.error(
                 token, f"the keyword {token.text} cannot stand here; a column of that name needs backquotes"

@@ -26,6 +26,8 @@ from delta_sharing_spark.sharing.wire_records import (
     Metadata,
     Protocol,
     TableSnapshotHead,
+    broken,
+    no_server,
     parse_delta_file,
     parse_end,
     parse_metadata,
@@ -33,9 +35,7 @@ from delta_sharing_spark.sharing.wire_records import (
     parse_protocol,
 )
 
-_END_FIELDS = frozenset(
-    {"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "errorMessage", "httpStatusErrorCode"}
-)
+_END_FIELDS = {"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "errorMessage", "httpStatusErrorCode"}
 #: Bytes of a line: a schema of many thousand columns, or an inline deletion vector.
 _LONGEST_LINE = 64 << 20
 #: Lines of no kind that is known, of one answer; a few may be of a newer protocol.
@@ -121,14 +121,10 @@ def _loads(line: bytes, table: str, *, is_last: bool) -> dict[str, Any]:
         # A line that was cut off still starts as an object does; a login page does not.
         if is_last and line.lstrip().startswith(b"{"):
             raise truncated_answer(f"the query of {table}") from None
-        raise _no_server(f"the server's answer for {table} has a line that is not JSON") from None
+        raise no_server(f"the server's answer for {table} has a line that is not JSON") from None
     if not isinstance(tree, dict):
-        raise _no_server(f"the server's answer for {table} has a line that is not an object")
+        raise no_server(f"the server's answer for {table} has a line that is not an object")
     return tree
-
-
-def _no_server(why: str) -> ResponseError:
-    return ResponseError(f"{why}; check that the endpoint is a Delta Sharing server's")
 
 
 def _parsed(line: bytes) -> Any:
@@ -177,7 +173,7 @@ def _add_line(page: Page, tree: dict[str, Any], table: str) -> bool:
     else:
         page.unknown += 1
         if page.unknown > _MOST_UNKNOWN:
-            raise _no_server(
+            raise no_server(
                 f"the server's answer for {table} has more than {_MOST_UNKNOWN} lines of no kind that is known"
             )
     return False
@@ -229,7 +225,7 @@ def iter_lines(chunks: Iterable[bytes]) -> Iterable[bytes]:
             yield from others[:-1]
             begun, size = [others[-1]], len(others[-1])
         if size > _LONGEST_LINE:
-            raise _no_server(f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB")
+            raise no_server(f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB")
     if size:
         yield b"".join(begun)
 
@@ -264,7 +260,7 @@ class Answer:
         page = self.page
         for line, name in ((page.protocol, "protocol"), (page.metadata, "metaData")):
             if line is None:
-                raise _no_server(f"the server's answer for {table} has no {name} line")
+                raise no_server(f"the server's answer for {table} has no {name} line")
         assert page.protocol is not None
         assert page.metadata is not None
         # The parquet format needs no reader feature, so it is never a surprise; the delta format may need one.
@@ -294,9 +290,7 @@ def header_version(headers: Mapping[str, str], table: str) -> int | None:
     if text is None:
         return None
     if _VERSION.fullmatch(text) is None:
-        raise ResponseError(
-            f"the server's answer for {table} has the version {text[:100]!r}; ask the provider to check the server"
-        )
+        raise broken(f"the server's answer for {table} has the version {text[:100]!r}")
     return int(text)
 
 

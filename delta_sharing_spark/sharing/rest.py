@@ -51,13 +51,21 @@ from delta_sharing_spark.sharing.response import (
     iter_lines,
     parse_page,
 )
-from delta_sharing_spark.sharing.transport import body_chunks, check_endpoint, read_text, send, with_retries
+from delta_sharing_spark.sharing.transport import (
+    body_chunks,
+    check_endpoint,
+    read_text,
+    send,
+    with_retries,
+)
 from delta_sharing_spark.sharing.wire_records import (
     Schema,
     Share,
     Table,
     TableSnapshotHead,
     TemporaryCredentials,
+    broken,
+    no_server,
     parse_credentials,
     parse_item,
     walk_pages,
@@ -97,9 +105,8 @@ class SharingRest:
 
     def list_schemas(self, share: str) -> Iterator[Schema]:
         """All schemas of a share."""
-        return self.listed(
-            f"{shares_path(share)}/schemas", f"the schemas of {share!r}", partial(parse_item, Schema, share=share)
-        )
+        parse = partial(parse_item, Schema, share=share)
+        return self.listed(f"{shares_path(share)}/schemas", f"the schemas of {share!r}", parse)
 
     def list_tables(self, share: str, schema: str) -> Iterator[Table]:
         """All tables of a schema."""
@@ -163,9 +170,7 @@ class SharingRest:
             with self._send(method, path, what, params=params) as response:
                 version = header_version(response.headers, str(table))
             if version is None:
-                raise ResponseError(
-                    f"{what}: the answer has no Delta-Table-Version header; ask the provider to check the server"
-                )
+                raise broken(f"{what}: the answer has no Delta-Table-Version header")
             return version
 
         try:
@@ -384,9 +389,8 @@ class SharingRest:
             ResponseError: The answer is malformed.
         """
         body = {"location": location} if location is not None else {}
-        tree = self.ask_json(
-            "POST", f"{table.path}/temporary-table-credentials", f"the storage credentials of {table}", body=body
-        )
+        path = f"{table.path}/temporary-table-credentials"
+        tree = self.ask_json("POST", path, f"the storage credentials of {table}", body=body)
         return parse_credentials(tree, str(table))
 
     def ask_json(
@@ -401,9 +405,7 @@ class SharingRest:
             except (ValueError, RecursionError):
                 tree = None
             if not isinstance(tree, dict):
-                raise ResponseError(
-                    f"{what}: the answer is not a JSON object; check that the endpoint is a Delta Sharing server's"
-                )
+                raise no_server(f"{what}: the answer is not a JSON object")
             return tree
 
         return with_retries(self.settings, ask)

@@ -112,11 +112,7 @@ class Metadata:
 
 
 def protocol_from(tree: Mapping[str, Any], where: str) -> Protocol:
-    """A ``protocol`` action from JSON or a checkpoint's row; ``where`` names the file.
-
-    Raises:
-        LogError: It is malformed.
-    """
+    """A ``protocol`` action from JSON or a checkpoint's row of the file ``where``; raises LogError where it is malformed."""
     try:
         writer = tree.get("minWriterVersion")
         return Protocol(

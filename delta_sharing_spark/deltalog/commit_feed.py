@@ -165,11 +165,7 @@ class _Action:
 
 
 class _Commit:
-    """One parsed commit.
-
-    Args:
-        before: Protocol and metadata before it.
-    """
+    """One parsed commit; ``before`` is the protocol and metadata before it."""
 
     def __init__(self, store: LogStore, version: int, data: bytes, before: Head, table: str) -> None:
         self.version, self.time = version, 0

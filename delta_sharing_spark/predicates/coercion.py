@@ -185,11 +185,7 @@ Scalar = tree.Column | Monotone | Coalesce | tree.Literal
 
 
 def coalesce(operands: Sequence[Scalar], zone: Zone) -> Scalar:
-    """``coalesce(operands)``: a column or a function of one, then literals.
-
-    Raises:
-        PredicateError: Other operands, or types of which Spark would cast the column to a string or round it.
-    """
+    """``coalesce(operands)``: a column or a function of one, then literals; raises PredicateError for other operands or types."""
     present = [operand for operand in operands if not (isinstance(operand, tree.Literal) and operand.value is None)]
     common = reduce(common_type, (operand.type for operand in operands))
     if STRING in {operand.type for operand in present} and common != STRING:

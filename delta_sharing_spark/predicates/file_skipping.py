@@ -409,11 +409,7 @@ class Exclusion:
 
 
 def exclusions(expression: Expression, physical: Mapping[tuple[str, ...], str]) -> tuple[Exclusion, ...]:
-    """The exclusions of a predicate: of its comparisons with integers and dates that are joined by AND.
-
-    Args:
-        physical: The physical name of each top-level column with statistics, by its path in the predicate.
-    """
+    """The exclusions by the comparisons with integers and dates that AND joins; ``physical`` names the columns with statistics."""
     return tuple(
         Exclusion(bound, physical[part.column.path], part.column.type == DATE, part.literal.value, excludes, function)
         for part in conjuncts(expression)

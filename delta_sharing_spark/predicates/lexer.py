@@ -53,11 +53,7 @@ def error_at(text: str, start: int, message: str) -> PredicateError:
 
 
 def tokenize(text: str) -> list[Token]:
-    """Cut the text into tokens, comments and white space left out, an ``end`` token last.
-
-    Raises:
-        PredicateError: A character, an unclosed quote or comment, with its position.
-    """
+    """Cut the text into tokens, without comments and white space, and an ``end`` token last; raises PredicateError."""
     position, tokens = 0, []
     while True:
         position = _skip(text, position)
@@ -166,11 +162,7 @@ _T = TypeVar("_T")
 
 
 class Cursor:
-    """The tokens of an expression, the last of which is the end, and a place among them.
-
-    Raises:
-        PredicateError: The text cannot be cut into tokens.
-    """
+    """The tokens of an expression, the last of which is the end, and a place among them; raises as ``tokenize``."""
 
     def __init__(self, text: str) -> None:
         self._text = text

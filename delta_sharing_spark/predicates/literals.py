@@ -124,11 +124,7 @@ def fit(value: int, kind: DataType) -> int:
 
 
 def cast(literal: Literal, target: DataType, zone: Zone) -> Literal:
-    """``CAST(literal AS target)`` under ANSI rules.
-
-    Raises:
-        PredicateError: The literal is malformed or out of range, or this pair of types is not cast here.
-    """
+    """``CAST(literal AS target)``; raises PredicateError where Spark does, and for a pair of types that is not cast here."""
     value, source = literal.value, literal.type
     if value is None or source == target:
         return Literal(value, target)
@@ -243,11 +239,7 @@ _RANGES = {
 
 
 def interval(parts: Sequence[tuple[str, str]]) -> Literal:
-    """``INTERVAL 1 YEAR 2 MONTHS``, ``INTERVAL '7' DAY``: numbers, each with its unit.
-
-    Raises:
-        PredicateError: A number that is none, months beside days, or more than Spark's types hold.
-    """
+    """``INTERVAL 1 YEAR 2 MONTHS``, ``INTERVAL '7' DAY``; raises PredicateError for numbers or units that are no interval."""
     units = [UNITS[unit] for _, unit in parts]
     in_months = [unit in _MONTHS for unit in units]
     if all(in_months):
@@ -316,11 +308,7 @@ def negate(value: Literal) -> Literal:
 
 
 def fold(op: str, left: Literal, right: Literal, zone: Zone) -> Literal:
-    """``left op right`` with ``op`` one of ``+ - * / % DIV``.
-
-    Raises:
-        PredicateError: Types that are not computed with here, an overflow, a division by zero.
-    """
+    """``left op right`` with ``op`` one of ``+ - * / % DIV``; raises PredicateError where it overflows or is not computed here."""
     if left.value is None or right.value is None:
         return Literal(None, VOID)
     if op in "+-":

@@ -242,11 +242,7 @@ class _Parser(Cursor):
         raise self.error(token, "a condition is compared with TRUE or FALSE only; combine them with AND, OR and NOT")
 
     def _sum(self) -> Steps:
-        """Operands joined by ``+`` and ``-``, each joined by ``*``, ``/``, ``%`` and ``DIV``: of literals, computed here.
-
-        Raises:
-            PredicateError: There is no operand here, or one that the language of ``where`` does not have.
-        """
+        """Operands joined by ``+`` and ``-``, each joined by ``*``, ``/``, ``%`` and ``DIV``: of literals, computed here."""
         value = yield self._product()
         while self.peek.is_one_of("+", "-"):
             token = self.advance()

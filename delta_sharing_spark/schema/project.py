@@ -74,11 +74,7 @@ def merge(first: Struct, second: Struct) -> Struct:
 
 
 def requested(table_schema: Struct, user_schema: Struct, table: str) -> Struct:
-    """A user's schema, resolved against the table's: its names, order and nullability, the table's metadata.
-
-    Raises:
-        SchemaError: An unknown column, or a type that is not the table's.
-    """
+    """A user's schema with the table's metadata; raises SchemaError for an unknown column, or a type that is not the table's."""
     return _requested(table_schema, user_schema, table, "")
 
 

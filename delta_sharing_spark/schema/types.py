@@ -123,11 +123,7 @@ class Struct:
         return tuple(f.name for f in self.fields)
 
     def find(self, name: str) -> Field | None:
-        """The field of that name, compared as Spark does: exactly first, then without case; None if absent.
-
-        Raises:
-            SchemaError: The name fits several fields that differ by case only.
-        """
+        """The field of a name, exactly or else without case, None if absent; raises SchemaError where several differ by case only."""
         exact = [f for f in self.fields if f.name == name]
         return _only(name, exact or [f for f in self.fields if f.name.lower() == name.lower()])
 

@@ -119,11 +119,7 @@ class QueryResponse:
         self._note(first)
 
     def records(self) -> Iterator[FileRecord]:
-        """All file records, once. Each page is complete before its first record is handed on.
-
-        Raises:
-            ResponseError: A page of another version, format or table, or a repeated page token.
-        """
+        """All file records, once. Each page is complete before its first record is handed on. Raises as ``pages``."""
         for records in self.pages():
             yield from records
 

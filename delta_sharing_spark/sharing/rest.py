@@ -383,11 +383,7 @@ class SharingRest:
         _no_get_table.put(self.profile.endpoint, True)
 
     def credentials(self, table: TableName, location: str | None = None) -> TemporaryCredentials:
-        """Temporary storage credentials for the table's root, or for ``location`` (root or auxiliary).
-
-        Raises:
-            ResponseError: The answer is malformed.
-        """
+        """Temporary storage credentials for the table's root, or for ``location``; raises ResponseError where they are malformed."""
         body = {"location": location} if location is not None else {}
         path = f"{table.path}/temporary-table-credentials"
         tree = self.ask_json("POST", path, f"the storage credentials of {table}", body=body)

@@ -229,11 +229,7 @@ def _exchange(
 def _redirected(
     url: str, location: str, method: str, status: int, purpose: RequestPurpose, headers: dict[str, str]
 ) -> str:
-    """The URL that a redirect leads to, if it may be followed; a token is dropped if that is another host.
-
-    Raises:
-        ResponseError: The redirect may not be followed.
-    """
+    """The URL that a redirect leads to, without the token if that is another host; raises ResponseError where it may not be followed."""
     target = redirect_target(url, location)
     refusal = "its target is not a URL" if target is None else redirect_refusal(url, target)
     before, after = split_url(url), split_url(target or "")

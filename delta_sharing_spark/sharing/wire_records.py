@@ -427,11 +427,7 @@ def _formats_at(tree: Mapping[str, Any], _: str) -> tuple[str, ...]:
 
 
 def parse_credentials(tree: Mapping[str, Any], table: str) -> TemporaryCredentials:
-    """Parse the answer of Generate Temporary Table Credential; the credentials are checked where they are used.
-
-    Raises:
-        ResponseError: The answer has no ``credentials``.
-    """
+    """Parse the answer of Generate Temporary Table Credential; raises ResponseError where it has no ``credentials``."""
     inner = tree.get("credentials", tree)
     if not isinstance(inner, dict):
         raise broken(f"the storage credentials of {table} are not an object")

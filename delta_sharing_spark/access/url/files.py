@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import groupby, pairwise
 
 from delta_sharing_spark.access.contract import VersionFiles
@@ -13,8 +14,8 @@ from delta_sharing_spark.access.table_schema import TableShape, shape_of
 from delta_sharing_spark.access.url.signed_urls import vector_of
 from delta_sharing_spark.deltalog.add_batch import rows_in_stats
 from delta_sharing_spark.predicates.skip_reason import SkipReason
-from delta_sharing_spark.scan.change_feed import change_files
-from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
+from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.sharing.query import QueryResponse
 from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol, broken
 
@@ -81,20 +82,9 @@ class SnapshotFiles:
         self.skipped += page.skipped
 
 
-@dataclass(frozen=True, slots=True)
-class _ChangedFile:
-    """A line of a change feed, for the reconciler (``scan.change_feed.ChangedFile``)."""
-
-    record: FileRecord
-    table: str
-
-    @property
-    def vector(self) -> DeletionVector | None:
-        return vector_of(self.record, self.table)
-
-    def task(self) -> FileTask:
-        record = self.record
-        return replace(task_of(record, self.table), commit_version=record.version, commit_timestamp=record.timestamp)
+def _change_task(record: FileRecord, table: str) -> FileTask:
+    """The task of a line of a change feed."""
+    return replace(task_of(record, table), commit_version=record.version, commit_timestamp=record.timestamp)
 
 
 def feed_versions(records: Iterable[FileRecord], table: str) -> dict[int, VersionFiles]:
@@ -120,14 +110,14 @@ def feed_versions(records: Iterable[FileRecord], table: str) -> dict[int, Versio
     return files_by_version
 
 
-def _by_id(records: list[FileRecord], kind: str, version: int, table: str) -> dict[str, _ChangedFile]:
-    files: dict[str, _ChangedFile] = {}
+def _by_id(records: list[FileRecord], kind: str, version: int, table: str) -> dict[str, ChangedFile]:
+    files: dict[str, ChangedFile] = {}
     for record in records:
         if record.kind != kind or not (record.data_change or kind == "cdf"):
             continue
         if record.id in files:
             raise broken(f"the server's change feed of {table} lists file {record.id} twice in version {version}")
-        files[record.id] = _ChangedFile(record, table)
+        files[record.id] = ChangedFile(partial(vector_of, record, table), partial(_change_task, record, table))
     return files
 
 

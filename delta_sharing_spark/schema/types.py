@@ -307,15 +307,13 @@ def _with_each_field(data_type: DataType, change: Callable[[Field], Field]) -> D
 
 def schema_to_json(schema: Struct) -> dict[str, Any]:
     """The schema as Delta and Spark write it (a JSON-ready dict), metadata included."""
-    tree = _type_to_json(schema)
-    assert isinstance(tree, dict)
-    return tree
+    return {"type": "struct", "fields": [_field_to_json(f) for f in schema.fields]}
 
 
 def _type_to_json(data_type: DataType) -> str | dict[str, Any]:
     match data_type:
-        case Struct(fields):
-            return {"type": "struct", "fields": [_field_to_json(f) for f in fields]}
+        case Struct():
+            return schema_to_json(data_type)
         case Array(element, contains_null):
             return {"type": "array", "elementType": _type_to_json(element), "containsNull": contains_null}
         case Map(key, value, value_contains_null):

@@ -44,6 +44,13 @@ _FILE_LINES = ("add", "cdf", "remove")
 _decode = json.JSONDecoder().raw_decode
 
 
+CAPABILITIES = "delta-sharing-capabilities"
+_VERSION_HEADER = "delta-table-version"
+_VERSION = re.compile(r"\s*[0-9]{1,18}\s*")
+#: The newest version of the parquet format's own protocol.
+_PARQUET_READER = 1
+
+
 class RecordSink(typing.Protocol):
     """Collects the file records of one page as they arrive; a page that is asked for again gets another sink."""
 
@@ -53,7 +60,7 @@ class RecordSink(typing.Protocol):
 
 @dataclass(slots=True)
 class Page:
-    """The lines of one answer, parsed.
+    """One answer, parsed.
 
     Attributes:
         protocol, metadata, response_format: Those of the first such lines.
@@ -64,6 +71,8 @@ class Page:
         query_status: The status of an asynchronous query that is under way.
         lines, files: The number of lines, and of those about files.
         unknown: The number of lines of an unknown kind.
+        version: The header ``Delta-Table-Version``.
+        file_id_hash: The header ``fileidhash``: the hash that the server used for ids, in lower case.
     """
 
     protocol: Protocol | None = None
@@ -78,6 +87,32 @@ class Page:
     lines: int = 0
     files: int = 0
     unknown: int = 0
+    version: int | None = None
+    file_id_hash: str | None = None
+
+    def head(self, table: str, formats: Sequence[str]) -> TableSnapshotHead:
+        """Version, protocol and metadata of the table.
+
+        Raises:
+            ResponseError: A line is missing, or the format is none of ``formats``.
+            UnsupportedFeatureError: A parquet format of the future.
+        """
+        if self.protocol is None or self.metadata is None:
+            missing = "protocol" if self.protocol is None else "metaData"
+            raise no_server(f"the server's answer for {table} has no {missing} line")
+        # The parquet format needs no reader feature, so it is never a surprise; the delta format may need one.
+        if self.response_format == "delta" and "delta" not in formats:
+            raise ResponseError(
+                f"the server answered in the delta format for {table}, asked for was parquet; set the option responseFormat to delta, or leave it out"
+            )
+        if self.response_format == "parquet" and self.protocol.min_reader_version > _PARQUET_READER:
+            raise UnsupportedFeatureError(
+                f"{table} asks for version {self.protocol.min_reader_version} of the sharing protocol's parquet format, this release "
+                f"reads {_PARQUET_READER}; upgrade delta-sharing-spark",
+                features=(f"minReaderVersion={self.protocol.min_reader_version}",),
+            )
+        version = self.version if self.version is not None else self.metadata.version
+        return TableSnapshotHead(version, self.response_format, self.protocol, replace(self.metadata, version=version))
 
 
 def parse_page(
@@ -230,54 +265,6 @@ def iter_lines(chunks: Iterable[bytes]) -> Iterable[bytes]:
         yield b"".join(begun)
 
 
-CAPABILITIES = "delta-sharing-capabilities"
-_VERSION_HEADER = "delta-table-version"
-_VERSION = re.compile(r"\s*[0-9]{1,18}\s*")
-#: The newest version of the parquet format's own protocol.
-_PARQUET_READER = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One complete page, with the facts in its headers.
-
-    Attributes:
-        version: The header ``Delta-Table-Version``.
-        file_id_hash: The header ``fileidhash``: the hash that the server used, in lower case.
-    """
-
-    page: Page
-    version: int | None
-    file_id_hash: str | None
-
-    def head(self, table: str, formats: Sequence[str]) -> TableSnapshotHead:
-        """Version, protocol and metadata of the table.
-
-        Raises:
-            ResponseError: A line is missing, or the format is none of ``formats``.
-            UnsupportedFeatureError: A parquet format of the future.
-        """
-        page = self.page
-        for line, name in ((page.protocol, "protocol"), (page.metadata, "metaData")):
-            if line is None:
-                raise no_server(f"the server's answer for {table} has no {name} line")
-        assert page.protocol is not None
-        assert page.metadata is not None
-        # The parquet format needs no reader feature, so it is never a surprise; the delta format may need one.
-        if page.response_format == "delta" and "delta" not in formats:
-            raise ResponseError(
-                f"the server answered in the delta format for {table}, asked for was parquet; set the option responseFormat to delta, or leave it out"
-            )
-        if page.response_format == "parquet" and page.protocol.min_reader_version > _PARQUET_READER:
-            raise UnsupportedFeatureError(
-                f"{table} asks for version {page.protocol.min_reader_version} of the sharing protocol's parquet format, this release "
-                f"reads {_PARQUET_READER}; upgrade delta-sharing-spark",
-                features=(f"minReaderVersion={page.protocol.min_reader_version}",),
-            )
-        version = self.version if self.version is not None else page.metadata.version
-        return TableSnapshotHead(version, page.response_format, page.protocol, replace(page.metadata, version=version))
-
-
 def expects_end_action(headers: Mapping[str, str]) -> bool:
     """Whether an answer's headers promise a last line that marks its end."""
     capabilities = headers.get(CAPABILITIES, "").lower().replace(" ", "")
@@ -301,8 +288,8 @@ _MESSAGES = ("error", "errorMessage", "message", "error_message")
 
 
 def await_query(
-    settings: NetworkSettings, table: TableName, status: Mapping[str, Any], poll: Callable[[str], Answer]
-) -> tuple[str, Answer]:
+    settings: NetworkSettings, table: TableName, status: Mapping[str, Any], poll: Callable[[str], Page]
+) -> tuple[str, Page]:
     """Poll a submitted query until it has succeeded; returns its id, for further pages, and its first page.
 
     Args:
@@ -332,9 +319,9 @@ def await_query(
                 f"the asynchronous query of {table} has expired on the server; load the table again",
                 status=error.status,
             ) from None
-        if answer.page.query_status is None:
+        if answer.query_status is None:
             return query_id, answer
-        status = {"queryId": query_id, **answer.page.query_status}
+        status = {"queryId": query_id, **answer.query_status}
 
 
 def _pending(status: Mapping[str, Any], table: TableName) -> str:

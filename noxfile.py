@@ -87,21 +87,20 @@ OLDEST_JAVA = 17
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests on the newest Spark, and over Connect what differs there; or what is named."""
+    """All tests on the newest Spark, and over Connect what differs there; or what is named.
+
+    ``-- --checks`` lints and checks types as well, side by side with all tests, in the same environment.
+    """
     env = spark_environment(session)
+    if session.posargs == ["--checks"]:
+        install(session, "-e", EVERYTHING, groups=["test", "lint", "types"])
+        side_by_side(session, [*TESTS[:3], ["mypy"], *LINT, *TESTS[3:]], env)
+        return
     install(session, "-e", EVERYTHING, groups=["test"])
     if session.posargs:
         pytest(session, *session.posargs, env=env)
-        return
-    side_by_side(session, TESTS, env)
-
-
-@nox.session
-def everything(session: nox.Session) -> None:
-    """What CI runs: lint, types and all tests, side by side in one environment."""
-    env = spark_environment(session)
-    install(session, "-e", EVERYTHING, groups=["test", "lint", "types"])
-    side_by_side(session, [*TESTS[:3], ["mypy"], *LINT, *TESTS[3:]], env)
+    else:
+        side_by_side(session, TESTS, env)
 
 
 @nox.session(reuse_venv=True)

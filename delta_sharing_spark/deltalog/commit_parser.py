@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_sharing_spark.deltalog.actions import VECTOR_TYPE, file_action_schema
+from delta_sharing_spark.deltalog.actions import VECTOR_TYPE, file_action_schema, text, text_or_none
 from delta_sharing_spark.errors import LogError
 
 _MIN_BLOCK = 1 << 20
@@ -40,11 +40,7 @@ def find_actions(data: bytes, kind: str, where: str) -> Iterator[dict[str, Any]]
 
 
 def action_of(tree: dict[str, Any], kind: str, where: str) -> dict[str, Any] | None:
-    """The action of one kind on a parsed line; None if the line holds another.
-
-    Raises:
-        LogError: It is not an object.
-    """
+    """The action of one kind on a parsed line, None if it holds another; raises LogError where it is not an object."""
     action = tree.get(kind)
     if action is not None and not isinstance(action, dict):
         raise _corrupt(where, f"the action {kind!r} of a line is not an object")
@@ -52,11 +48,7 @@ def action_of(tree: dict[str, Any], kind: str, where: str) -> dict[str, Any] | N
 
 
 def parse_line(line: bytes, where: str) -> dict[str, Any]:
-    """One line of a commit.
-
-    Raises:
-        LogError: It is not a JSON object of Unicode text.
-    """
+    """One line of a commit; raises LogError where it is not a JSON object of Unicode text."""
     try:
         tree = json.loads(str(line, "utf-8"))
         if _SURROGATE.search(line):
@@ -165,7 +157,7 @@ def _read_python(data: bytes, schema: pa.Schema, where: str) -> pa.Table:
             removes.append(
                 None
                 if remove is None
-                else {"path": _text(remove["path"]), "deletionVector": _vector(remove.get("deletionVector"))}
+                else {"path": text(remove["path"], "path"), "deletionVector": _vector(remove.get("deletionVector"))}
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise _corrupt(where, f"a malformed add or remove ({error!r})") from error
@@ -181,8 +173,10 @@ def _add(add: dict[str, Any], partitions: list[str]) -> dict[str, Any]:
     values = add.get("partitionValues")
     stats = add.get("stats")
     return {
-        "path": _text(add["path"]),
-        "partitionValues": None if values is None else {name: _text_or_none(values.get(name)) for name in partitions},
+        "path": text(add["path"], "path"),
+        "partitionValues": None
+        if values is None
+        else {name: text_or_none(values.get(name), name) for name in partitions},
         "size": _count(add["size"]),
         "modificationTime": None if add.get("modificationTime") is None else _count(add["modificationTime"]),
         "stats": stats if stats is None or isinstance(stats, str) else json.dumps(stats),
@@ -199,16 +193,6 @@ def _count(value: Any) -> int:
 
 def _vector(vector: dict[str, Any] | None) -> dict[str, Any] | None:
     return None if vector is None else {field.name: vector.get(field.name) for field in VECTOR_TYPE}
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not text")
-    return value
-
-
-def _text_or_none(value: Any) -> str | None:
-    return None if value is None else _text(value)
 
 
 def _corrupt(where: str, why: str) -> LogError:

@@ -7,7 +7,7 @@ moved up where needed so that time grows with versions, as Delta Lake does.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from functools import cached_property
 
 from delta_sharing_spark.deltalog.actions import IN_COMMIT_TIMESTAMPS, Metadata
 from delta_sharing_spark.deltalog.commit_parser import find_actions
@@ -33,11 +33,7 @@ def _number(metadata: Metadata, key: str) -> int | None:
 
 
 def in_commit_timestamp(data: bytes, path: str, table: str) -> int:
-    """The timestamp in a commit.
-
-    Raises:
-        LogError: The commit has none.
-    """
+    """The timestamp in a commit; raises LogError where it has none."""
     for info in find_actions(data, "commitInfo", path):
         stamp = info.get("inCommitTimestamp")
         if type(stamp) is int and abs(stamp) <= MAX_MILLIS:
@@ -64,40 +60,25 @@ class CommitTimes:
         self._store, self._newest, self._metadata, self._table = store, newest, metadata, table
         self._since = in_commit_since(metadata)
         self._start = start
-        self._listed: dict[int, int] | None = None
-        self._has_listed = False
 
     def time(self, version: int) -> int:
-        """A version's timestamp in milliseconds.
-
-        Raises:
-            LogError: Its commit file is gone, or lacks its timestamp.
-        """
+        """A version's timestamp in milliseconds; raises LogError where its commit file is gone, or lacks it."""
         path = in_log(commit_name(version))
         if self._since is not None and version >= self._since:
             try:
                 return in_commit_timestamp(self._store.read(path), path, self._table)
             except (FileNotFoundError, PermissionError):
                 raise self._unknown(version) from None
-        listed = self._modified()
-        if listed is not None:
-            if version not in listed:
-                raise self._unknown(version)
-            return listed[version]
         try:
-            modified = self._store.modified(path)
+            modified = self._store.modified(path) if self._listed is None else self._listed.get(version)
         except (FileNotFoundError, PermissionError):
-            raise self._unknown(version) from None
+            modified = None
         if modified is None:
-            raise self._unknown(version)
+            raise self._unknown(version) from None
         return modified
 
     def at_or_before(self, timestamp_ms: int) -> int:
-        """The last version committed at or before a timestamp.
-
-        Raises:
-            VersionError: It lies before the first version that is there.
-        """
+        """The last version committed at or before a timestamp; raises VersionError where that lies before the first one there."""
         low, high = self._search_range(timestamp_ms)
         first = self.time(low)
         if timestamp_ms < first:
@@ -114,11 +95,7 @@ class CommitTimes:
         return low
 
     def at_or_after(self, timestamp_ms: int) -> int:
-        """The first version committed at or after a timestamp, among those that are there.
-
-        Raises:
-            VersionError: It lies after the newest version.
-        """
+        """The first version there that was committed at or after a timestamp; raises VersionError where none was."""
         try:
             version = self.at_or_before(timestamp_ms)
         except VersionError:
@@ -138,10 +115,11 @@ class CommitTimes:
 
     def first(self) -> int:
         """The earliest version whose commit is there, with all commits after it."""
-        listed = self._modified()
-        if listed is not None:
-            return self._first_listed(listed)
         low, high = 0, self._newest
+        if self._listed is not None:
+            while high - 1 in self._listed:
+                high -= 1
+            return high
         while low < high:
             middle = (low + high) // 2
             try:
@@ -151,13 +129,6 @@ class CommitTimes:
             else:
                 high = middle
         return low
-
-    def _first_listed(self, listed: Iterable[int]) -> int:
-        versions = set(listed)
-        first = self._newest
-        while first - 1 in versions:
-            first -= 1
-        return first
 
     def _search_range(self, timestamp_ms: int) -> tuple[int, int]:
         """The versions to search: those before in-commit timestamps began, or those since, by the protocol's rule."""
@@ -169,14 +140,11 @@ class CommitTimes:
             return self._since, self._newest
         return first, self._since - 1
 
-    def _modified(self) -> dict[int, int] | None:
+    @cached_property
+    def _listed(self) -> dict[int, int] | None:
         """Modification times by the listing, made to grow with versions; None where the log cannot be listed."""
-        if not self._has_listed:
-            start = max(0, self._start - _MONOTONIC_START)
-            entries = self._store.list_from(LOG_DIR, f"{start:020d}.")
-            self._listed = None if entries is None else _monotonic(entries, self._newest)
-            self._has_listed = True
-        return self._listed
+        entries = self._store.list_from(LOG_DIR, f"{max(0, self._start - _MONOTONIC_START):020d}.")
+        return None if entries is None else _monotonic(entries, self._newest)
 
     def _unknown(self, version: int) -> LogError:
         path = in_log(commit_name(version))

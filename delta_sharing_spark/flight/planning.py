@@ -73,25 +73,13 @@ class PlannedFlight:
         first, last = (number * len(self.splits) // endpoints for number in (endpoint, endpoint + 1))
         splits, about = tuple(split for split, _ in self.splits[first:last]), self.splits[first][1]
         ends = [split.access.ends(part.task) for split in splits for part in split.slices]
-        return Ticket(
-            self.flight,
-            self.identity,
-            self.command.to_json(),
-            endpoint,
-            endpoints,
-            splits,
-            self.issued,
-            min([self.expires, *(due_before(end, self.issued) for end in ends if end is not None)]),
-            about,
-        )
+        expires = min([self.expires, *(due_before(end, self.issued) for end in ends if end is not None)])
+        owner = (self.flight, self.identity, self.command.to_json())
+        return Ticket(*owner, endpoint, endpoints, splits, self.issued, expires, about)
 
 
 class FlightPlanner:
-    """Plans commands as one recipient, whose profile no caller gets.
-
-    Args:
-        ticket_seconds: The longest time of a ticket.
-    """
+    """Plans commands as one recipient, whose profile no caller gets; tickets last for ``ticket_seconds`` at most."""
 
     def __init__(self, client: SharingClient, ticket_seconds: float) -> None:
         self._client = client

@@ -29,7 +29,7 @@ from delta_sharing_spark.native.schema_match import (
     match_columns,
     schema_tree,
 )
-from delta_sharing_spark.native.thrift import (
+from delta_sharing_spark.scan.thrift import (
     BINARY,
     I32,
     I64,
@@ -39,7 +39,7 @@ from delta_sharing_spark.native.thrift import (
     read_struct,
     write_struct,
 )
-from delta_sharing_spark.native.thrift import Struct as ThriftStruct
+from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
 from delta_sharing_spark.scan.varint import append_varint
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.storage.ranges import Range

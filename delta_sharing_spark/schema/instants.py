@@ -26,11 +26,7 @@ _SHORT_IDS = {
 
 @functools.lru_cache(64)
 def zone_of(name: str) -> tzinfo:
-    """The time zone that Spark means by a name: ``Europe/Berlin``, ``UTC+1``, ``-08:00``, ``EST``.
-
-    Raises:
-        ValueError: Spark has no such zone, or this machine has no data of it.
-    """
+    """The time zone of a name of Spark (``Europe/Berlin``, ``UTC+1``, ``-08:00``, ``EST``); raises ValueError where there is none."""
     name = _SHORT_IDS.get(name, name)
     if name in ("UTC", "GMT", "UT", "Z"):
         return timezone.utc
@@ -61,19 +57,12 @@ def parse_instant(text: str) -> datetime | None:
         return None
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     try:
-        naive = datetime(
+        utc = datetime(
             int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0),
             int((fraction or "0").ljust(6, "0")[:6]), tzinfo=timezone.utc,
         )  # fmt: skip
-    except ValueError:
-        return None
-    if zone in (None, "Z", "z"):
-        return naive
-    digits = zone[1:].replace(":", "").ljust(4, "0")
-    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-    try:
-        return naive - offset if zone[0] == "+" else naive + offset
-    except OverflowError:
+        return utc if zone is None else utc.replace(tzinfo=zone_of(zone.upper())).astimezone(timezone.utc)
+    except (ValueError, OverflowError):
         return None
 
 

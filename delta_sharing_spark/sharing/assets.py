@@ -8,12 +8,16 @@ from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
-from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, ResponseError, ServerError
+from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, ServerError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment, shares_path
-from delta_sharing_spark.sharing.catalog import parse_credentials, parse_item
 from delta_sharing_spark.sharing.rest import UNKNOWN_CALL, SharingRest, near_name
-from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
+from delta_sharing_spark.sharing.wire_records import (
+    TemporaryCredentials,
+    broken,
+    parse_credentials,
+    parse_item,
+)
 
 Kind = Literal["volume", "model", "skill"]
 KINDS: tuple[Kind, ...] = ("volume", "model", "skill")
@@ -153,13 +157,16 @@ def get_asset(rest: SharingRest, asset: AssetName) -> Record:
     if not shares_kind(rest, asset.kind):
         raise _shares_none(rest, asset.kind)
     try:
-        return _asked(rest, asset, asset.path)
+        tree = rest.ask_json("GET", asset.path, f"the description of {asset}")
     except ServerError as unknown:
         if unknown.status not in UNKNOWN_CALL:
             raise
         if asset.version is not None:
             raise _without_version(rest, asset, unknown) from None
         return _listed(rest, asset, unknown)
+    if asset.version is not None:
+        return _version(tree, asset.name)
+    return _record(asset.kind, tree, asset.name.share, asset.name.schema)
 
 
 def model_versions(rest: SharingRest, model: AssetName) -> Iterator[ModelVersion]:
@@ -221,13 +228,6 @@ def _listing(kind: Kind, share: str, schema: str | None) -> str:
     return f"{shares_path(share)}/all-{kind}s" if schema is None else f"{shares_path(share, schema)}/{kind}s"
 
 
-def _asked(rest: SharingRest, asset: AssetName, path: str) -> Record:
-    tree = rest.ask_json("GET", path, f"the description of {asset}")
-    if asset.version is not None:
-        return _version(tree, asset.name)
-    return _record(asset.kind, tree, asset.name.share, asset.name.schema)
-
-
 def _listed(rest: SharingRest, asset: AssetName, unknown: ServerError) -> Record:
     """An asset that the server cannot be asked for, as its list has it; else an error that says what there is."""
     kind, name = asset.kind, asset.name
@@ -282,7 +282,7 @@ def _version(item: Any, name: TableName) -> ModelVersion:
     if isinstance(number, str) and number.isascii() and number.isdecimal() and len(number) < 20:
         number = int(number)
     if not isinstance(number, int) or isinstance(number, bool):
-        raise ResponseError(f"a version of model {name} has no number; ask the provider to check the server")
+        raise broken(f"a version of model {name} has no number")
     told = {**told, "name": told.get("modelName") or name.table, "version": None}
     version = parse_item(ModelVersion, told, "status", share=name.share, schema=name.schema, version=number)
     return replace(version, status=version.status.upper())

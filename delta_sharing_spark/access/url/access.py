@@ -30,7 +30,7 @@ class _Lease:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
-        self.ends = self.access.ends(replace(self.task, location=self.current))
+        self.ends = self.access.ends(self.task if self.vector is None else replace(self.task, location=self.current))
         self.renew_at = renew_at(self.ends, self.access.planned_at)
 
     def url(self) -> str:

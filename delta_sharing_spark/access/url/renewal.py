@@ -32,7 +32,8 @@ from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.rest import ChangesQuery, Query, QueryResponse, SharingRest
+from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.rest import SharingRest
 
 if TYPE_CHECKING:
     from delta_sharing_spark.predicates.tree import Expression

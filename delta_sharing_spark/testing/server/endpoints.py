@@ -51,11 +51,7 @@ class Endpoints:
     """Routes requests of the protocol."""
 
     def __init__(
-        self,
-        catalog: Catalog,
-        queries: TableQueries,
-        settings: ServerSettings,
-        vendors: Mapping[str, CredentialVendor],
+        self, catalog: Catalog, queries: TableQueries, settings: ServerSettings, vendors: Mapping[str, CredentialVendor]
     ) -> None:
         self._catalog, self._queries, self._settings, self._vendors = catalog, queries, settings, vendors
         self.assets = AssetEndpoints(catalog, settings, vendors)
@@ -95,11 +91,7 @@ class Endpoints:
         body: bytes,
         base: str,
     ) -> Response:
-        """Answer one request.
-
-        Raises:
-            Refusal: An error answer.
-        """
+        """Answer one request; raises Refusal for an error answer."""
         parameters: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
         if kind == "unknown" or not self._known(kind):
             raise not_found("the endpoint does not exist")
@@ -107,7 +99,7 @@ class Endpoints:
             return self.assets.answer(kind, method, segments, parameters)
         if kind == "table" and method == "GET" and self._settings.get_table:
             table = self._catalog.table(segments[1], segments[3], segments[5])
-            return json_response(described_table(table))
+            return json_response({**table.names(), "format": table.format})  # and nothing of its locations
         if method != _METHODS.get(kind, "GET"):
             raise Refusal(405, "METHOD_NOT_ALLOWED", f"{method} is not allowed here")
         if kind in ("shares", "share", "schemas", "tables", "all-tables"):
@@ -212,9 +204,8 @@ class Endpoints:
         if self._settings.async_error is not None:
             return self._status(query_id, "failed", self._settings.async_error)
         paging = {k: v for k, v in request.parameters.items() if k in ("maxFiles", "pageToken")}
-        dropped = {"maxFiles", "pageToken"} | (
-            {"includeRefreshToken", "refreshToken"} if paging.get("pageToken") else set()
-        )
+        dropped = {"maxFiles", "pageToken"}
+        dropped |= {"includeRefreshToken", "refreshToken"} if paging.get("pageToken") else set()
         parameters = {k: v for k, v in job.request.parameters.items() if k not in dropped}
         capabilities = replace(request.capabilities, asynchronous=False)
         return self._queries.query(
@@ -291,11 +282,7 @@ class AssetEndpoints:
         return None
 
     def answer(self, kind: str, method: str, segments: list[str], parameters: Mapping[str, str]) -> Response:
-        """Answer a request of a kind that ``kind_of`` gave.
-
-        Raises:
-            Refusal: An error answer.
-        """
+        """Answer a request of a kind that ``kind_of`` gave; raises Refusal for an error answer."""
         last = segments[-1]
         if not self._settings.assets or last in self._settings.unknown_calls:
             raise not_found("the endpoint does not exist")
@@ -315,9 +302,7 @@ class AssetEndpoints:
             ready = [one.item() for one in asset.versions.values() if one.fields["status"] == "READY"]
             return json_response(page(ready, parameters, self._settings))
         if kind in ("model-version", "model-alias", "model-credentials"):
-            asset = _version(
-                asset, "version" if kind == "model-credentials" else kind.removeprefix("model-"), segments[7]
-            )
+            asset = _version(asset, "alias" if kind == "model-alias" else "version", segments[7])
             if kind == "model-credentials" and asset.fields["status"] != "READY":
                 raise bad_request(f"version {segments[7]} of model {asset} is {asset.fields['status']}, not READY")
         if kind.endswith("-credentials"):
@@ -382,11 +367,7 @@ def vend(
 def credentials_of(
     location: str, shared: SharedTable | SharedAsset, vendors: Mapping[str, CredentialVendor], settings: ServerSettings
 ) -> dict[str, Any]:
-    """One kind of secret for a location, and its expiry.
-
-    Raises:
-        Refusal: Nobody vends for its scheme.
-    """
+    """One kind of secret for a location, and its expiry; raises Refusal where nobody vends for its scheme."""
     scheme = location.partition(":")[0]
     vendor = vendors.get(scheme)
     if vendor is not None:
@@ -464,25 +445,9 @@ class Catalog:
 
 
 def _table_item(table: SharedTable) -> dict[str, Any]:
-    item: dict[str, Any] = {
-        "name": table.name,
-        "schema": table.schema,
-        "share": table.share,
-        "shareId": id_of(table.share),
-        "id": table.id or id_of(str(table)),
-        **table.directory_fields(),
-    }
-    if table.comment is not None:
-        item["comment"] = table.comment
-    if table.properties:
-        item["properties"] = dict(table.properties)
-    return item
-
-
-def described_table(table: SharedTable) -> dict[str, Any]:
-    """The answer of Get Table (OpenSharing): the format, and nothing of its locations."""
-    names = {"name": table.name, "schema": table.schema, "share": table.share, "shareId": id_of(table.share)}
-    return {**names, "id": table.id or id_of(str(table)), "format": table.format}
+    more = {"comment": table.comment, "properties": dict(table.properties) or None}
+    item = table.names() | table.directory_fields()
+    return item | {name: value for name, value in more.items() if value is not None}
 
 
 def page(items: Sequence[Any], parameters: Mapping[str, str], settings: ServerSettings) -> dict[str, Any]:

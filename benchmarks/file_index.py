@@ -141,7 +141,7 @@ class Ways:
         driver = worker = 0
         for pid in family:
             with suppress(OSError):
-                most = _resident(pid)["VmHWM"]
+                most = _resident(pid).get("VmHWM", 0)  # none of a process that has ended
                 if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     worker = max(worker, most)
                 else:

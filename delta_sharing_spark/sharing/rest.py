@@ -121,17 +121,9 @@ class SharingRest:
         """All tables of a share; schema by schema where the server lacks the endpoint."""
         parse = partial(parse_item, Table, share=share, schema="")
         pages = self.listed(f"{shares_path(share)}/all-tables", f"the tables of {share!r}", parse)
-        try:
-            first = next(pages, None)
-        except ServerError as unknown:
-            if unknown.status not in UNKNOWN_CALL:
-                raise
-            for schema in self.list_schemas(share):
-                yield from self.list_tables(share, schema.name)
-            return
-        if first is not None:
-            yield first
-            yield from pages
+        return unless_unknown(
+            pages, lambda _: (t for schema in self.list_schemas(share) for t in self.list_tables(share, schema.name))
+        )
 
     def table_version(self, table: TableName, starting_timestamp: str | None = None) -> int:
         """The table's version; with a timestamp (ISO-8601 with zone, whole milliseconds) the earliest at or after it.
@@ -200,11 +192,8 @@ class SharingRest:
             ResponseError: A line is missing or malformed.
             UnsupportedFeatureError: The provider is not parquet.
         """
-        params: dict[str, str] = {}
-        if version is not None:
-            params["version"] = str(version)
-        if timestamp is not None:
-            params["timestamp"] = timestamp
+        asked = {"version": version, "timestamp": timestamp}
+        params = {name: str(value) for name, value in asked.items() if value is not None}
         try:
             answer = self._page("GET", f"{table.path}/metadata", table, formats, lambda _: {"params": params})
         except NotFoundError as error:
@@ -310,8 +299,6 @@ class SharingRest:
         reads_all: bool,
         fallback: str | None,
     ) -> QueryResponse:
-        extra = {"asyncquery": "true"} if query.idempotency_key else {}
-        headers = {"fileidhash": query.file_id_hash} if query.file_id_hash else {}
         body = query.body()
         ahead = PagesAhead()
 
@@ -323,9 +310,7 @@ class SharingRest:
             # An answer that may be the only one is parsed as it arrives.
             pages = ahead if reads_all and (token is not None or query.max_files) else None
             path = f"{table.path}/query"
-            return self._page(
-                "POST", path, table, formats, asked, token, capabilities=extra, headers=headers, sink=sink, ahead=pages
-            )
+            return self._page("POST", path, table, formats, asked, token, query=query, sink=sink, ahead=pages)
 
         first = page()
         if first.query_status is None:
@@ -350,13 +335,12 @@ class SharingRest:
         sink: Callable[[], RecordSink] = list,
     ) -> QueryResponse:
         """The change files of a range of versions. The first page is fetched before this returns."""
-        headers = {"fileidhash": query.file_id_hash} if query.file_id_hash else {}
 
         def asked(token: str | None) -> dict[str, Any]:
             return {"params": query.params() | ({} if token is None else {"pageToken": token})}
 
         def page(token: str | None = None) -> Page:
-            return self._page("GET", f"{table.path}/changes", table, formats, asked, token, headers=headers, sink=sink)
+            return self._page("GET", f"{table.path}/changes", table, formats, asked, token, query=query, sink=sink)
 
         return QueryResponse(str(table), formats, page(), page, query)
 
@@ -415,8 +399,7 @@ class SharingRest:
         asked: Callable[[str | None], Mapping[str, Any]],
         token: str | None = None,
         *,
-        capabilities: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
+        query: Query | ChangesQuery | None = None,
         sink: Callable[[], RecordSink] = list,
         ahead: PagesAhead | None = None,
     ) -> Page:
@@ -424,15 +407,22 @@ class SharingRest:
 
         Args:
             asked: Of a page's token, None for the first, what is sent: ``body`` or ``params``.
+            query: The query, for what stands in headers.
             ahead: Receives the page after this one while this one is parsed.
         """
         metadata_only = path.endswith("/metadata")
         what = f"the metadata of {table}" if metadata_only else f"the query of {table}"
+        hashed = {"fileidhash": query.file_id_hash} if query is not None and query.file_id_hash else {}
+        is_async = isinstance(query, Query) and query.idempotency_key is not None
         given = [] if ahead is None or token is None else [ahead.take(token)]
 
         def sent(features: Sequence[str], token: str | None) -> requests.Response:
-            told = _capabilities(formats, features, not metadata_only, capabilities or {})
-            return self._send(method, path, what, headers={CAPABILITIES: told, **(headers or {})}, **asked(token))
+            parts = [f"responseformat={','.join(formats)}"]
+            parts += [f"readerfeatures={','.join(features)}"] if features else []
+            parts += [] if metadata_only else ["includeendstreamaction=true"]
+            parts += ["asyncquery=true"] if is_async else []
+            headers = {CAPABILITIES: ";".join(parts), **hashed}
+            return self._send(method, path, what, headers=headers, **asked(token))
 
         def ask(features: Sequence[str]) -> Page:
             if (page := given.pop() if given else None) is not None:  # a second try asks anew
@@ -505,13 +495,18 @@ class SharingRest:
         return f"the profile's token expired at {expires.strftime('%Y-%m-%dT%H:%M:%SZ')}; ask the provider for a new profile"
 
 
-def _capabilities(formats: Sequence[str], features: Sequence[str], end_action: bool, more: Mapping[str, str]) -> str:
-    parts = {"responseformat": ",".join(formats)}
-    if features:
-        parts["readerfeatures"] = ",".join(features)
-    if end_action:
-        parts["includeendstreamaction"] = "true"
-    return ";".join(f"{k}={v}" for k, v in {**parts, **more}.items())
+def unless_unknown(pages: Iterator[_T], otherwise: Callable[[ServerError], Iterable[_T]]) -> Iterator[_T]:
+    """All items of a listing; other ones where the server lacks the endpoint, which it says of the first page."""
+    try:
+        first = next(pages, None)
+    except ServerError as unknown:
+        if unknown.status not in UNKNOWN_CALL:
+            raise
+        yield from otherwise(unknown)
+        return
+    if first is not None:
+        yield first
+        yield from pages
 
 
 def near_name(kind: str, name: str, names: Iterable[str], holder: str) -> str | None:

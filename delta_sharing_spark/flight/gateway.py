@@ -163,6 +163,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
     def __init__(self, client: SharingClient, settings: GatewaySettings | None = None) -> None:
         self.settings = settings = (settings or GatewaySettings()).checked()
         tokens = settings.tokens or ()
+        self._client = client
         self._planner = FlightPlanner(client, settings.ticket_seconds)
         self._flights = Flights(self._planner, settings)
         self._seal = Seal(settings.key)
@@ -188,7 +189,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
     @property
     def share(self) -> str:
         """The endpoint of the sharing server whose tables are served."""
-        return self._planner.endpoint
+        return self._client.profile.endpoint
 
     def shutdown(self) -> None:
         """End all reads, then the server."""

@@ -85,11 +85,6 @@ class FlightPlanner:
         self._client = client
         self._ticket_seconds = ticket_seconds
 
-    @property
-    def endpoint(self) -> str:
-        """The endpoint of the sharing server."""
-        return self._client.profile.endpoint
-
     def tables(self, matches: Callable[[str], bool]) -> Iterator[TableName]:
         """The tables whose three-part name matches, share by share as the server pages them."""
         for share in self._client.rest.list_shares():

@@ -246,14 +246,9 @@ def timestamp(name: str, value: str, zone: tzinfo) -> datetime:
             raise ValueError("not a timestamp")
         part = match.groupdict()
         local = datetime(
-            int(part["year"]),
-            int(part["month"] or 1),
-            int(part["day"] or 1),
-            int(part["hour"] or 0),
-            int(part["minute"] or 0),
-            int(part["second"] or 0),
-            int((part["fraction"] or "0")[:6].ljust(6, "0")),
-        )
+            int(part["year"]), int(part["month"] or 1), int(part["day"] or 1), int(part["hour"] or 0),
+            int(part["minute"] or 0), int(part["second"] or 0), int((part["fraction"] or "0")[:6].ljust(6, "0")),
+        )  # fmt: skip
         if part["zone"]:
             zone = zone_of(part["zone"]) if part["zone"][0] in "+-" else find_zone(part["zone"], name)
         return local.replace(tzinfo=zone).astimezone(timezone.utc)

@@ -61,13 +61,9 @@ _SUSPICIOUS, _HIGHEST_RATIO = 64 << 20, 200
 _HOSTS = 256
 #: What no second try changes: the request itself cannot be made.
 _UNSENDABLE = (
-    requests.exceptions.InvalidURL,
-    requests.exceptions.InvalidSchema,
-    requests.exceptions.MissingSchema,
-    requests.exceptions.InvalidHeader,
-    urllib3.exceptions.LocationValueError,
-    UnicodeError,
-)
+    requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, requests.exceptions.MissingSchema,
+    requests.exceptions.InvalidHeader, urllib3.exceptions.LocationValueError, UnicodeError,
+)  # fmt: skip
 
 
 def with_retries(settings: NetworkSettings, call: Callable[[], _T]) -> _T:

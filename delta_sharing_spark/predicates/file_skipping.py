@@ -50,7 +50,7 @@ from delta_sharing_spark.predicates.three_valued import (
 from delta_sharing_spark.predicates.times import DAY, Zone, parse_timestamp
 from delta_sharing_spark.predicates.tree import Column, Compare, Expression, columns, conjuncts
 from delta_sharing_spark.schema.partition_values import partition_value
-from delta_sharing_spark.schema.types import DataType, Decimal, Field, Struct
+from delta_sharing_spark.schema.types import DataType, Decimal, Struct, fields_along
 
 _EPOCH_DAYS = date(1970, 1, 1).toordinal()
 #: Characters that writers append to a truncated maximum, to keep it above what it was cut from.
@@ -182,7 +182,8 @@ class FileSkipping:
         self._partition: list[tuple[int, tuple[str, str], DataType]] = []
         self._data: list[tuple[int, tuple[str, ...], DataType, bool]] = []
         for slot, (path, column) in enumerate(paths.items()):
-            fields = _fields(path, schema)
+            fields = fields_along(schema, path)
+            assert fields is not None, f"{path} was bound to another schema"
             if len(path) == 1 and path[0].lower() in partitions:
                 self._partition.append((slot, (fields[0].physical_name, fields[0].name), column.type))
             else:
@@ -328,18 +329,6 @@ class FileSkipping:
         if not isinstance(part, Compare) or part.op not in (">", ">="):
             return False
         return part.column.type in FLOATS and part.column.path not in self._partition_names
-
-
-def _fields(path: tuple[str, ...], schema: Struct) -> list[Field]:
-    fields: list[Field] = []
-    kind: DataType = schema
-    for name in path:
-        assert isinstance(kind, Struct)
-        field = kind.find(name)
-        assert field is not None, f"{path} was bound to another schema"
-        fields.append(field)
-        kind = field.type
-    return fields
 
 
 def _value_along(tree: Any, path: tuple[str, ...]) -> Any:

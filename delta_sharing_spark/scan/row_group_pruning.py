@@ -11,7 +11,7 @@ import pyarrow as pa
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaf_count
 from delta_sharing_spark.scan.footer import Footer
 from delta_sharing_spark.scan.plan import ReadSpec
-from delta_sharing_spark.schema.types import Field, Struct
+from delta_sharing_spark.schema.types import fields_along
 
 if TYPE_CHECKING:
     from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
@@ -32,7 +32,7 @@ def row_group_filter(
     skipping = _compiled(spec.prune)
     leaves: dict[tuple[str, ...], int | None] = {}
     for path in skipping.paths:
-        fields = _fields(spec.full_schema, path)
+        fields = fields_along(spec.full_schema, path)
         if fields is not None:
             leaves[path] = leaf_of(
                 footer.schema, fields, lambda f, among: find_source(f, SourceFields(among), context), leaf_count
@@ -45,18 +45,3 @@ def _compiled(expression: Expression) -> RowGroupSkipping:
     from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
 
     return RowGroupSkipping(expression)
-
-
-def _fields(schema: Struct, path: tuple[str, ...]) -> list[Field] | None:
-    """The fields along an exact path; None where the read schema does not reach there."""
-    fields: list[Field] = []
-    kind: object = schema
-    for name in path:
-        if not isinstance(kind, Struct):
-            return None
-        field = next((f for f in kind.fields if f.name == name), None)
-        if field is None:
-            return None
-        fields.append(field)
-        kind = field.type
-    return fields

@@ -24,7 +24,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options.values import nearest
-from delta_sharing_spark.schema.instants import parse_instant
+from delta_sharing_spark.schema.instants import parse_instant, to_iso
 from delta_sharing_spark.sharing.address import TableName, segment, shares_path
 from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable
 from delta_sharing_spark.sharing.profile import Profile
@@ -140,7 +140,8 @@ class SharingRest:
         except _REFUSALS as error:
             refusal = error
         # A server may name the version after the one of that very moment, which that of a millisecond before shows.
-        before = None if starting_timestamp is None else _millisecond_before(starting_timestamp)
+        moment = parse_instant(starting_timestamp) if starting_timestamp is not None else None
+        before = None if moment is None else to_iso(moment - _TICK)
         if before is not None and version != 0:
             earlier = _unless_refused(lambda: self.named_version(table, before))
             if earlier is not None and (version is None or earlier < version):
@@ -525,14 +526,6 @@ def near_name(kind: str, name: str, names: Iterable[str], holder: str) -> str | 
 
 _TICK = timedelta(milliseconds=1)
 _REFUSALS = (RequestRefusedError, NotFoundError)
-
-
-def _millisecond_before(moment: str) -> str | None:
-    instant = parse_instant(moment)
-    if instant is None:
-        return None
-    text = (instant - _TICK).astimezone(timezone.utc).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
 
 
 def _unless_refused(ask: Callable[[], int | None]) -> int | None:

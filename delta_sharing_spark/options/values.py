@@ -115,25 +115,21 @@ def starting_version(name: str, value: str, zone: tzinfo) -> int | str:
         return lowered
     if not _INTEGER.match(lowered):
         raise invalid(name, value, "must be an integer greater than or equal to zero, or in a stream 'latest'")
-    if int(lowered) < 0:
-        raise invalid(name, value, "must be greater than or equal to zero")
-    return _long(name, value)
+    return _whole(name, value, 0, "must be greater than or equal to zero")
 
 
 def count(name: str, value: str, zone: tzinfo) -> int:
-    if not _INTEGER.match(value.strip()) or int(value) < 0:
-        raise invalid(name, value, "must be an integer greater than or equal to zero")
-    return _long(name, value)
+    return _whole(name, value, 0, "must be an integer greater than or equal to zero")
 
 
 def positive(name: str, value: str, zone: tzinfo) -> int:
-    if not _INTEGER.match(value.strip()) or int(value) <= 0:
-        raise invalid(name, value, "must be a positive integer")
-    return _long(name, value)
+    return _whole(name, value, 1, "must be a positive integer")
 
 
-def _long(name: str, value: str) -> int:
-    number = int(value)
+def _whole(name: str, value: str, least: int, must: str) -> int:
+    number = int(value) if _INTEGER.match(value.strip()) else least - 1
+    if number < least:
+        raise invalid(name, value, must)
     if number >= 1 << 63:
         raise invalid(name, value, "must fit in 64 bits")
     return number
@@ -261,7 +257,7 @@ def timestamp(name: str, value: str, zone: tzinfo) -> datetime:
 
 
 def require_zone(option: str, value: str) -> None:
-    """Refuse a moment that names no zone; raises OptionError where it names none; shows the ways to write it."""
+    """Refuse a moment that names no zone; raises OptionError, which shows the ways to write it."""
     match = _TIMESTAMP.match(value.strip())
     if match is None or match["zone"] or _EPOCH.match(value.strip()):
         return

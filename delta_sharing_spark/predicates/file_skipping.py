@@ -196,8 +196,13 @@ class FileSkipping:
         self._expression = expression
         self._partition_names = frozenset(path for path in paths if len(path) == 1 and path[0].lower() in partitions)
         names = list(paths)
-        self._exclusions = exclusions(
-            expression, {names[slot]: p[0] for slot, p, _, readable in self._data if readable and len(p) == 1}
+        ranged = {names[slot]: physical[0] for slot, physical, _, has in self._data if has and len(physical) == 1}
+        self._exclusions = tuple(
+            Exclusion(bound, ranged[part.column.path], part.column.type == DATE, part.literal.value, excludes, function)
+            for part in conjuncts(expression)
+            if isinstance(part, Compare) and part.column.path in ranged
+            if (part.column.type in BITS or part.column.type == DATE) and type(part.literal.value) is int
+            for bound, excludes, function in _EXCLUDES[part.op]
         )
         self._verdicts: dict[tuple[str | None, ...], tuple[int, list[ColumnBounds]]] = {}
         self._has_undecided = bool(self._data)
@@ -340,7 +345,7 @@ def _value_along(tree: Any, path: tuple[str, ...]) -> Any:
 
 
 def _under(values: Mapping[str, Any], names: tuple[str, str], default: Any) -> Any:
-    """What stands under the first of two names."""
+    """The value under the first of two names that is there."""
     return next((values[name] for name in names if name in values), default)
 
 
@@ -395,14 +400,3 @@ class Exclusion:
             return None
         value = pa.scalar(self.value, pa.int32()).cast(kind) if self.is_date else self.value
         return getattr(pc, self.function)(pc.struct_field(stats, [self.bound, self.column]), value)
-
-
-def exclusions(expression: Expression, physical: Mapping[tuple[str, ...], str]) -> tuple[Exclusion, ...]:
-    """The exclusions by the comparisons with integers and dates that AND joins; ``physical`` names the columns with statistics."""
-    return tuple(
-        Exclusion(bound, physical[part.column.path], part.column.type == DATE, part.literal.value, excludes, function)
-        for part in conjuncts(expression)
-        if isinstance(part, Compare) and part.column.path in physical
-        if (part.column.type in BITS or part.column.type == DATE) and type(part.literal.value) is int
-        for bound, excludes, function in _EXCLUDES[part.op]
-    )

@@ -52,6 +52,7 @@ from delta_sharing_spark.sharing.response import (
     parse_page,
 )
 from delta_sharing_spark.sharing.transport import (
+    NOT_THERE,
     body_chunks,
     check_endpoint,
     read_text,
@@ -81,12 +82,10 @@ _FIRST_PAGE_ONLY = ("includeRefreshToken", "refreshToken")
 FORMATS = ("delta", "parquet")
 #: Names looked at, which is one page of a listing, and names shown where none is near.
 _LOOKED_AT, _SHOWN = 500, 5
-#: Characters of a refusal that are told of it later.
+#: Characters of a refusal's message that are kept.
 _QUOTED = 300
 #: Seconds for an answer, and for tries: the error is known already, and this only explains it.
 _TIMEOUT = 5.0
-#: What a 404 says to do, which the names that there are make needless.
-_ADVICE = "; check the names of share, schema and table, and the endpoint in the profile"
 
 #: Endpoints without Get Table.
 _no_get_table: ProcessCache[str, bool] = ProcessCache(256)
@@ -139,7 +138,7 @@ class SharingRest:
             version = self.named_version(table, starting_timestamp)
         except _REFUSALS as error:
             refusal = error
-        # A server may name the version after the one of that very moment, which that of a millisecond before shows.
+        # A server may skip a version that was committed at that very moment; the millisecond before shows it.
         moment = parse_instant(starting_timestamp) if starting_timestamp is not None else None
         before = None if moment is None else to_iso(moment - _TICK)
         if before is not None and version != 0:
@@ -231,7 +230,7 @@ class SharingRest:
             if kind == "table" and brief._is_volume(share, schema, table):
                 hint = f"it is a volume: client.volume('{share}.{schema}.{table}')"
             return NotFoundError(
-                f"{str(error).removesuffix(_ADVICE)}; {hint}", **{**error.__dict__, "is_unlisted": True}
+                f"{str(error).removesuffix(f'; {NOT_THERE}')}; {hint}", **{**error.__dict__, "is_unlisted": True}
             )
         return error
 

@@ -120,7 +120,7 @@ class SharingRest:
         """All tables of a share; schema by schema where the server lacks the endpoint."""
         parse = partial(parse_item, Table, share=share, schema="")
         pages = self.listed(f"{shares_path(share)}/all-tables", f"the tables of {share!r}", parse)
-        return unless_unknown(
+        yield from unless_unknown(
             pages, lambda _: (t for schema in self.list_schemas(share) for t in self.list_tables(share, schema.name))
         )
 

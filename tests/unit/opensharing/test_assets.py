@@ -366,8 +366,10 @@ def test_a_file_that_changes_under_a_download(server: BucketServer, large: Path,
     stat = os.stat(large / "large")
 
     def change() -> None:
-        (large / "large").write_bytes(os.urandom(200_001))
-        os.utime(large / "large", ns=(stat.st_mtime_ns + 1, stat.st_mtime_ns + 1))
+        fresh = tmp_path / "fresh"  # in one step: the file is read meanwhile
+        fresh.write_bytes(os.urandom(200_001))
+        os.utime(fresh, ns=(stat.st_mtime_ns + 1, stat.st_mtime_ns + 1))
+        fresh.replace(large / "large")
 
     server.faults.add("log", skip=9, times=1, call=change)
     with pytest.raises(FileError, match="its ETag changed between two ranges; read it again"):

@@ -240,9 +240,10 @@ def open_directory(
     canary = None if version is None else parse_location(f"{root}/{in_log(commit_name(version))}")
     silence = seconds * _SILENCE
     driver_settings = _bounded(settings, silence, silence, silence) if has_fallback else settings
-    # Without another way a busy machine is waited for as long as the decision may take.
-    connecting = silence if has_fallback else seconds * 0.8
-    probe_settings = _bounded(driver_settings, connecting, seconds * 0.8, seconds * 0.4)
+    # Without another way a busy machine is waited for as long as the decision may take, and a storage that cannot be
+    # reached is tried as long as a sharing server.
+    connecting, retrying = (silence, silence) if has_fallback else (seconds * 0.8, settings.first_contact_seconds)
+    probe_settings = _bounded(driver_settings, connecting, seconds * 0.8, retrying)
 
     store = StorageLogStore(root, version)
     log = CachedLogStore(store)

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from delta_sharing_spark.spark import compat
+from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
+from delta_sharing_spark.access.stream.planner import DEFAULT_LIMITS, Limits, open_stream
+from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.schema.types import Struct, parse_type
 from delta_sharing_spark.spark.batch import SplitPartition
 from delta_sharing_spark.spark.entrances import entrance
 from delta_sharing_spark.spark.offsets import INITIAL, StreamOffset, check_identity, is_initial, parse_offset
@@ -17,7 +20,23 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
-    from delta_sharing_spark.access.stream.planner import Limits, Position, StreamPlanner
+    from delta_sharing_spark.access.stream.planner import Position, StreamPlanner
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        ReadMaxFiles,
+        SupportsTriggerAvailableNow,
+    )
+
+    #: Whether ``latestOffset`` is given the start and a limit (4.2 and later).
+    ADMISSION_CONTROL = True
+except ImportError:
+    ADMISSION_CONTROL = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]  # the stand-in
+        """Before 4.2 Spark runs Trigger.AvailableNow as one batch up to the newest offset."""
 
 
 class _StreamReader(DataSourceStreamReader):
@@ -104,11 +123,6 @@ class _StreamReader(DataSourceStreamReader):
 
     def _open(self) -> tuple[ResolvedScan, StreamPlanner]:
         if self._opened is None:
-            from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
-            from delta_sharing_spark.access.stream.planner import open_stream
-            from delta_sharing_spark.options import parse_options
-            from delta_sharing_spark.schema.types import Struct, parse_type
-
             opener = TableOpener(negotiated_table(parse_options(self._options, is_stream=True)))
             scan = resolve_opened(opener)
             schema = parse_type(self._schema.jsonValue(), str(scan.table), "")
@@ -117,34 +131,30 @@ class _StreamReader(DataSourceStreamReader):
         return self._opened
 
     def _limits(self) -> Limits:
-        from delta_sharing_spark.access.stream.planner import DEFAULT_LIMITS, Limits
-
         limits = self._stated_limits()
         return limits if limits != Limits() else DEFAULT_LIMITS
 
     def _stated_limits(self) -> Limits:
         """The bounds that the user set."""
-        from delta_sharing_spark.access.stream.planner import Limits
-
         options = self._open()[0].options
         return Limits(options.max_files_per_trigger, options.max_bytes_per_trigger)
 
 
-class _AdmissionReader(_StreamReader, compat.AvailableNow):
+class _AdmissionReader(_StreamReader, SupportsTriggerAvailableNow):
     """Spark 4.2 and later: the start and the limit of a batch are given."""
 
     @entrance
     def getDefaultReadLimit(self) -> Any:
         """The load's own bounds; Spark knows one limit at a time, so the reader applies both itself."""
         limits = self._limits()
-        return compat.read_limit(limits.files, limits.bytes)
+        if limits.files is not None:
+            return ReadMaxFiles(limits.files)
+        return ReadAllAvailable() if limits.bytes is None else ReadMaxBytes(limits.bytes)
 
     @entrance
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         """The end of the batch that begins at ``start``."""
-        from delta_sharing_spark.access.stream.planner import Limits
-
-        return self._advance(start, Limits() if compat.reads_all(limit) else self._limits())
+        return self._advance(start, Limits() if isinstance(limit, ReadAllAvailable) else self._limits())
 
     @entrance
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -180,6 +190,6 @@ class _RememberingReader(_StreamReader):
 
 def make_stream_reader(options: dict[str, str], schema: StructType, *, columns_chosen: bool) -> DataSourceStreamReader:
     """The reader for the running Spark version; ``columns_chosen`` says that the user chose the schema's columns."""
-    if compat.ADMISSION_CONTROL:
+    if ADMISSION_CONTROL:
         return _AdmissionReader(options, schema, columns_chosen=columns_chosen)
     return _RememberingReader(options, schema, columns_chosen=columns_chosen)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from delta_sharing_spark.access.directory.tokens import StorageToken
+from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.errors import AccessModeError, CredentialError
 from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.storage.locations import Location

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.load import active_zone, column_names
-from delta_sharing_spark.access.recipient import RecipientTable
+from delta_sharing_spark.access.load import RecipientTable, active_zone, column_names
 from delta_sharing_spark.access.table_schema import shape_of
 from delta_sharing_spark.display import Column, Listing, TableVersion, columns_of, schema_html
 from delta_sharing_spark.errors import AccessModeError
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Unpack
 
-    from delta_sharing_spark.access.directory.tokens import StorageToken
+    from delta_sharing_spark.access.directory.access import StorageToken
     from delta_sharing_spark.interop import Engine, EngineOptions
     from delta_sharing_spark.options.keywords import LoadOptions
     from delta_sharing_spark.storage.settings import StorageSettings

@@ -9,17 +9,19 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from delta_sharing_spark.access.contract import AsOf, OpenTable, TableState, last_version
-from delta_sharing_spark.access.negotiate import Decision, negotiate
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
-from delta_sharing_spark.access.settings import iso, profile_and_table, response_formats, transport_of
-from delta_sharing_spark.access.table_refusals import (
+from delta_sharing_spark.access.resolved_scan import (
     REFUSALS,
+    Decision,
+    NegotiatedTable,
     Refusal,
+    ResolvedScan,
     check_formats,
     iceberg_advice,
+    negotiate,
     refused_travel,
     words_of,
 )
+from delta_sharing_spark.access.settings import iso, profile_and_table, response_formats, transport_of
 from delta_sharing_spark.access.table_schema import with_change_columns
 from delta_sharing_spark.errors import (
     AccessModeError,

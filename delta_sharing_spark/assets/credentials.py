@@ -6,8 +6,7 @@ import time
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from delta_sharing_spark.access.directory.access import storage_for
-from delta_sharing_spark.access.directory.tokens import TOKENS, StorageToken, issue
+from delta_sharing_spark.access.directory.access import TOKENS, StorageToken, issue, storage_for
 from delta_sharing_spark.errors import AccessModeError, CredentialError, ResponseError
 from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.network.settings import MAX_RENEWALS, NetworkSettings

@@ -23,12 +23,10 @@ from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native import webhdfs
-from delta_sharing_spark.native.doubts import Reaction
 from delta_sharing_spark.native.gateway import authority_of
 from delta_sharing_spark.native.place_gateway import PlaceGateway, ServedPlace
-from delta_sharing_spark.native.plan import NativePlan, VirtualFile
-from delta_sharing_spark.native.plan_reader import Pieces, PlanReader
-from delta_sharing_spark.native.scan_columns import ScanColumns
+from delta_sharing_spark.native.plan import NativePlan, ScanColumns, VirtualFile
+from delta_sharing_spark.native.plan_reader import Pieces, PlanReader, Reaction
 from delta_sharing_spark.native.sealed_channel import SealedChannel
 from delta_sharing_spark.native.webhdfs import Request
 

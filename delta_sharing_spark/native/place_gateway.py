@@ -13,8 +13,8 @@ from typing import Any
 from delta_sharing_spark.errors import DeltaSharingError, FileError, NetworkError, NoSuchFileError
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Budget
-from delta_sharing_spark.native.failures import Failures
 from delta_sharing_spark.native.gateway import Gateway, HasEnded
+from delta_sharing_spark.native.plan_reader import Failures
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.network.parallel_calls import begin

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,13 +30,85 @@ from delta_sharing_spark.native.files import (
     show_together,
 )
 from delta_sharing_spark.native.layout import lay_out_rows
-from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileAccess, FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import constants_of, read_split
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct, spark_schema_json
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
+
+#: The name of the scans whose columns nobody told.
+UNTOLD = "-"
+_SCANS_KNOWN = 256
+
+
+class ScanColumns:
+    """The columns that a scan reads: ``column in columns`` for the path of a column chunk, or of what it is part of.
+
+    Args:
+        paths: Paths that stand for what is below them too.
+    """
+
+    def __init__(self, paths: frozenset[bytes]) -> None:
+        self.paths = paths
+        self._known: dict[bytes, bool] = {}
+
+    def __contains__(self, column: bytes) -> bool:
+        known = self._known.get(column)
+        if known is None:
+            names = column.split(b".")
+            known = any(b".".join(names[:count]) in self.paths for count in range(1, len(names) + 1))
+            self._known[column] = known
+        return known
+
+
+class ScanNames:
+    """The names of a load's scans in paths: the columns that each reads, as the bits of a number.
+
+    Args:
+        leaves: The paths of the load's columns.
+    """
+
+    def __init__(self, leaves: Sequence[bytes]) -> None:
+        self._leaves = leaves
+        self._known: dict[str, ScanColumns] = {}
+
+    def name(self, required: dict[str, Any] | None) -> str:
+        """The name of a scan by the schema that Spark requires of it, as JSON; None where it is not told."""
+        if required is None:
+            return UNTOLD
+        columns = ScanColumns(frozenset(leaves_of(required)))
+        return f"{sum(1 << place for place, leaf in enumerate(self._leaves) if leaf in columns):x}"
+
+    def columns_of(self, name: str) -> ScanColumns | None:
+        """The columns that a scan of a name reads; None where nobody told, or for what is no name."""
+        known = self._known.get(name)
+        if known is None:
+            try:
+                bits = int(name, 16)
+            except ValueError:
+                return None
+            if len(self._known) >= _SCANS_KNOWN:
+                self._known.clear()
+            columns = frozenset(leaf for place, leaf in enumerate(self._leaves) if bits >> place & 1)
+            known = self._known[name] = ScanColumns(columns)
+        return known
+
+
+def leaves_of(struct: dict[str, Any], above: bytes = b"") -> Iterator[bytes]:
+    """The paths of the columns of a struct, as Spark's JSON has it; an array, a map or a variant is one column."""
+    for field in struct["fields"]:
+        path = above + str(field["name"]).encode()
+        if isinstance(field["type"], dict) and field["type"]["type"] == "struct" and not _is_variant(field["type"]):
+            yield from leaves_of(field["type"], path + b".")
+        else:
+            yield path
+
+
+def _is_variant(struct: dict[str, Any]) -> bool:
+    """Whether Spark asks for parts of a variant, each a field of this struct; a file has the variant's own fields."""
+    return any("__VARIANT_METADATA_KEY" in field.get("metadata", {}) for field in struct["fields"])
+
 
 #: Files of at most so many bytes are shown together as one: each costs Spark five requests, 3 to 5 ms.
 SMALL_FILE = 4 << 20

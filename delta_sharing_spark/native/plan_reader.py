@@ -13,19 +13,65 @@ import os
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import PATIENCE, Budget
-from delta_sharing_spark.native.doubts import ENOUGH, LEAVES, TASTED, UNKNOWN, WAITS, Doubt, Reaction
-from delta_sharing_spark.native.failures import Failures
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.held_chunks import HeldChunks
 from delta_sharing_spark.native.layout import Chunk, Layout
-from delta_sharing_spark.native.plan import NativePlan
-from delta_sharing_spark.native.scan_columns import ScanColumns
+from delta_sharing_spark.native.plan import NativePlan, ScanColumns
 from delta_sharing_spark.native.shown_files import ShownFiles
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import Range, cut
+
+#: Seconds for which a file that could not be reached is not tried again.
+_FOR = 10.0
+
+
+class Failures:
+    """Why files could not be reached, by the number or the path of each."""
+
+    def __init__(self) -> None:
+        self._causes: dict[int | str, tuple[float, str]] = {}
+
+    def note(self, file: int | str, cause: str) -> None:
+        """Note that a file could not be reached for as long as it may be tried."""
+        self._causes[file] = time.monotonic() + _FOR, cause
+
+    def of(self, file: int | str | None) -> str | None:
+        """Why a file could not be reached a moment ago; None if it may be tried."""
+        until, cause = self._causes.get(-1 if file is None else file, (0.0, ""))
+        return cause if time.monotonic() < until else None
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Yielded between bytes, where the reader may need no more.
+
+    The gateway waits ``seconds`` for the reader to close its connection once it has read what was sent, or ``blindly`` seconds where
+    the system does not tell what it has read. The gateway answers with a ``Reaction``.
+    """
+
+    seconds: float
+    blindly: float
+
+
+class Reaction(NamedTuple):
+    """What a reader did meanwhile: whether it closed its connection, and whether it has read all that was sent."""
+
+    has_left: bool
+    has_read_all: bool
+
+
+WAITS = Reaction(has_left=False, has_read_all=True)
+
+#: Where nobody told which columns the reader wants; at the end of a row group, after which it may want another; after a few bytes more.
+UNKNOWN, ENOUGH, TASTED = Doubt(0.02, 0.05), Doubt(0.05, 0.3), Doubt(0.0, 0.3)
+#: Where the reader needs no more: Spark usually closes the connection once it has decoded the columns that were sent.
+LEAVES = Doubt(2.0, 2.0)
+
 
 #: Tasks that are assumed to run at the same time.
 AT_ONCE = max(2, os.cpu_count() or 2)

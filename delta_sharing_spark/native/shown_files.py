@@ -7,8 +7,7 @@ from concurrent.futures import Future
 
 from delta_sharing_spark.native.budget import Budget
 from delta_sharing_spark.native.files import ShownFile
-from delta_sharing_spark.native.plan import NativePlan
-from delta_sharing_spark.native.scan_columns import ScanColumns
+from delta_sharing_spark.native.plan import NativePlan, ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.storage.ranges import ByteSource

@@ -28,7 +28,7 @@ import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from delta_sharing_spark.access.recipient import ScanListing
+from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import preferred_hosts
@@ -38,7 +38,7 @@ from delta_sharing_spark.native.table_index import COUNTED, TableIndex
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct
 from delta_sharing_spark.spark.plan_conditions import read_filters
-from delta_sharing_spark.spark.statement import is_connect
+from delta_sharing_spark.spark.session_settings import is_connect
 
 _log = logging.getLogger(__name__)
 

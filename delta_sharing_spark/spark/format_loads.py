@@ -24,8 +24,8 @@ from weakref import WeakKeyDictionary
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
+from delta_sharing_spark.access.load import Recipient, checked_engine
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
-from delta_sharing_spark.access.recipient import Recipient, checked_engine
 from delta_sharing_spark.errors import ConfigError, PredicateError
 from delta_sharing_spark.errors.tracebacks import short_traceback
 from delta_sharing_spark.native.plan import StepAsideError
@@ -39,13 +39,12 @@ from delta_sharing_spark.spark.inline_secrets import refuse_identity_options
 from delta_sharing_spark.spark.lanes import lane_frame
 from delta_sharing_spark.spark.native import reach_of, start_gateways
 from delta_sharing_spark.spark.register import OWN_LOAD, register_source
-from delta_sharing_spark.spark.session_settings import session_options
-from delta_sharing_spark.spark.statement import is_connect
+from delta_sharing_spark.spark.session_settings import is_connect, session_options
 from delta_sharing_spark.spark.table_names import table_references, tokens_of, with_frames
 from delta_sharing_spark.storage.profile_files import only_spark_reads
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.access.recipient import ScanListing
+    from delta_sharing_spark.access.load import ScanListing
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.spark.native import Opened
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from delta_sharing_spark.errors import OptionError
 from delta_sharing_spark.options import IDENTITY, OPTIONS
+from delta_sharing_spark.spark.session_settings import is_connect
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ _warned: set[str] = set()
 
 def warn_of_inline_secrets(spark: Any, options: Mapping[str, str]) -> None:
     """On the client: warn if ``options`` hold a secret and ``spark`` is a Connect session."""
-    if type(spark).__module__.startswith("pyspark.sql.connect") and (named := _named(options, "client")):
+    if is_connect(spark) and (named := _named(options, "client")):
         warnings.warn(
             f"Spark Connect writes options into its event log in clear, among them {named}; "
             f"give SharingClient the path of a profile that the server can read, or set DELTA_SHARING_PROFILE",

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.recipient import checked_engine
+from delta_sharing_spark.access.load import checked_engine
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
 from delta_sharing_spark.schema.markup import text_table
@@ -26,9 +26,8 @@ from delta_sharing_spark.spark.register import load_by_python, register_source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from delta_sharing_spark.access.load import Load
+    from delta_sharing_spark.access.load import Load, Recipient
     from delta_sharing_spark.access.plan import ScanPlan
-    from delta_sharing_spark.access.recipient import Recipient
 
 _log = logging.getLogger(__name__)
 

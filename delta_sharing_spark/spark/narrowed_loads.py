@@ -18,7 +18,7 @@ from delta_sharing_spark.spark.register import load_by_python
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from delta_sharing_spark.access.recipient import Recipient
+    from delta_sharing_spark.access.load import Recipient
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from pyspark.errors import QueryExecutionException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.recipient import ScanListing
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.gateway import Gateway
@@ -46,7 +46,7 @@ from delta_sharing_spark.spark.file_index import (
     why_no_index,
 )
 from delta_sharing_spark.spark.gateway_starts import GatewayStarts
-from delta_sharing_spark.spark.statement import is_connect
+from delta_sharing_spark.spark.session_settings import is_connect
 from delta_sharing_spark.storage.place import Place
 
 _log = logging.getLogger(__name__)

@@ -18,11 +18,12 @@ from weakref import WeakKeyDictionary
 
 from delta_sharing_spark.errors import ConfigError, OptionError
 from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.schema.types import Primitive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from delta_sharing_spark.access.recipient import Recipient
+    from delta_sharing_spark.access.load import Recipient
     from delta_sharing_spark.scan.plan import Split
 
 _ZONE = "spark.sql.session.timeZone"
@@ -33,6 +34,11 @@ _STREAM_ONLY = frozenset({"pollInterval"})
 _lock = threading.Lock()
 #: The settings that each session was warned of.
 _named: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream: bool = False) -> dict[str, str]:
@@ -98,8 +104,6 @@ def _through_proxy(split: Split) -> Split:
 
 
 def _in_zone(split: Split) -> Split:
-    from delta_sharing_spark.schema.types import Primitive
-
     spec = split.spec
     partitioned = [field for field in spec.full_schema.fields if field.name in spec.partition_columns]
     if spec.time_zone or not any(field.type == Primitive("timestamp") for field in partitioned):

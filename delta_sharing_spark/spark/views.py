@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.access.load import Load
-from delta_sharing_spark.access.recipient import Recipient, checked_engine
+from delta_sharing_spark.access.load import Load, Recipient, checked_engine
 from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError
 from delta_sharing_spark.network.parallel_calls import in_parallel

@@ -11,9 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from delta_sharing_spark.access.directory.access import DirectoryAccess, paths_of
-from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, SharingIssuer, StorageToken, token_covering
-from delta_sharing_spark.access.table_refusals import iceberg_advice
+from delta_sharing_spark.access.directory.access import (
+    TOKENS,
+    DirectoryAccess,
+    Issuer,
+    SharingIssuer,
+    StorageToken,
+    paths_of,
+    token_covering,
+)
+from delta_sharing_spark.access.resolved_scan import iceberg_advice
 from delta_sharing_spark.deltalog.cached_log_store import CachedLogStore
 from delta_sharing_spark.deltalog.locate_segment import list_before
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogEntry, commit_name, in_log, join

@@ -172,7 +172,7 @@ def _gateway_errors(address: GatewayAddress) -> Iterator[None]:
 
 
 def _status_of(error: Exception, address: GatewayAddress) -> Exception:
-    from delta_sharing_spark.access.flight.statuses import from_status
+    from delta_sharing_spark.access.flight.messages import from_status
 
     return from_status(error, address.uri, has_token=address.token is not None)
 

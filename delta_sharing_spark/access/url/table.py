@@ -24,11 +24,18 @@ from delta_sharing_spark.access.contract import (
     total_live_rows,
 )
 from delta_sharing_spark.access.pruning import FilePruner
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.resolved_scan import (
+    REFUSALS,
+    NegotiatedTable,
+    Refusal,
+    ResolvedScan,
+    classified,
+    refused_travel,
+    words_of,
+)
 from delta_sharing_spark.access.settings import http_policy_of, iso, response_formats
-from delta_sharing_spark.access.table_refusals import REFUSALS, Refusal, classified, refused_travel, words_of
 from delta_sharing_spark.access.table_schema import check_same, shape_of
-from delta_sharing_spark.access.url.access import UrlAccess
+from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,
     added_versions,
@@ -37,7 +44,6 @@ from delta_sharing_spark.access.url.files import (
     version_of,
     with_shapes,
 )
-from delta_sharing_spark.access.url.renewal import RenewalContext
 from delta_sharing_spark.errors import (
     DeltaSharingError,
     RequestRefusedError,

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from spark_loop import Checkpoint, Killed, Rows, Run
 
-from delta_sharing_spark.access.directory.tokens import TOKENS
+from delta_sharing_spark.access.directory.access import TOKENS
 from delta_sharing_spark.errors import OptionError, StreamError, VersionError
 from delta_sharing_spark.spark import streaming
 from delta_sharing_spark.testing.server import SharingServer, queries

@@ -245,10 +245,7 @@ class SharingClient(Recipient):
         return run(in_session(self, spark), spark, query, args, engine)
 
     def query(
-        self,
-        spark: SparkSession,
-        build: Callable[[Callable[[str], DataFrame]], DataFrame],
-        engine: str | None = None,
+        self, spark: SparkSession, build: Callable[[Callable[[str], DataFrame]], DataFrame], engine: str | None = None
     ) -> DataFrame:
         """A DataFrame over shared tables, each loaded with just the columns and rows that it needs.
 

@@ -36,7 +36,6 @@ class CachedAccess(FileAccess):
     settings: CacheSettings
 
     def open(self, task: FileTask) -> ByteSource:
-        """See ``FileAccess.open``."""
         key = f"file\0{self.settings.namespace}\0{task.id}"
         return CachedSource(self.inner.open(task), cache_of(self.settings), key)
 
@@ -48,11 +47,9 @@ class CachedAccess(FileAccess):
         return CachedSource(source, cache_of(self.settings), f"vector\0{self.settings.namespace}\0{vector.unique_id}")
 
     def ends(self, task: FileTask) -> float | None:
-        """See ``FileAccess.ends``."""
         return self.inner.ends(task)
 
     def renewed(self) -> CachedAccess:
-        """See ``FileAccess.renewed``."""
         return replace(self, inner=self.inner.renewed())
 
 

@@ -88,9 +88,7 @@ class TableOpener:
     """
 
     def __init__(
-        self,
-        negotiated: NegotiatedTable,
-        modes: Mapping[str, Callable[[NegotiatedTable], OpenTable]] = MODES,
+        self, negotiated: NegotiatedTable, modes: Mapping[str, Callable[[NegotiatedTable], OpenTable]] = MODES
     ) -> None:
         self.negotiated = negotiated
         self._modes = modes

@@ -6,9 +6,16 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from delta_sharing_spark.access.contract import FileList, FileListing, OpenTable, PlannedFiles, SplitAccess, live_rows
+from delta_sharing_spark.access.contract import (
+    FileList,
+    FileListing,
+    FilePruner,
+    OpenTable,
+    PlannedFiles,
+    SplitAccess,
+    live_rows,
+)
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.table_schema import check_readable
 from delta_sharing_spark.predicates.tree import referenced_columns

@@ -52,11 +52,9 @@ class AssetLease:
         return TOKENS.get(self.issuer, self.location, refused=refused)
 
     def storage(self) -> Storage:
-        """See ``StorageLease.storage``."""
         return storage_for(self.token(), self.settings)
 
     def refused(self, storage: Storage, location: Location, name: str, refusal: PermissionError, refusals: int) -> None:
-        """See ``StorageLease.refused``."""
         if refusals >= MAX_RENEWALS:
             raise CredentialError(
                 f"the storage refuses {name}, also with a new credential ({reason_of(refusal)}); it may not exist, where the "

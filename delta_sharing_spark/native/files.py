@@ -18,13 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.native.joined_layout import (
-    DifferentLayoutsError,
-    Member,
-    Span,
-    lay_out_together,
-    read_member,
-)
+from delta_sharing_spark.native.joined_layout import DifferentLayoutsError, Member, Span, lay_out_together, read_member
 from delta_sharing_spark.native.layout import Chunk, Constants, Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.open_ones import OpenOnes
@@ -244,12 +238,7 @@ class _Opened:
 
 
 def _opened(
-    task: FileTask,
-    access: FileAccess,
-    shape: FileShape,
-    whole_below: int,
-    tail_bytes: int,
-    limit: int | None = None,
+    task: FileTask, access: FileAccess, shape: FileShape, whole_below: int, tail_bytes: int, limit: int | None = None
 ) -> _Opened:
     source = _TailRecorder(access.open(task))
     footer = read_footer(source, shape.spec.table, whole_below, tail_bytes)

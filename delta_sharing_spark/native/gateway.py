@@ -179,7 +179,6 @@ class Gateway:
         return index
 
     def plan(self, token: str) -> NativePlan | None:
-        """See ``ListingKeeper.plan``."""
         with self._lock:
             entry = self._plans.get(token)
             if entry is not None:
@@ -187,7 +186,6 @@ class Gateway:
         return None if entry is None else entry[0].plan
 
     def keep(self, index: TableIndex, plan: NativePlan) -> None:
-        """See ``ListingKeeper.keep``."""
         with self._lock:
             known = self._indexes.get(index.token)
         if known is not None:

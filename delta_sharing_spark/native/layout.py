@@ -29,16 +29,7 @@ from delta_sharing_spark.native.schema_match import (
     match_columns,
     schema_tree,
 )
-from delta_sharing_spark.native.thrift import (
-    BINARY,
-    I32,
-    I64,
-    LIST,
-    STRUCT,
-    ThriftList,
-    read_struct,
-    write_struct,
-)
+from delta_sharing_spark.native.thrift import BINARY, I32, I64, LIST, STRUCT, ThriftList, read_struct, write_struct
 from delta_sharing_spark.native.thrift import Struct as ThriftStruct
 from delta_sharing_spark.scan.varint import append_varint
 from delta_sharing_spark.schema.types import Struct
@@ -446,11 +437,7 @@ class OwnColumns:
         data, _ = self._page(_levels(rows, levels, is_null=False) + bytes(indices) + b"\0", rows, encoding=8)
         chunk = self._chunk(begin, rows, BYTE_ARRAY, path, 0)
         described = chunk[3][1]
-        described |= {
-            2: (LIST, ThriftList(I32, [0, 3, 8])),
-            9: (I64, data),
-            11: (I64, self._start + begin),
-        }
+        described |= {2: (LIST, ThriftList(I32, [0, 3, 8])), 9: (I64, data), 11: (I64, self._start + begin)}
         described[12][1].update({5: (BINARY, text), 6: (BINARY, text)})
         return chunk
 

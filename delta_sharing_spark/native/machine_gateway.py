@@ -156,7 +156,6 @@ class MachineGateway(PlaceGateway):
         return super()._place(token)
 
     def remember(self, error: DeltaSharingError) -> str:
-        """See ``Gateway.remember``."""
         return self._told_to_driver(super().remember(self._named(error)), "", None)
 
     def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:

@@ -117,7 +117,6 @@ class ClusterGateway(PlaceGateway):
 
     @property
     def authority(self) -> str:
-        """See ``Gateway.authority``."""
         return authority_of(self.advertised, self.port)
 
     def machines(self) -> list[Machine]:
@@ -133,7 +132,6 @@ class ClusterGateway(PlaceGateway):
         _tell(machine, {"kind": "end"})
 
     def close(self) -> None:
-        """See ``Gateway.close``."""
         for machine in self.machines():
             self.dismiss(machine)
         super().close()

@@ -72,7 +72,6 @@ class SharedLoad(DataSource):
         super().__init__(format=own._format, options=own._options, paths=own._paths)
 
     def plan(self, session: Any) -> Any:
-        """See ``LogicalPlan.plan``."""
         writing = _writing.get()
         if writing is None:
             self.is_kept = True

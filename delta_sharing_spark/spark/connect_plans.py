@@ -301,10 +301,7 @@ def _bare(text: str) -> str:
 
 
 def implied_conditions(
-    plan: str,
-    word: str,
-    conditions: Sequence[str | None],
-    plan_with: Callable[[Sequence[str | None]], str | None],
+    plan: str, word: str, conditions: Sequence[str | None], plan_with: Callable[[Sequence[str | None]], str | None]
 ) -> list[str | None]:
     """Those of the conditions that the query itself implies; what they change is left out and tried no more.
 

@@ -25,7 +25,7 @@ class DeltaSharingDataSource(DataSource):
 
     @entrance
     def __init__(self, options: Mapping[str, str]) -> None:
-        from delta_sharing_spark.spark.inline_secrets import log_inline_secrets, refuse_identity_options
+        from delta_sharing_spark.spark.session_settings import log_inline_secrets, refuse_identity_options
 
         refuse_catalog_table(options)
         refuse_identity_options(options)

@@ -185,13 +185,7 @@ def _relation(
         data = data.add(deletion_column, "boolean", True)
     index = factory.of(lister, *named, partitions, deletion_column or "", int(time.time() * 1000))
     relation = sources.HadoopFsRelation(
-        index,
-        partitions,
-        data,
-        jvm.scala.Option.empty(),
-        index.format(),
-        jvm.PythonUtils.toScalaMap(options),
-        session,
+        index, partitions, data, jvm.scala.Option.empty(), index.format(), jvm.PythonUtils.toScalaMap(options), session
     )
     return session.baseRelationToDataFrame(relation)
 

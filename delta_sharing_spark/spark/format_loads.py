@@ -35,11 +35,10 @@ from delta_sharing_spark.schema.project import requested
 from delta_sharing_spark.schema.types import Array, Map, Struct, parse_type
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
-from delta_sharing_spark.spark.inline_secrets import refuse_identity_options
 from delta_sharing_spark.spark.lanes import lane_frame
 from delta_sharing_spark.spark.native import reach_of, start_gateways
 from delta_sharing_spark.spark.register import OWN_LOAD, register_source
-from delta_sharing_spark.spark.session_settings import is_connect, session_options
+from delta_sharing_spark.spark.session_settings import is_connect, refuse_identity_options, session_options
 from delta_sharing_spark.spark.table_names import table_references, tokens_of, with_frames
 from delta_sharing_spark.storage.profile_files import only_spark_reads
 

@@ -10,7 +10,6 @@ from delta_sharing_spark.access.load import checked_engine
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
 from delta_sharing_spark.schema.markup import text_table
-from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
 from delta_sharing_spark.spark.native import (
     Note,
     Opened,
@@ -22,6 +21,7 @@ from delta_sharing_spark.spark.native import (
     why_not_in,
 )
 from delta_sharing_spark.spark.register import load_by_python, register_source
+from delta_sharing_spark.spark.session_settings import warn_of_inline_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,8 +12,8 @@ from delta_sharing_spark.access.load import Load, cheapest_column
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.types import Struct, backquoted, spark_schema_json
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
 from delta_sharing_spark.spark.register import load_by_python
+from delta_sharing_spark.spark.session_settings import warn_of_inline_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

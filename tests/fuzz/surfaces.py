@@ -398,8 +398,7 @@ class Offsets(Surface):
         from pyspark.sql.types import StructType
 
         from delta_sharing_spark.schema.types import spark_schema_json
-        from delta_sharing_spark.spark.offsets import INITIAL
-        from delta_sharing_spark.spark.streaming import _StreamReader
+        from delta_sharing_spark.spark.streaming import INITIAL, _StreamReader
 
         self.replay = Replay(NAME, table().path)
         profile = table().path.parent / "stream.share"

@@ -299,12 +299,10 @@ class DirectoryAccess(FileAccess):
     samples: tuple[Location, ...] = ()
 
     def open(self, task: FileTask) -> ByteSource:
-        """See ``FileAccess.open``."""
         location = parse_location(task.location)
         return ObjectSource(self.lease(location), location, name=task.id, size=task.size)
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
-        """See ``FileAccess.open_vector``."""
         location = parse_location(vector.path)
         name = f"deletion vector {vector.unique_id} of {task.id}"
         return Part(ObjectSource(self.lease(location), location, name=name, size=None), vector.frame)
@@ -329,7 +327,6 @@ class DirectoryAccess(FileAccess):
         return replace(self, tokens=tuple(TOKENS.get(issuer, t.location, refused=t) for t in self.tokens))
 
     def outlasts_planning(self, task: FileTask) -> bool:
-        """See ``SplitAccess.outlasts_planning``."""
         issuer = self.issuer
         # A carried token may have ended: storage's are then asked for with the driver's, in time.
         is_renewed = issuer is not None and not (isinstance(issuer, SharingIssuer) and issuer.profile.carried)
@@ -373,7 +370,6 @@ class DirectoryLease:
         return storage_for(token, self._access.settings)
 
     def refused(self, storage: Storage, location: Location, name: str, refusal: PermissionError, refusals: int) -> None:
-        """See ``StorageLease.refused``."""
         issuer = self._access.issuer
         if issuer is None or refusals > MAX_RENEWALS:
             raise self._final(storage, location, name, refusal)

@@ -335,11 +335,7 @@ def _together(
 
 
 def table_tokens(
-    profile: Profile,
-    transport: NetworkSettings,
-    table: TableName,
-    head: TableSnapshotHead,
-    location: str | None = None,
+    profile: Profile, transport: NetworkSettings, table: TableName, head: TableSnapshotHead, location: str | None = None
 ) -> tuple[StorageToken, ...]:
     """The tokens of all of a table's locations, its root's first, or of one of them, for another engine that reads the table.
 
@@ -388,7 +384,6 @@ class StorageLogStore:
         self._lock, self._probing = threading.Lock(), threading.Lock()
 
     def read(self, path: str) -> bytes:
-        """See ``LogStore.read``."""
         location = self._location_of(path)
         data = self._run(location, path, lambda storage: storage.get(location, what=path))
         self._note(path)
@@ -401,7 +396,6 @@ class StorageLogStore:
         return ObjectSource(self.lease_for(location), location, name=path, size=size, is_data=False)
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
-        """See ``LogStore.list_from``."""
         location = self._location_of(relative_dir)
         try:
             listed = self._run(
@@ -416,12 +410,10 @@ class StorageLogStore:
         return [LogEntry(*one) for one in listed]
 
     def size(self, path: str) -> int | None:
-        """See ``LogStore.size``."""
         location = self._location_of(path)
         return self._run(location, path, lambda storage: storage.info(location, what=path)).size
 
     def modified(self, path: str) -> int | None:
-        """See ``LogStore.modified``."""
         location = self._location_of(path)
         return self._run(location, path, lambda storage: storage.info(location, what=path)).modified_ms
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
+    FilePruner,
     OpenTable,
     StreamIdentity,
     TableState,
@@ -23,7 +24,6 @@ from delta_sharing_spark.access.contract import (
     range_of_versions,
 )
 from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
-from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
 from delta_sharing_spark.access.settings import storage_settings
 from delta_sharing_spark.access.table_schema import TableShape
@@ -94,19 +94,16 @@ class DirectoryTable(OpenTable):
         return find_segment(self._log, None, self._table).version
 
     def version_at_or_after(self, moment: datetime) -> int:
-        """See ``OpenTable.version_at_or_after``."""
         from delta_sharing_spark.deltalog.versions import version_at_or_after
 
         return version_at_or_after(self._log, to_millis(moment), table=self._table)
 
     def version_at_or_before(self, moment: datetime) -> int | None:
-        """See ``OpenTable.version_at_or_before``."""
         from delta_sharing_spark.deltalog.versions import version_at_or_before
 
         return version_at_or_before(self._log, to_millis(moment), table=self._table, allow_after_newest=True)
 
     def commit_times(self, most: int) -> Mapping[int, int | None]:
-        """See ``OpenTable.commit_times``."""
         from delta_sharing_spark.deltalog.versions import commit_times
 
         return commit_times(self._log, most, table=self._table)
@@ -147,12 +144,10 @@ class DirectoryTable(OpenTable):
     def versions(
         self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None
     ) -> VersionListing:
-        """See ``OpenTable.versions``."""
         self._log.list_from_version(first)
         return self._listing(scan, (self._feed if scan.options.read_change_feed else self._added)(first, last))
 
     def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
-        """See ``OpenTable.all_files``."""
         snapshot = self._directory.snapshot(version=version)
         tasks = list(self._directory.tasks(snapshot, keep_stats=scan.prune is not None))
         if scan.options.read_change_feed:

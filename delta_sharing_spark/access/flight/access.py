@@ -55,7 +55,6 @@ class FlightAccess:
         return self
 
     def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
-        """See ``scan.split_reader.read_split``."""
         from delta_sharing_spark.scan.filter_rows import first_rows
 
         return first_rows(self._conformed(split), split.spec.limit)

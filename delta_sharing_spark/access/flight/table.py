@@ -11,6 +11,7 @@ from delta_sharing_spark.access.contract import (
     AsOf,
     FileList,
     FileListing,
+    FilePruner,
     OpenTable,
     StreamIdentity,
     TableState,
@@ -26,7 +27,6 @@ from delta_sharing_spark.access.flight.connection import (
     GatewayAddress,
     GatewayConnection,
 )
-from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
 from delta_sharing_spark.access.settings import iso
 from delta_sharing_spark.access.table_schema import TableShape
@@ -74,11 +74,7 @@ class FlightTable(OpenTable):
         """See ``OpenTable.snapshot``; an endpoint is a file of the listing."""
         options = scan.options
         planned = self._connection.flight(
-            {
-                **self._rows_of(scan),
-                "limit": options.limit,
-                **_as_of(options.version_as_of, options.timestamp_as_of),
-            }
+            {**self._rows_of(scan), "limit": options.limit, **_as_of(options.version_as_of, options.timestamp_as_of)}
         )
         files = _Endpoints((_task(e, f"endpoint {n}") for n, e in enumerate(planned.endpoints)), planned.rows)
         return FileListing(files, self._access(planned), _version(planned.about.get("version")), len(files))
@@ -121,10 +117,7 @@ class FlightTable(OpenTable):
         options = scan.options
         names = [field.name for field in scan.output.fields]
         columns = None if len(names) == len(scan.columns.fields) else names
-        settings = {
-            "commitTimestampType": options.commit_timestamp_type,
-            "maxSplitBytes": str(options.max_split_bytes),
-        }
+        settings = {"commitTimestampType": options.commit_timestamp_type, "maxSplitBytes": str(options.max_split_bytes)}
         if options.time_zone is not None:
             settings["timeZone"] = options.time_zone
         return {

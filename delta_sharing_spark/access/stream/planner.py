@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from delta_sharing_spark.access.contract import (
     FileList,
+    FilePruner,
     OpenTable,
     SplitAccess,
     StreamIdentity,
@@ -18,7 +19,6 @@ from delta_sharing_spark.access.contract import (
 )
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import spec_of, splits_of
-from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
 from delta_sharing_spark.errors import DeltaSharingError, OptionError, StreamError, VersionError

@@ -336,9 +336,7 @@ def narrowed(
         tree = json.dumps({"op": "and", "children": both}, separators=(",", ":"))
     texts = tuple(sql_hints(condition, names)) if query.predicate_hints else ()
     return replace(
-        query,
-        json_predicate_hints=tree or query.json_predicate_hints,
-        predicate_hints=(*query.predicate_hints, *texts),
+        query, json_predicate_hints=tree or query.json_predicate_hints, predicate_hints=(*query.predicate_hints, *texts)
     )
 
 
@@ -439,12 +437,10 @@ class UrlAccess(FileAccess):
     files: tuple[FileTask, ...] = field(default=(), repr=False)
 
     def open(self, task: FileTask) -> HttpSource:
-        """See ``FileAccess.open``."""
         lease = _Lease(self, task, task.location)
         return HttpSource(data_session(self.settings), lease, name=task.id, size=task.size, policy=self.policy)
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
-        """See ``FileAccess.open_vector``."""
         source = HttpSource(
             data_session(self.settings),
             _Lease(self, task, vector.path, vector),
@@ -463,7 +459,6 @@ class UrlAccess(FileAccess):
         return replace(self, files=() if self.renewal is None else tuple(tasks))
 
     def outlasts_planning(self, task: FileTask) -> bool:
-        """See ``SplitAccess.outlasts_planning``."""
         due = renew_at(self.ends(task), self.planned_at)
         # A carried token may have ended: what is given out with the driver's is listed anew in time.
         is_renewed = self.renewal is not None and self.renewal.profile.carried is None

@@ -12,6 +12,7 @@ from delta_sharing_spark.access.contract import (
     AsOf,
     FileList,
     FileListing,
+    FilePruner,
     NotPinnedError,
     OpenTable,
     StreamIdentity,
@@ -23,7 +24,6 @@ from delta_sharing_spark.access.contract import (
     range_of_versions,
     total_live_rows,
 )
-from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import (
     REFUSALS,
     NegotiatedTable,
@@ -275,7 +275,6 @@ class UrlTable(OpenTable):
         return self._listing(scan, response, [files])
 
     def stream_identity(self, scan: ResolvedScan) -> StreamIdentity:
-        """See ``OpenTable.stream_identity``."""
         return StreamIdentity(scan.shape.id, self.mode, self._negotiated.head.response_format, None)
 
     def _formats(self, identity: StreamIdentity | None) -> Sequence[str]:
@@ -285,11 +284,7 @@ class UrlTable(OpenTable):
         return (identity.format,)
 
     def _listing(
-        self,
-        scan: ResolvedScan,
-        response: QueryResponse,
-        versions: Sequence[VersionFiles],
-        files: int = 0,
+        self, scan: ResolvedScan, response: QueryResponse, versions: Sequence[VersionFiles], files: int = 0
     ) -> VersionListing:
         identity = StreamIdentity(
             response.head.metadata.id, self.mode, response.head.response_format, response.file_id_hash

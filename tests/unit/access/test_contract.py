@@ -15,6 +15,7 @@ from delta_sharing_spark.access.contract import (
     AsOf,
     FileList,
     FileListing,
+    FilePruner,
     OpenTable,
     StreamIdentity,
     TableState,
@@ -23,7 +24,6 @@ from delta_sharing_spark.access.contract import (
 )
 from delta_sharing_spark.access.open import TableOpener, resolve_opened
 from delta_sharing_spark.access.plan import plan
-from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import Decision, ResolvedScan
 from delta_sharing_spark.access.stream.planner import Limits, open_stream
 from delta_sharing_spark.access.table_schema import TableShape

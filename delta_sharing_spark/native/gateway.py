@@ -1,6 +1,6 @@
-"""A read-only WebHDFS server on loopback, in threads of this process: planned snapshots for Spark's own Parquet reader.
+"""A read-only WebHDFS server on loopback, in threads of this process, for Spark's own readers: planned snapshots, volumes and models.
 
-It serves nothing but the files of its plans, each under a path of 128 random bits, to processes of this user alone. It
+It serves nothing but the files of its plans and places, each under a path of 128 random bits, to processes of this user alone. It
 ends with the last session that loaded something. ``machines`` and ``machine_gateway`` make it serve a cluster.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
 import select
 import socket
 import threading
@@ -16,17 +17,20 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
-from delta_sharing_spark.errors import DeltaSharingError, NetworkError
+from delta_sharing_spark.errors import DeltaSharingError, NetworkError, NoSuchFileError
 from delta_sharing_spark.errors.redaction import shown
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Bounds, Budget
 from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
 from delta_sharing_spark.native.plan import UNTOLD, NativePlan, ScanColumns
 from delta_sharing_spark.native.plan_reader import Doubt, Pieces, PlanReader, Reaction
+from delta_sharing_spark.native.served_place import ServedPlace, status_of
 from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT
+from delta_sharing_spark.storage.place import Place
 
 #: Seconds that sent bytes may stay unread before more are sent; the most seconds between two checks.
 _UNREAD, _LONGEST_PAUSE = 2.0, 0.05
@@ -87,7 +91,6 @@ _CONNECTIONS = 512
 _ERRORS_KEPT = 64
 #: Seconds: a connection may idle, or take a send; between two looks at whether the sessions still live.
 _STALLED, _WATCH = 600.0, 1.0
-_MAX_HEAD = 64 << 10
 #: Bytes before a footer that a reader may ask for with it.
 _PADDING = 1 << 20
 
@@ -99,7 +102,7 @@ HasEnded = Callable[[], bool]
 
 
 class Gateway:
-    """Serves plans at one address.
+    """Serves plans and places at one address.
 
     Args:
         host, port: The address to bind; a free port by default.
@@ -134,6 +137,7 @@ class Gateway:
         self._budget = Budget(bounds or Bounds())
         self._lock = threading.Lock()
         self._plans: OrderedDict[str, tuple[PlanReader, HasEnded]] = OrderedDict()
+        self._places: dict[str, tuple[ServedPlace, HasEnded]] = {}
         #: Loads whose listings are made when they are asked for, as long as Spark has them.
         self._indexes: dict[str, tuple[weakref.ref[TableIndex], HasEnded]] = {}
         self._connections: set[socket.socket] = set()
@@ -177,6 +181,15 @@ class Gateway:
                     return known
             self._indexes[index.token] = weakref.ref(index), has_ended
         return index
+
+    def share(self, place: Place, has_ended: HasEnded) -> str:
+        """Serve a place until a session has ended; returns its address for Spark, the same for an equal place."""
+        with self._lock:
+            known = (token for token, (served, _) in self._places.items() if served.place == place)
+            token = next(known, None) or secrets.token_hex(16)
+            served = self._places[token][0] if token in self._places else ServedPlace(place)
+            self._places[token] = (served, has_ended)
+        return self.address_of(token)
 
     def plan(self, token: str) -> NativePlan | None:
         with self._lock:
@@ -290,7 +303,7 @@ class Gateway:
                 self.close()
 
     def _release_ended(self) -> bool:
-        """Release the plans whose session has ended; returns whether no plan is left."""
+        """Release the plans and places whose session has ended; returns whether none is left."""
         with self._lock:
             ended = [token for token, (_, has_ended) in self._plans.items() if has_ended()]
             gone = [self._plans.pop(token)[0] for token in ended]
@@ -299,7 +312,10 @@ class Gateway:
                 del self._indexes[token]
                 of_it = [listing for listing in self._plans if listing.startswith(f"{token}-")]
                 gone += [self._plans.pop(listing)[0] for listing in of_it]
-            were_last = bool(gone or left) and not self._plans and not self._indexes
+            places = [token for token, (_, has_ended) in self._places.items() if has_ended()]
+            for token in places:
+                del self._places[token]
+            were_last = bool(gone or left or places) and not (self._plans or self._indexes or self._places)
         for reader in gone:
             self._close(reader)
         return were_last
@@ -351,7 +367,7 @@ class Gateway:
             connection.settimeout(_STALLED)
             waiting = b""
             while not self.is_closed:
-                request, waiting = _read_request(connection, waiting)
+                request, waiting = webhdfs.read_request(connection, waiting)
                 if request is None or not self._answer(connection, request):
                     return
         except (OSError, ValueError) as error:
@@ -377,6 +393,25 @@ class Gateway:
 
     def _serve(self, connection: socket.socket, request: Request, token: str, below: str) -> bool:
         """Answer a request for what lies below a token."""
+        served = None
+        try:
+            served = self._place(token)
+            if served is None:
+                return self._serve_plan(connection, request, token, below)
+            if (known := served.failures.of(below)) is not None:
+                connection.sendall(self._failure(known))
+                return True
+            if request.operation == "OPEN":
+                return self._open_place(connection, request, served, below)
+            connection.sendall(self._told_of_place(served, below, request.operation))
+        except NoSuchFileError:
+            connection.sendall(webhdfs.not_found(below))
+        except DeltaSharingError as error:
+            told = self.remember(error) if served is None else self._place_failed(served, token, below, error)
+            connection.sendall(webhdfs.failure(told))
+        return True
+
+    def _serve_plan(self, connection: socket.socket, request: Request, token: str, below: str) -> bool:
         scan, _, name = below.partition("/")
         try:
             reader = self._reader(token)
@@ -414,6 +449,33 @@ class Gateway:
                 )
             )
         return True
+
+    def _place_failed(self, served: ServedPlace, token: str, path: str, error: DeltaSharingError) -> str:
+        """Note that a file of a place could not be read; returns the cause, for Spark."""
+        cause = self._remember(f"{type(error).__name__}: {error}")
+        if isinstance(error, NetworkError):
+            served.failures.note(path, cause)
+        return cause
+
+    def _place(self, token: str) -> ServedPlace | None:
+        with self._lock:
+            return self._places.get(token, (None, None))[0]
+
+    def _open_place(self, connection: socket.socket, request: Request, served: ServedPlace, path: str) -> bool:
+        """Send a file from the request's offset on; returns whether the connection can be used for another."""
+        token = (request.path or "").partition("/")[0]
+        failed = partial(self._place_failed, served, token, path)
+        return served.send(connection, path, request.offset, self._budget, failed)
+
+    def _told_of_place(self, served: ServedPlace, path: str, operation: str) -> bytes:
+        if operation == "LISTSTATUS":
+            statuses = [status_of(entry, entry.name.rstrip("/").rpartition("/")[2]) for entry in served.listed(path)]
+            return webhdfs.json_answer({"FileStatuses": {"FileStatus": statuses}})
+        if operation == "GETFILESTATUS":
+            return webhdfs.json_answer({"FileStatus": status_of(served.info(path), "")})
+        if operation in ("GETFILEBLOCKLOCATIONS", "GET_BLOCK_LOCATIONS"):
+            return webhdfs.json_answer(webhdfs.locations(served.info(path).size))
+        return webhdfs.failure(f"what is shared is read-only, and {operation or 'such a request'} is not known")
 
     def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
         """Note that a file could not be read; returns the cause, for Spark."""
@@ -503,20 +565,3 @@ class Gateway:
 def authority_of(host: str, port: int) -> str:
     """A host and port in an address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _read_request(connection: socket.socket, waiting: bytes) -> tuple[Request | None, bytes]:
-    """The next request, None at the connection's end; and the bytes received after it."""
-    while (end := waiting.find(b"\r\n\r\n")) < 0:
-        if len(waiting) > _MAX_HEAD:
-            return None, b""
-        received = connection.recv(65536)
-        if not received:
-            return None, b""
-        waiting += received
-    head, *fields = waiting[:end].decode("latin-1").split("\r\n")
-    line = head.split(" ")
-    if len(line) != 3:
-        return None, b""
-    names = frozenset(field.partition(":")[0].lower() for field in fields)
-    return Request(line[0], line[1], names), waiting[end + 4 :]

@@ -21,11 +21,12 @@ from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native.budget import Bounds
+from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import SHOWN_LENGTH, SIGN_OF_LIFE, SILENCE, key_field_of
-from delta_sharing_spark.native.place_gateway import PlaceGateway, ServedPlace
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.plan_reader import PlanReader
 from delta_sharing_spark.native.sealed_channel import SealedChannel, SealError, received
+from delta_sharing_spark.native.served_place import ServedPlace
 
 #: Seconds for the driver to answer: it may have to list a table anew for a plan.
 _FOR_PLAN, _SOON = 300.0, 1.0
@@ -103,7 +104,7 @@ class Driver:
                 time.sleep(SIGN_OF_LIFE)
 
 
-class MachineGateway(PlaceGateway):
+class MachineGateway(Gateway):
     """Serves the plans and places of one application to the executors of one machine.
 
     Args:

@@ -23,11 +23,11 @@ from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native import webhdfs
-from delta_sharing_spark.native.gateway import authority_of
-from delta_sharing_spark.native.place_gateway import PlaceGateway, ServedPlace
+from delta_sharing_spark.native.gateway import Gateway, authority_of
 from delta_sharing_spark.native.plan import NativePlan, ScanColumns, VirtualFile
 from delta_sharing_spark.native.plan_reader import Pieces, PlanReader, Reaction
 from delta_sharing_spark.native.sealed_channel import SealedChannel
+from delta_sharing_spark.native.served_place import ServedPlace
 from delta_sharing_spark.native.webhdfs import Request
 
 _log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Machine:
         return authority_of("127.0.0.1", self.port)
 
 
-class ClusterGateway(PlaceGateway):
+class ClusterGateway(Gateway):
     """Serves plans and places to a cluster.
 
     Args:
@@ -205,7 +205,7 @@ class ClusterGateway(PlaceGateway):
         return self._note_failure(reader, number, f"{type(error).__name__}: {error}", is_of_network=False)
 
     def _place_failed(self, served: ServedPlace, token: str, path: str, error: DeltaSharingError) -> str:
-        """See ``PlaceGateway._place_failed``, and ``_failed``."""
+        """See ``Gateway._place_failed``, and ``_failed``."""
         self._note_unreachable(error)
         return self.remember(error)
 

@@ -24,7 +24,6 @@ from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import ClusterGateway
-from delta_sharing_spark.native.place_gateway import PlaceGateway
 from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
 from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.predicates import tree
@@ -97,7 +96,7 @@ Opened = tuple[TableOpener, ResolvedScan]
 Note = Callable[[ScanListing], None]
 
 #: The gateway of this machine, and those of applications on clusters, by their ids.
-_gateways: dict[str, PlaceGateway] = {}
+_gateways: dict[str, Gateway] = {}
 _starts: weakref.WeakKeyDictionary[Gateway, GatewayStarts] = weakref.WeakKeyDictionary()
 _gateways_lock = threading.Lock()
 
@@ -337,7 +336,7 @@ def _is_stopped(context: SparkContext | None) -> bool:
     return process is not None and process.poll() is not None
 
 
-def gateway_of(reach: Reach) -> PlaceGateway:
+def gateway_of(reach: Reach) -> Gateway:
     """What serves a session's executors, or sends them on to what does.
 
     Raises:
@@ -348,7 +347,7 @@ def gateway_of(reach: Reach) -> PlaceGateway:
     with _gateways_lock:
         gateway = _gateways.get(name)
         if gateway is None or gateway.is_closed:
-            gateway = PlaceGateway() if context is None else _cluster_gateway(context)
+            gateway = Gateway() if context is None else _cluster_gateway(context)
             _gateways[name] = gateway
         return gateway
 

@@ -35,7 +35,7 @@ from delta_sharing_spark.errors import (
     NotFoundError,
     ResponseError,
 )
-from delta_sharing_spark.native.place_gateway import PlaceGateway
+from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing import assets as calls
 from support.buckets import BucketServer
@@ -576,7 +576,7 @@ def test_the_gateway_lists_and_sends_files_and_nothing_else(server: BucketServer
     data = os.urandom(3 << 20)
     (files / "large").write_bytes(data)
     ended = False
-    gateway = PlaceGateway()
+    gateway = Gateway()
     try:
         place = _volume(server, files).place
         address = gateway.share(place, lambda: ended)

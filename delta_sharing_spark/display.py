@@ -16,7 +16,6 @@ from delta_sharing_spark.schema.markup import html_table, text_table
 if TYPE_CHECKING:
     from delta_sharing_spark.access.plan import PlanReport, ScanPlan
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
-    from delta_sharing_spark.scan.plan import Split
     from delta_sharing_spark.schema.types import Struct
 
 _T = TypeVar("_T")
@@ -174,7 +173,10 @@ class Progress:
     """A bar of bytes and rows with rate and time left: a widget in a notebook, a line on a terminal, else nothing."""
 
     def __init__(self, planned: ScanPlan) -> None:
-        self._bytes = {split.index: _bytes_of(split) for split in planned.splits}
+        self._bytes = {
+            split.index: sum((part.task.size if part.end is None else part.end) - part.start for part in split.slices)
+            for split in planned.splits
+        }
         self._rows = 0
         bar = _bar() if _is_watched() else None
         self._bar = bar and bar(
@@ -219,10 +221,6 @@ def counting(
         total=total, desc=caption, unit=unit, unit_scale=unit == "B", delay=_PROGRESS_DELAY, leave=False
     ) as counter:
         yield counter.update
-
-
-def _bytes_of(split: Split) -> int:
-    return sum((part.task.size if part.end is None else part.end) - part.start for part in split.slices)
 
 
 def _bar() -> Any:

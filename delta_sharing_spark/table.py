@@ -7,6 +7,7 @@ from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.access.load import RecipientTable, active_zone, column_names
+from delta_sharing_spark.access.settings import iso, storage_settings, transport_of
 from delta_sharing_spark.access.table_schema import shape_of
 from delta_sharing_spark.display import Column, Listing, TableVersion, columns_of, schema_html
 from delta_sharing_spark.errors import AccessModeError
@@ -41,8 +42,6 @@ class SharedTable(RecipientTable, RowSource):
 
     def version(self, starting_timestamp: Moment | None = None) -> int:
         """The newest version, or the earliest at or after a moment."""
-        from delta_sharing_spark.access.settings import iso
-
         if starting_timestamp is None:
             return self.client.rest.table_version(self.name)
         moment = option_text(starting_timestamp)
@@ -221,7 +220,6 @@ class SharedTable(RecipientTable, RowSource):
 
     def _tokens(self, location: str | None) -> tuple[StorageToken, ...]:
         from delta_sharing_spark.access.directory.open import table_tokens
-        from delta_sharing_spark.access.settings import transport_of
 
         options = parse_options(self.client.load_options(self.name, {}))
         if options.gateway is not None:
@@ -229,8 +227,6 @@ class SharedTable(RecipientTable, RowSource):
         return table_tokens(self.client.profile, transport_of(options), self.name, self.snapshot_head(), location)
 
     def _storage(self) -> StorageSettings:
-        from delta_sharing_spark.access.settings import storage_settings
-
         return storage_settings(parse_options(self.client.load_options(self.name, {})))
 
     def _scan(self, columns: Sequence[str] | None, named: Mapping[str, object], options: Mapping[str, object]) -> Scan:

@@ -91,16 +91,13 @@ class ScanNames:
 def leaves_of(struct: dict[str, Any], above: bytes = b"") -> Iterator[bytes]:
     """The paths of the columns of a struct, as Spark's JSON has it; an array, a map or a variant is one column."""
     for field in struct["fields"]:
-        path = above + str(field["name"]).encode()
-        if isinstance(field["type"], dict) and field["type"]["type"] == "struct" and not _is_variant(field["type"]):
-            yield from leaves_of(field["type"], path + b".")
+        path, inner = above + str(field["name"]).encode(), field["type"]
+        is_struct = isinstance(inner, dict) and inner["type"] == "struct"
+        # Where Spark asks for parts of a variant, each is a field of a struct; a file has the variant's own fields.
+        if is_struct and not any("__VARIANT_METADATA_KEY" in part.get("metadata", {}) for part in inner["fields"]):
+            yield from leaves_of(inner, path + b".")
         else:
             yield path
-
-
-def _is_variant(struct: dict[str, Any]) -> bool:
-    """Whether Spark asks for parts of a variant, each a field of this struct; a file has the variant's own fields."""
-    return any("__VARIANT_METADATA_KEY" in field.get("metadata", {}) for field in struct["fields"])
 
 
 #: Files of at most so many bytes are shown together as one: each costs Spark five requests, 3 to 5 ms.
@@ -380,7 +377,10 @@ class NativePlan:
             limit, tail = self.files[number].members[0].limit, self.pace.tail_bytes(self.files[number].size)
             shown = show_file(*files[0], self.shape, limit, may_rewrite=may_rewrite, tail_bytes=tail)
         else:
-            wanted, tail = _all if columns is None else columns.__contains__, self.pace.tail_bytes(SMALL_FILE)
+            wanted, tail = (
+                (lambda _: True) if columns is None else columns.__contains__,
+                self.pace.tail_bytes(SMALL_FILE),
+            )
             shown = show_together(files, self.shape, pool, wanted, may_rewrite=may_rewrite, tail_bytes=tail)
         if shown.footer_bytes:
             self.pace.learn_footer(shown.footer_bytes)
@@ -408,10 +408,6 @@ class NativePlan:
         numbers = self.by_partition[self.files[number].partition]
         for place in range(self._place[number] + 1, len(numbers)):
             yield numbers[place]
-
-
-def _all(column: bytes) -> bool:
-    return True
 
 
 def _limited(files: Sequence[PlannedFile], limit: int) -> list[PlannedFile]:

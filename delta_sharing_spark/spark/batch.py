@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from delta_sharing_spark.errors import PredicateError
+from delta_sharing_spark.errors import PredicateError, SchemaError
 from delta_sharing_spark.schema.types import Struct, backquoted
 from delta_sharing_spark.spark.entrances import entrance
 
@@ -75,8 +76,6 @@ class DeltaSharingReader(DataSourceReader):
             return requiredSchema
         unknown = [name for name in requiredSchema.names if name not in self._schema.names]
         if unknown:
-            from delta_sharing_spark.errors import SchemaError
-
             raise SchemaError(
                 f"the load has no column {unknown[0]!r} to prune to; it has {', '.join(self._schema.names)}"
             )
@@ -97,8 +96,6 @@ class DeltaSharingReader(DataSourceReader):
     @entrance
     def partitions(self) -> list[InputPartition]:
         """Query the server, or replay the log, and balance the files into splits."""
-        from dataclasses import replace
-
         from delta_sharing_spark.access.open import resolve
         from delta_sharing_spark.access.plan import plan
         from delta_sharing_spark.schema.types import Struct, parse_type

@@ -36,7 +36,7 @@ from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import LoadColumns, NativePlan
 from delta_sharing_spark.native.table_index import COUNTED, TableIndex
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
-from delta_sharing_spark.schema.types import DataType, Decimal, Struct
+from delta_sharing_spark.schema.types import DataType, Decimal, Struct, spark_schema_json
 from delta_sharing_spark.spark.plan_conditions import read_filters
 from delta_sharing_spark.spark.session_settings import is_connect
 
@@ -145,22 +145,18 @@ def index_relation(
     end_listings_at_interrupts()
     shown = index.shown
     identity = f"{index.identity} {gateway.port}"
+    version = "" if index.load.version is None else f"@v{index.load.version}"
+    name = f"deltaSharing {shown.table}{version}"  # what plans and Spark's UI call its scans
     dataset = _relation(
         spark,
         _session(spark).factory,
         _lister(_context(spark), _answering(index, gateway, note)),
-        (identity, _name_of(index), gateway.address_of(index.token)),
+        (identity, name, gateway.address_of(index.token)),
         (data, Struct(shown.partition_columns)),
         shown.deletion_column if needs_deletion_column(shown) else None,
         options,
     )
     return _frame(spark, dataset)
-
-
-def _name_of(index: TableIndex) -> str:
-    """What plans and Spark's UI call a scan of a load: the format, the table, its version."""
-    version = "" if index.load.version is None else f"@v{index.load.version}"
-    return f"deltaSharing {index.shown.table}{version}"
 
 
 def needs_deletion_column(shown: LoadColumns) -> bool:
@@ -192,8 +188,6 @@ def _relation(
 
 def _java_schema(jvm: Any, schema: Struct) -> Any:
     """A schema of the JVM, all of it nullable: Spark would leave out checks for NULL otherwise, and files may hold some."""
-    from delta_sharing_spark.schema.types import spark_schema_json
-
     return jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(spark_schema_json(schema))).asNullable()
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions
 from pyspark.sql.types import StructField, StructType
 
 from delta_sharing_spark.access.load import Load, cheapest_column
@@ -135,32 +136,22 @@ def filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
     """The table's columns, with NULLs in those that are not needed."""
     if needed == table:
         return frame
-    types = _spark_schema(table).fields
-    return frame.select(*_columns(table, needed, types, backquoted))
+    types = StructType.fromJson(spark_schema_json(table)).fields
+    return frame.select(*_columns(table, needed, types))
 
 
-def _columns(table: Struct, needed: Struct, types: Sequence[StructField], path: Callable[[str], str]) -> list[Column]:
-    from pyspark.sql import functions
-
+def _columns(table: Struct, needed: Struct, types: Sequence[StructField], above: str = "") -> list[Column]:
     columns = []
     for have, typed in zip(table.fields, types, strict=True):
         want = needed.find(have.name)
-        name = path(have.name)
+        name = above + backquoted(have.name)
         if want is None:
             column = functions.lit(None).cast(typed.dataType)
         elif isinstance(have.type, Struct) and isinstance(want.type, Struct) and want != have:
             assert isinstance(typed.dataType, StructType)
-            inner = _columns(have.type, want.type, typed.dataType.fields, _within(name))
+            inner = _columns(have.type, want.type, typed.dataType.fields, f"{name}.")
             column = functions.when(functions.col(name).isNotNull(), functions.struct(*inner))
         else:
             column = functions.col(name)
         columns.append(column.alias(have.name))
     return columns
-
-
-def _within(struct: str) -> Callable[[str], str]:
-    return lambda name: f"{struct}.{backquoted(name)}"
-
-
-def _spark_schema(schema: Struct) -> StructType:
-    return StructType.fromJson(spark_schema_json(schema))

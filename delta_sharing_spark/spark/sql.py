@@ -120,8 +120,17 @@ class QueryNeeds:
 
 def run(client: Recipient, spark: SparkSession, text: str, args: Any = None, engine: str | None = None) -> DataFrame:
     """Run a SQL text over shared tables (``SharingClient.sql``)."""
+    engine = engine or client.engine
     references, over = _of_text(client, spark, text, args)
-    return _loaded(client, spark, references, over, engine or client.engine)
+    lane = lane_of_query(spark, engine) if references else None
+    if lane is not None:
+        try:
+            frames = [lane(reference.scan) for reference in references]
+        except StepAsideError as reason:
+            note_python_source(engine, reason)
+        else:
+            return over(frames.__getitem__)
+    return _narrowed(Frames(client, spark, references), plan(client, spark, references, over), over)
 
 
 def query(client: Recipient, spark: SparkSession, build: Build, engine: str | None = None) -> DataFrame:
@@ -150,21 +159,6 @@ def query(client: Recipient, spark: SparkSession, build: Build, engine: str | No
         return _narrowed(Frames(client, spark, references), plan(client, spark, references, over), over)
     _log.info("%s; its tables are loaded whole", whole)
     return build(lambda name: python_frame(_load(client, parse_table_name(name)), spark))
-
-
-def _loaded(
-    client: Recipient, spark: SparkSession, references: Sequence[SharedReference], over: _Query, engine: str
-) -> DataFrame:
-    """A query over loads of its tables: by Spark's own reader where that can read all, else with only what is needed."""
-    lane = lane_of_query(spark, engine) if references else None
-    if lane is not None:
-        try:
-            frames = [lane(reference.scan) for reference in references]
-        except StepAsideError as reason:
-            note_python_source(engine, reason)
-        else:
-            return over(frames.__getitem__)
-    return _narrowed(Frames(client, spark, references), plan(client, spark, references, over), over)
 
 
 def explain(
@@ -235,7 +229,9 @@ def _relations(client: Recipient, spark: SparkSession) -> AbstractContextManager
     """The relations that stand in for tables while a query is planned."""
     if is_connect(spark):
         return nullcontext(WordRelations(spark))
-    return PlanningRelations(spark, _zone_of_loads(client))
+    # The zone in which a load reads the literals of ``where`` that name none.
+    zone = parse_options(client.load_options(TableName("a", "b", "c"), {})).zone
+    return PlanningRelations(spark, zone)
 
 
 def _narrowed(frames: Frames, planned: QueryNeeds, over: _Query) -> DataFrame:
@@ -413,11 +409,6 @@ def _of_build(client: Recipient, spark: SparkSession, build: Build) -> tuple[lis
         except Exception as error:  # what is the function's own is raised by its next call, over whole tables
             return references, over, f"the function cannot be planned without executing it ({_first_line(error)})"
     return references, over, None if same else "the function makes another data frame at each call"
-
-
-def _zone_of_loads(client: Recipient) -> str:
-    """The zone in which a load reads the literals of ``where`` that name none."""
-    return parse_options(client.load_options(TableName("a", "b", "c"), {})).zone
 
 
 def _first_line(error: Exception) -> str:

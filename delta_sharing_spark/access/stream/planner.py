@@ -361,7 +361,7 @@ class StreamPlanner:
             tasks = (
                 files.tasks if keep_stats else (t if t.stats is None else replace(t, stats=None) for t in files.tasks)
             )
-            files.tasks = sorted(tasks, key=_order_within_version)
+            files.tasks = sorted(tasks, key=lambda task: (task.id, task.change_type or ""))
             versions.append(files)
         now, before = replace(listing.identity, table_id=self.identity.table_id), self.identity
         differs = (
@@ -448,10 +448,6 @@ def open_stream(
     """
     spec = spec_of(scan, user_schema)
     return StreamPlanner(scan, opener, spec, policy_of(scan, spec.schema, columns_chosen=columns_chosen))
-
-
-def _order_within_version(task: FileTask) -> tuple[str, str]:
-    return task.id, task.change_type or ""
 
 
 def _order_name(identity: StreamIdentity) -> str:

@@ -8,6 +8,7 @@ from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.errors import StreamError
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from delta_sharing_spark.schema.features import widens
 from delta_sharing_spark.schema.types import Array, DataType, Field, FieldsByName, Map, Struct
 
 _ADVICE = "restart the stream to read with the new schema; if that does not help, start it anew with another checkpoint"
@@ -185,8 +186,6 @@ def _widens(narrow: DataType, wide: DataType) -> bool:
     """Whether a version before a column was widened reads with the type it has now."""
     if isinstance(narrow, Struct | Array | Map) or isinstance(wide, Struct | Array | Map):
         return False
-    from delta_sharing_spark.schema.features import widens
-
     return widens(str(narrow), str(wide))
 
 

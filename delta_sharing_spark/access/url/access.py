@@ -261,12 +261,9 @@ def _check_same(context: RenewalContext, task: FileTask, fresh: FreshFile) -> No
     vectors = [v for v in (task.deletion_vector, task.excluded) if v is not None]
     if any(fresh.vector(v) is None for v in vectors):
         raise _changed(context, task, "its deletion vector is another one now")
-    if task.commit_version is None and fresh.vectors and not vectors and not _is_range(context):
+    is_range = isinstance(context.query, ChangesQuery) or context.query.starting_version is not None
+    if task.commit_version is None and fresh.vectors and not vectors and not is_range:
         raise _changed(context, task, "rows of it were deleted since")
-
-
-def _is_range(context: RenewalContext) -> bool:
-    return isinstance(context.query, ChangesQuery) or context.query.starting_version is not None
 
 
 def _url_of(context: RenewalContext, task: FileTask, fresh: FreshFile, vector: DeletionVector | None) -> str:

@@ -91,7 +91,8 @@ class FileList(list[FileTask]):
 
     def live_rows(self) -> int | None:
         """Rows of all files that are not deleted; None where statistics do not tell of one."""
-        return total_live_rows(self)
+        rows = [live_rows(task) for task in self]
+        return None if None in rows else sum(filter(None, rows))
 
     def bins(self, max_bytes: int) -> Sequence[Sequence[FileSlice]]:
         """Slices of the files in bins of about equal bytes, the same whatever the files' order."""
@@ -103,17 +104,6 @@ def live_rows(task: FileTask) -> int | None:
     if task.rows is None or task.invert_deletion_vector:
         return None
     return task.rows - (task.deletion_vector.cardinality if task.deletion_vector else 0)
-
-
-def total_live_rows(tasks: Iterable[FileTask]) -> int | None:
-    """Rows of all files that are not deleted; None where statistics do not tell of one."""
-    total = 0
-    for task in tasks:
-        rows = live_rows(task)
-        if rows is None:
-            return None
-        total += rows
-    return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -189,7 +190,10 @@ def _head_and_mode(rest: SharingRest, table: TableName, options: ReadOptions) ->
         )
         return head, _decide(head, table, options)
     except REFUSALS as refusal:
-        newest = _newest(rest, table, options) if travels else None
+        newest = None
+        if travels:
+            with suppress(*REFUSALS):  # the server refuses the table whatever its version
+                newest = rest.metadata(table, formats=response_formats(options))
         if newest is not None:
             cause = refused_travel(table, options, newest.version, refusal)
             if options.access_mode == "url" or "dir" not in (newest.metadata.access_modes or ()):
@@ -229,14 +233,6 @@ def _refuse_other_format(rest: SharingRest, table: TableName, refusal: Refusal) 
         ) from refusal
 
 
-def _newest(rest: SharingRest, table: TableName, options: ReadOptions) -> TableSnapshotHead | None:
-    """The newest head; None if the server refuses the table whatever its version."""
-    try:
-        return rest.metadata(table, formats=response_formats(options))
-    except REFUSALS:
-        return None
-
-
 def _decide(
     head: TableSnapshotHead, table: TableName, options: ReadOptions, url_refusal: str | None = None
 ) -> Decision:
@@ -257,12 +253,10 @@ def _head_from_catalog(rest: SharingRest, table: TableName, refusal: RequestRefu
     Raises:
         RequestRefusedError: The refusal, where its directory is not on offer.
     """
-    try:
-        entry: Table | None = next(
-            (t for t in rest.list_tables(table.share, table.schema) if t.name.lower() == table.table.lower()), None
-        )
-    except NotFoundError:
-        entry = None
+    entry: Table | None = None
+    with suppress(NotFoundError):
+        listed = rest.list_tables(table.share, table.schema)
+        entry = next((t for t in listed if t.name.lower() == table.table.lower()), None)
     if entry is not None:
         check_formats(table, entry.formats, rest.profile)
     if entry is None or "dir" not in entry.access_modes or not entry.location:

@@ -6,7 +6,7 @@ server become errors here that say whether they are about a version, a format or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -77,63 +77,48 @@ def negotiate(
             f"the sharing server offers table {table} by {_listed(offered)} only, and this client knows url and dir; "
             f"upgrade delta-sharing-spark, or ask the provider to offer one of them"
         )
-    dir_refusal = None
-    if "dir" in modes and not location:
-        dir_refusal = "the server names no location for it, which the protocol requires"
-    if requested == "url":
-        return _only_url(modes, offered, table, url_refusal)
-    if requested == "dir":
-        return _only_dir(modes, offered, table, dir_refusal)
-    can_url = "url" in modes and url_refusal is None
-    can_dir = "dir" in modes and dir_refusal is None
-    if can_url and can_dir:
+    no_location = None if location else "the server names no location for it, which the protocol requires"
+    refusals: dict[Mode, str | None] = {"url": url_refusal, "dir": no_location}
+    if requested in ("url", "dir"):
+        return _only("url" if requested == "url" else "dir", modes, offered, table, refusals)
+    usable = {mode for mode in modes if refusals[mode] is None}
+    if len(usable) == 2:
         if num_files is not None and num_files > MANY_FILES:
             return Decision("dir", f"both modes are offered and the table has {num_files} files", fallback="url")
         return Decision("url", f"both modes are offered, and url is preferred up to {MANY_FILES} files")
-    if can_url:
-        why = "the server offers url only" if "dir" not in modes else f"dir cannot be used: {dir_refusal}"
+    if "url" in usable:
+        why = "the server offers url only" if "dir" not in modes else f"dir cannot be used: {no_location}"
         return Decision("url", why if offered else "the server names no access modes, which means url")
-    if can_dir:
+    if "dir" in usable:
         return Decision(
             "dir", "the server offers dir only" if "url" not in modes else f"url was refused: {url_refusal}"
         )
-    causes = "; ".join(
-        part
-        for part in (
-            f"url was refused: {url_refusal}" if "url" in modes and url_refusal else "",
-            f"dir cannot be used: {dir_refusal}" if "dir" in modes and dir_refusal else "",
-        )
-        if part
-    )
+    causes = [f"url was refused: {url_refusal}"] if "url" in modes else []
+    causes += [f"dir cannot be used: {no_location}"] if "dir" in modes else []
     raise AccessModeError(
-        f"table {table} cannot be read by what the sharing server offers ({_listed(offered)}): {causes}; "
+        f"table {table} cannot be read by what the sharing server offers ({_listed(offered)}): {'; '.join(causes)}; "
         f"ask the provider to offer {'dir' if 'dir' not in modes else 'url'} as well"
     )
 
 
-def _only_url(modes: set[Mode], offered: Sequence[str] | None, table: str, refusal: str | None) -> Decision:
-    if "url" not in modes:
+def _only(
+    mode: Mode, modes: set[Mode], offered: Sequence[str] | None, table: str, refusals: Mapping[Mode, str | None]
+) -> Decision:
+    """The mode that the user asked for; raises AccessModeError where it does not fit."""
+    other, refusal = "dir" if mode == "url" else "url", refusals[mode]
+    if mode not in modes:
+        offer = f"offers table {table} by {_listed(offered)} only"
+        if not offered:
+            offer = f"names no access modes for {table}, which means url"
+        more = ", or ask the provider to offer dir" if mode == "dir" else ""
         raise AccessModeError(
-            f"accessMode=url was asked for, but the sharing server offers table {table} by {_listed(offered)} only; "
-            f"set accessMode to auto or dir"
+            f"accessMode={mode} was asked for, but the sharing server {offer}; set accessMode to auto or {other}{more}"
         )
     if refusal is not None:
-        other = "set accessMode to auto or dir" if "dir" in modes else "ask the provider to offer dir as well"
-        raise AccessModeError(f"table {table} cannot be read with accessMode=url: {refusal}; {other}")
-    return Decision("url", "accessMode=url")
-
-
-def _only_dir(modes: set[Mode], offered: Sequence[str] | None, table: str, refusal: str | None) -> Decision:
-    if "dir" not in modes:
-        offer = f"offers table {table} by {_listed(offered)} only" if offered else f"names no access modes for {table}"
-        raise AccessModeError(
-            f"accessMode=dir was asked for, but the sharing server {offer}, which means url; "
-            f"set accessMode to auto or url, or ask the provider to offer dir"
-        )
-    if refusal is not None:
-        other = "set accessMode to auto or url" if "url" in modes else "ask the provider to correct it or to offer url"
-        raise AccessModeError(f"table {table} cannot be read with accessMode=dir: {refusal}; {other}")
-    return Decision("dir", "accessMode=dir")
+        asked = "offer dir as well" if mode == "url" else "correct it or to offer url"
+        way = f"set accessMode to auto or {other}" if other in modes else f"ask the provider to {asked}"
+        raise AccessModeError(f"table {table} cannot be read with accessMode={mode}: {refusal}; {way}")
+    return Decision(mode, f"accessMode={mode}")
 
 
 def _known(offered: Sequence[str] | None) -> set[Mode]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -251,11 +251,7 @@ class TaskColumns(Sequence[FileTask]):
     def __iter__(self) -> Iterator[FileTask]:
         return self.part(0, len(self))
 
-    @overload
-    def __getitem__(self, index: int) -> FileTask: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[FileTask]: ...
-    def __getitem__(self, index: int | slice) -> FileTask | Sequence[FileTask]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return list(self)[index]
         position = range(len(self))[index]
@@ -278,11 +274,7 @@ class LazySlices(Sequence[FileSlice]):
     def __len__(self) -> int:
         return self._bin.last - self._bin.first
 
-    @overload
-    def __getitem__(self, index: int) -> FileSlice: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[FileSlice]: ...
-    def __getitem__(self, index: int | slice) -> FileSlice | Sequence[FileSlice]:
+    def __getitem__(self, index: Any) -> Any:
         return tuple(self)[index]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -62,20 +62,17 @@ class BatchBudget:
 
     @property
     def is_full(self) -> bool:
+        return self._passes(self._files + 1, self._bytes + 1)
+
+    def _passes(self, files: int, size: int) -> bool:
         limits = self._limits
-        return (limits.files is not None and self._files >= limits.files) or (
-            limits.bytes is not None and self._bytes >= limits.bytes
-        )
+        return (limits.files is not None and files > limits.files) or (limits.bytes is not None and size > limits.bytes)
 
     def take(self, tasks: list[FileTask], *, all_or_none: bool) -> int:
         """How many of ``tasks`` still fit; with ``all_or_none`` they are not split, and fit always if nothing was taken yet."""
         if all_or_none:
             size = sum(t.size for t in tasks)
-            limits = self._limits
-            over = (limits.files is not None and self._files + len(tasks) > limits.files) or (
-                limits.bytes is not None and self._bytes + size > limits.bytes
-            )
-            if over and self._files:
+            if self._files and self._passes(self._files + len(tasks), self._bytes + size):
                 return 0
             self._files += len(tasks)
             self._bytes += size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -22,7 +23,6 @@ from delta_sharing_spark.access.contract import (
     as_insert,
     begins_after,
     range_of_versions,
-    total_live_rows,
 )
 from delta_sharing_spark.access.resolved_scan import (
     REFUSALS,
@@ -107,7 +107,7 @@ class UrlTable(OpenTable):
 
     def version_at_or_before(self, moment: datetime) -> int | None:
         """See ``OpenTable.version_at_or_before``; as many requests as for the version after."""
-        return last_version_before(self._rest, self._table, moment)
+        return _last_version_before(self._rest, self._table, moment)
 
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``.
@@ -118,7 +118,7 @@ class UrlTable(OpenTable):
         if limit is None or scan.predicate is not None:
             return self._snapshot(scan, pruner, None)
         listing = self._snapshot(scan, pruner, limit)
-        rows = total_live_rows(listing.files)
+        rows = listing.files.live_rows()
         return listing if rows is not None and rows >= limit else self._snapshot(scan, pruner, None)
 
     def _snapshot(self, scan: ResolvedScan, pruner: FilePruner, limit_hint: int | None) -> FileListing:
@@ -243,8 +243,7 @@ class UrlTable(OpenTable):
             else:
                 response = self._rest.query(self._table, query, formats=formats)
         except (*REFUSALS, UnavailableError) as refusal:
-            protocol = self._negotiated.head.protocol
-            raise refused_stream(self._table, protocol, range(first, last + 1), refusal) from refusal
+            raise self._refused_stream(range(first, last + 1), refusal) from refusal
         records = (record for record in response.records() if first <= version_of(record, table) <= last)
         by_version = (feed_versions if feed else added_versions)(records, table)
         shapes = list(shapes_of(response, table))
@@ -257,8 +256,7 @@ class UrlTable(OpenTable):
         try:
             response = self._rest.query(self._table, query, formats=self._formats(identity))
         except (*REFUSALS, UnavailableError) as refusal:
-            protocol = self._negotiated.head.protocol
-            raise refused_stream(self._table, protocol, range(version, version + 1), refusal) from refusal
+            raise self._refused_stream(range(version, version + 1), refusal) from refusal
         head = response.head
         if head.version is not None and head.version != version:
             raise VersionError(
@@ -273,6 +271,19 @@ class UrlTable(OpenTable):
             tasks = [as_insert(task, version, snapshot.times[task.id]) for task in tasks]
         files = VersionFiles(version, tasks, shape=shape_of(head.protocol, head.metadata, table))
         return self._listing(scan, response, [files])
+
+    def _refused_stream(self, asked: range, refusal: ServerError) -> DeltaSharingError:
+        """The error of a stream's range of versions that the server refuses, or fails on each time; else the refusal."""
+        if isinstance(refusal, UnavailableError) and not refusal.permanent:
+            return refusal
+        versions = f"version {asked[0]}" if len(asked) == 1 else f"versions {asked[0]} to {asked[-1]}"
+        cause = f"the stream of {self._table} cannot go on: the changes of {versions} cannot be listed ({words_of(refusal)})"
+        advice = _feature_advice(self._negotiated.head.protocol, refusal)
+        if advice is not None:
+            return StreamError(f"{cause}; {advice}")
+        return VersionError(
+            f"{cause}; start at a version that is shared, or ask the provider to share the table's history"
+        )
 
     def stream_identity(self, scan: ResolvedScan) -> StreamIdentity:
         return StreamIdentity(scan.shape.id, self.mode, self._negotiated.head.response_format, None)
@@ -405,12 +416,6 @@ def head_as_of(rest: SharingRest, table: TableName, options: ReadOptions, head: 
     return answered
 
 
-def last_version_before(rest: SharingRest, table: TableName, moment: datetime) -> int | None:
-    """The last version at or before a moment, which is the one before the first after it; None if no version is after it."""
-    after = _version_after(rest, table, moment)
-    return None if after is None else after - 1
-
-
 def refused_range(
     rest: SharingRest, table: TableName, options: ReadOptions, head: TableSnapshotHead, refusal: Refusal
 ) -> range:
@@ -426,7 +431,7 @@ def refused_range(
     if newest is not None and begins_after(options, newest):
         end = newest
     elif last is not None:
-        end = last_version_before(rest, table, last)
+        end = _last_version_before(rest, table, last)
     end = newest if end is None else end if newest is None else min(end, newest)
     if first is not None:
         start = _version_after(rest, table, first - _TICK)
@@ -460,18 +465,6 @@ def refused_feed(table: TableName, options: ReadOptions, protocol: Protocol, ref
     )
 
 
-def refused_stream(table: TableName, protocol: Protocol, asked: range, refusal: ServerError) -> DeltaSharingError:
-    """The error of a stream's range of versions that the server refuses, or fails on each time; else the refusal."""
-    if isinstance(refusal, UnavailableError) and not refusal.permanent:
-        return refusal
-    versions = f"version {asked[0]}" if len(asked) == 1 else f"versions {asked[0]} to {asked[-1]}"
-    cause = f"the stream of {table} cannot go on: the changes of {versions} cannot be listed ({words_of(refusal)})"
-    advice = _feature_advice(protocol, refusal)
-    if advice is not None:
-        return StreamError(f"{cause}; {advice}")
-    return VersionError(f"{cause}; start at a version that is shared, or ask the provider to share the table's history")
-
-
 def _feature_advice(protocol: Protocol, refusal: ServerError) -> str | None:
     """What to do where a server cannot list changes of a table for its features; None where that is not the cause."""
     features = protocol.reader_features or (("columnMapping",) if protocol.min_reader_version > 1 else ())
@@ -485,10 +478,15 @@ def _feature_advice(protocol: Protocol, refusal: ServerError) -> str | None:
 
 def _version_after(rest: SharingRest, table: TableName, moment: datetime) -> int | None:
     """The first version after a moment; None if there is none."""
-    try:
+    with suppress(*REFUSALS):
         return rest.table_version(table, iso(moment + _TICK))
-    except REFUSALS:
-        return None
+    return None
+
+
+def _last_version_before(rest: SharingRest, table: TableName, moment: datetime) -> int | None:
+    """The last version at or before a moment, which is the one before the first after it; None if no version is after it."""
+    after = _version_after(rest, table, moment)
+    return None if after is None else after - 1
 
 
 def _is_shared(rest: SharingRest, table: TableName, options: ReadOptions, version: int) -> bool:

@@ -202,6 +202,7 @@ def _tell(reader: Any, path: Any, is_stream: bool) -> Any:
     return None
 
 
+@short_traceback
 def _lane_frame(reader: Any, spark: Any, engine: str, path: str | None, options: dict[str, str]) -> DataFrame | None:
     """A load by the native lane; None where it is to be PySpark's own."""
     schema = None
@@ -212,13 +213,6 @@ def _lane_frame(reader: Any, spark: Any, engine: str, path: str | None, options:
         return None
     if path is not None and options.setdefault("path", path) != path:
         return None  # Spark refuses two paths
-    return _by_lane(spark, engine, options, schema)
-
-
-@short_traceback
-def _by_lane(
-    spark: SparkSession, engine: str, options: Mapping[str, str], schema: Mapping[str, Any] | None
-) -> DataFrame | None:
     refuse_identity_options(options)
     parsed = parse_options({**session_options(spark, options), **options})
 

@@ -75,7 +75,7 @@ def lane_frame(
                 return native_frame(spark, load, reach, note)
         except StepAsideError as reason:
             why = str(reason)
-    _log.log(logging.WARNING if engine == "native" else logging.INFO, "table %s: Python data source (%s)", table, why)
+    note_python_source(engine, why, f"table {table}")
     return None
 
 
@@ -109,9 +109,9 @@ def lane_of_query(spark: SparkSession, engine: str) -> Callable[[Load], DataFram
     return frame
 
 
-def note_python_source(engine: str, why: object) -> None:
-    """Log that the Python source reads a query."""
-    _log.log(logging.WARNING if engine == "native" else logging.INFO, "query: Python data source (%s)", why)
+def note_python_source(engine: str, why: object, what: str = "query") -> None:
+    """Log that the Python source reads a query, or a table."""
+    _log.log(logging.WARNING if engine == "native" else logging.INFO, "%s: Python data source (%s)", what, why)
 
 
 def python_frame(scan: Load, spark: SparkSession) -> DataFrame:
@@ -128,15 +128,36 @@ def python_frame(scan: Load, spark: SparkSession) -> DataFrame:
 def explain_engine(scan: Load, spark: SparkSession, planned: ScanPlan, engine: str | None = None) -> str:
     """The lane that a scan, whose plan is ``planned``, takes in a session, and why not the other."""
 
-    def why_not_planned() -> str | None:
-        try:
-            NativePlan(scan.resolved(), planned)
-        except StepAsideError as reason:
-            return str(reason)
-        return None
+    def why_not() -> str | None:
+        why = why_not_in(spark, scan.resolved())
+        if why is None:
+            try:
+                NativePlan(scan.resolved(), planned)
+            except StepAsideError as reason:
+                return str(reason)
+        return why
 
-    asked = engine or scan.table.client.engine
-    return _explained(spark, asked, lambda: why_not_in(spark, scan.resolved()) or why_not_planned())
+    return _explained(spark, engine or scan.table.client.engine, why_not)
+
+
+def explain_engines(spark: SparkSession, scans: Sequence[Load], engine: str) -> str:
+    """The lane that a query over scans takes in a session, in one line."""
+
+    def why_not() -> str | None:
+        reasons = ((scan.table, why_not_in(spark, scan.resolved())) for scan in scans)
+        return next((f"{table}: {why}" for table, why in reasons if why is not None), None)
+
+    line = _explained(spark, engine, why_not)
+    return f"{line}, which asks for the files of each scan with its own filters" if line.startswith("native") else line
+
+
+def _explained(spark: SparkSession, engine: str, why_not_loads: Callable[[], str | None]) -> str:
+    """The lane, and why not the other; ``why_not_loads`` tells it of what is read."""
+    if checked_engine(engine) == "python":
+        return "Python data source: engine='python'"
+    reach = reach_of(spark)
+    why = _unfit(reach, engine, "read") or why_not_loads()
+    return f"native lane, Spark's own Parquet reader: {reach.reason}" if why is None else f"Python data source: {why}"
 
 
 def explain_scans(client: Recipient, tables: Collection[str]) -> Iterator[str]:
@@ -150,26 +171,6 @@ def explain_scans(client: Recipient, tables: Collection[str]) -> Iterator[str]:
         rows.append([scan.table, *read, " AND ".join(scan.filters) or "none"])
     yield from text_table(["scanned", "files", "of", "bytes", "listed in s", "filters"], rows).split("\n")
     yield from (f"scan       {scan}" for scan in latest)
-
-
-def explain_engines(spark: SparkSession, scans: Sequence[Load], engine: str) -> str:
-    """The lane that a query over scans takes in a session, in one line."""
-
-    def why_not_all() -> str | None:
-        reasons = ((scan.table, why_not_in(spark, scan.resolved())) for scan in scans)
-        return next((f"{table}: {why}" for table, why in reasons if why is not None), None)
-
-    line = _explained(spark, engine, why_not_all)
-    return f"{line}, which asks for the files of each scan with its own filters" if line.startswith("native") else line
-
-
-def _explained(spark: SparkSession, engine: str, why_not_loads: Callable[[], str | None]) -> str:
-    """The lane, and why not the other; ``why_not_loads`` tells it of what is read."""
-    if checked_engine(engine) == "python":
-        return "Python data source: engine='python'"
-    reach = reach_of(spark)
-    why = _unfit(reach, engine, "read") or why_not_loads()
-    return f"native lane, Spark's own Parquet reader: {reach.reason}" if why is None else f"Python data source: {why}"
 
 
 def _unfit(reach: Reach, engine: str, what: str) -> str | None:

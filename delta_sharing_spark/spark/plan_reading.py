@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from delta_sharing_spark.schema.project import merge
 from delta_sharing_spark.schema.types import DataType, Field, Struct, parse_schema, spark_schema_json
 from delta_sharing_spark.spark.narrowed_loads import TableNeed
-from delta_sharing_spark.spark.plan_conditions import ScanConditions, either, read_filters
+from delta_sharing_spark.spark.plan_conditions import either, read_filters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +77,10 @@ class PlanningRelations:
             over: Not used: this plan holds all that is needed.
         """
         execution = frame._jdf.queryExecution()
-        moment = self._moment(execution.analyzed())
+        analyzed, moment = execution.analyzed(), Moment.ANY
+        patterns = self._spark._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]
+        if analyzed.containsPattern(patterns.CURRENT_LIKE()):
+            moment = moment_of(json.loads(analyzed.toJSON()))
         if moment is Moment.NOTHING:
             reason = "the query chooses by the current moment or session, which may be another when it runs"
             return [TableNeed(reason=reason) for _ in self._schemas]
@@ -93,13 +96,6 @@ class PlanningRelations:
             for i, schema in enumerate(self._schemas)
         ]
 
-    def _moment(self, analyzed: Any) -> Moment:
-        pattern = self._jvm().org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-        return moment_of(json.loads(analyzed.toJSON())) if analyzed.containsPattern(pattern) else Moment.ANY
-
-    def _jvm(self) -> Any:
-        return self._spark._jvm
-
     def _need(self, schema: Struct, scans: Sequence[Any], moment: Moment) -> TableNeed:
         if not scans:
             return TableNeed(reason="Spark's plan does not read it")
@@ -109,11 +105,11 @@ class PlanningRelations:
         ordered = Struct(tuple(column for f in schema.fields if (column := columns.find(f.name))))
         if moment is Moment.COLUMNS:
             return TableNeed(ordered, reason="conditions may follow the current moment")
-        where, left = either([self._reading(scan, schema, moment) for scan in scans])
+        follows_clock = moment is Moment.BOUNDS
+        where, left = either(
+            [read_filters(elements(s.dataFilters()), schema, self._zone, follows_clock=follows_clock) for s in scans]
+        )
         return TableNeed(ordered, where, left)
-
-    def _reading(self, scan: Any, schema: Struct, moment: Moment) -> ScanConditions:
-        return read_filters(elements(scan.dataFilters()), schema, self._zone, follows_clock=moment is Moment.BOUNDS)
 
 
 def _plans(plan: Any) -> Iterator[Any]:

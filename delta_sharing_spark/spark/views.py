@@ -101,7 +101,7 @@ def _create(spark: SparkSession, views: Mapping[str, _ViewSource], strict: bool)
         try:
             if failure is not None:
                 raise failure
-            _create_one(spark, view, scan, views[view].engine)
+            frame_of(scan, spark, views[view].engine).createOrReplaceTempView(view)
         except DeltaSharingError as error:
             if strict:
                 raise
@@ -121,10 +121,6 @@ def _failure(scan: Load) -> DeltaSharingError | None:
     except DeltaSharingError as error:
         return error
     return None
-
-
-def _create_one(spark: SparkSession, view: str, scan: Load, engine: str) -> None:
-    frame_of(scan, spark, engine).createOrReplaceTempView(view)
 
 
 def _is_share(tables: object) -> bool:

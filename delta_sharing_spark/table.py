@@ -7,8 +7,8 @@ from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.access.load import RecipientTable, active_zone, column_names
+from delta_sharing_spark.access.resolved_scan import shape_of
 from delta_sharing_spark.access.settings import iso, storage_settings, transport_of
-from delta_sharing_spark.access.table_schema import shape_of
 from delta_sharing_spark.display import Column, Listing, TableVersion, columns_of, schema_html
 from delta_sharing_spark.errors import AccessModeError
 from delta_sharing_spark.errors.tracebacks import short_tracebacks

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from delta_sharing_spark.access.resolved_scan import ResolvedScan
-    from delta_sharing_spark.access.table_schema import TableShape
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan, TableShape
     from delta_sharing_spark.deltalog.add_batch import AddBatch
 
 

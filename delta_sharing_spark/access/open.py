@@ -10,20 +10,17 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from delta_sharing_spark.access.contract import AsOf, OpenTable, TableState, last_version
-from delta_sharing_spark.access.resolved_scan import (
+from delta_sharing_spark.access.negotiate import (
     REFUSALS,
-    Decision,
-    NegotiatedTable,
     Refusal,
-    ResolvedScan,
     check_formats,
     iceberg_advice,
     negotiate,
     refused_travel,
     words_of,
 )
+from delta_sharing_spark.access.resolved_scan import Decision, NegotiatedTable, ResolvedScan, with_change_columns
 from delta_sharing_spark.access.settings import iso, profile_and_table, response_formats, transport_of
-from delta_sharing_spark.access.table_schema import with_change_columns
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,

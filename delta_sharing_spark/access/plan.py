@@ -16,8 +16,7 @@ from delta_sharing_spark.access.contract import (
     live_rows,
 )
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.access.table_schema import check_readable
+from delta_sharing_spark.access.resolved_scan import ResolvedScan, check_readable
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.splits import order

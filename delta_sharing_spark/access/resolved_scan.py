@@ -1,38 +1,136 @@
-"""Holds a resolved load as plain data, which pickles to the planning worker, and chooses the access mode of its table.
-
-The mode depends on what the server offers, the user asked for and this client can read (protocol, "Access Modes"). Refusals of the
-server become errors here that say whether they are about a version, a format or a mode.
-"""
+"""Holds a resolved load as plain data, which pickles to the planning worker: the shape and mode of its table, and the scan of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from delta_sharing_spark.access.settings import iso
-from delta_sharing_spark.access.table_schema import TableShape
-from delta_sharing_spark.errors import (
-    AccessModeError,
-    NotFoundError,
-    RequestRefusedError,
-    ServerError,
-    UnsupportedFeatureError,
-    VersionError,
-)
+from delta_sharing_spark.errors import SchemaError, TableChangedError
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.predicates.tree import Expression, conjunction
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from delta_sharing_spark.schema.features import check_protocol, check_type_changes, mapping_mode
+from delta_sharing_spark.schema.types import Field, FieldsByName, Primitive, Struct, parse_schema, without_mapping
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.transport import is_about_versions
-from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
+from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, TableSnapshotHead
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """The schema of a table, with what maps its columns to those of its files.
+
+    Attributes:
+        id: The table's id; another one means another table.
+        schema: Its columns, with physical names only where columns are mapped.
+        partition_columns: Logical names.
+        mapping: Column mapping mode.
+        may_have_vectors: Whether its protocol allows its files to have deletion vectors.
+    """
+
+    id: str
+    schema: Struct
+    partition_columns: tuple[str, ...]
+    mapping: str
+    may_have_vectors: bool = False
+
+
+def shape_of(protocol: Protocol, metadata: Metadata, table: str) -> TableShape:
+    """The shape of a table as the sharing server describes it; the protocol passes the gate first.
+
+    Raises:
+        UnsupportedFeatureError: A reader feature or a type that this reader does not know, by its name.
+        ResponseError: A schema that is malformed.
+    """
+    check_protocol(protocol.min_reader_version, protocol.reader_features or None, table=table)
+    schema = parse_schema(metadata.schema_string, table)
+    check_type_changes(schema, table=table)
+    mapping = mapping_mode(metadata.configuration, protocol.min_reader_version, protocol.reader_features, table=table)
+    if mapping == "none":
+        schema = without_mapping(schema)
+    vectors = "deletionVectors" in protocol.reader_features
+    return TableShape(metadata.id, schema, metadata.partition_columns, mapping, vectors)
+
+
+def check_same(loaded: TableShape, now: TableShape, table: str) -> None:
+    """Compare the table that a query returns with the one that was loaded; columns that were only added do no harm.
+
+    Raises:
+        TableChangedError: The rows would not be what the DataFrame promises.
+    """
+    why = None
+    if loaded.id and now.id and loaded.id != now.id:
+        why = "it was replaced by another table"
+    elif loaded.partition_columns != now.partition_columns:
+        why = "its partition columns changed"
+    elif loaded.mapping != now.mapping:
+        why = "its column mapping changed"
+    else:
+        fields = FieldsByName(now.schema)
+        for old in loaded.schema.fields:
+            new = fields.find(old.name)
+            if new is None:
+                why = f"column {old.name!r} was dropped"
+            elif new.type != old.type or (new.nullable and not old.nullable):
+                why = f"column {old.name!r} changed from {_shown(old)} to {_shown(new)}"
+            elif new.physical_name != old.physical_name:
+                why = f"column {old.name!r} was replaced"
+            if why:
+                break
+    if why:
+        raise TableChangedError(f"table {table} has changed since it was loaded: {why}; load it again")
+
+
+def check_readable(feed: TableShape, earlier: TableShape, version: int | None, table: str) -> None:
+    """Refuse a version whose values would be missing from the feed's columns, or stand in others.
+
+    A column that the version lacks is NULL in its rows, one that the feed lacks is left out, and types are compared
+    file by file.
+
+    Raises:
+        TableChangedError: The version is another table's.
+        SchemaError: Names version and column.
+    """
+    when = "the newest version" if version is None else f"version {version}"
+    if feed.id and earlier.id and feed.id != earlier.id:
+        raise TableChangedError(f"table {table} was replaced by another table as of {when}; load it again")
+    columns = {column.physical_name: column for column in feed.schema.fields}
+    for column in earlier.schema.fields:
+        known, namesake = columns.get(column.physical_name), feed.schema.find(column.name)
+        why = None
+        if known is None:
+            if namesake is not None and feed.mapping != earlier.mapping:
+                why = "files hold it by another name there (the column mapping differs)"
+        elif (column.name in earlier.partition_columns) != (known.name in feed.partition_columns):
+            why = "it is a partition column in one and not in the other"
+        if why is not None:
+            raise SchemaError(
+                f"{when} of {table} has column {column.name!r} otherwise than the change feed that is read: {why}; "
+                f"start at a later version",
+                column=column.name,
+                version=version,
+            )
+
+
+def _shown(field_: Field) -> str:
+    return f"{field_.type}{'' if field_.nullable else ' NOT NULL'}"
+
+
+def with_change_columns(schema: Struct, options: ReadOptions) -> Struct:
+    """A table's columns and those of its change data feed."""
+    moment = "long" if options.commit_timestamp_type == "long" else "timestamp"
+    return Struct(
+        (
+            *schema.fields,
+            Field(CHANGE_TYPE, Primitive("string")),
+            Field(COMMIT_VERSION, Primitive("long")),
+            Field(COMMIT_TIMESTAMP, Primitive(moment)),
+        )
+    )
+
 
 Mode = Literal["url", "dir", "flight"]
-
-#: With both modes on offer, tables of more files than this are read by directory.
-MANY_FILES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,154 +146,6 @@ class Decision:
     mode: Mode
     reason: str
     fallback: Mode | None = None
-
-
-def negotiate(
-    offered: Sequence[str] | None,
-    requested: str = "auto",
-    *,
-    table: str,
-    num_files: int | None = None,
-    location: str | None = None,
-    url_refusal: str | None = None,
-) -> Decision:
-    """Choose a mode.
-
-    Args:
-        offered: The server's ``accessModes``; None and empty mean url only, as the protocol says.
-        requested: The option ``accessMode``: ``"auto"``, ``"url"`` or ``"dir"``.
-        num_files: The server's count of the table's files, if it says.
-        location: The table's root, as the server says.
-        url_refusal: Why the server would not answer for this table in url mode (its features), if it was asked.
-
-    Raises:
-        AccessModeError: No mode fits; names what the server offers and what can be done.
-    """
-    modes = _known(offered)
-    if not modes:
-        raise AccessModeError(
-            f"the sharing server offers table {table} by {_listed(offered)} only, and this client knows url and dir; "
-            f"upgrade delta-sharing-spark, or ask the provider to offer one of them"
-        )
-    no_location = None if location else "the server names no location for it, which the protocol requires"
-    refusals: dict[Mode, str | None] = {"url": url_refusal, "dir": no_location}
-    if requested in ("url", "dir"):
-        return _only("url" if requested == "url" else "dir", modes, offered, table, refusals)
-    usable = {mode for mode in modes if refusals[mode] is None}
-    if len(usable) == 2:
-        if num_files is not None and num_files > MANY_FILES:
-            return Decision("dir", f"both modes are offered and the table has {num_files} files", fallback="url")
-        return Decision("url", f"both modes are offered, and url is preferred up to {MANY_FILES} files")
-    if "url" in usable:
-        why = "the server offers url only" if "dir" not in modes else f"dir cannot be used: {no_location}"
-        return Decision("url", why if offered else "the server names no access modes, which means url")
-    if "dir" in usable:
-        return Decision(
-            "dir", "the server offers dir only" if "url" not in modes else f"url was refused: {url_refusal}"
-        )
-    causes = [f"url was refused: {url_refusal}"] if "url" in modes else []
-    causes += [f"dir cannot be used: {no_location}"] if "dir" in modes else []
-    raise AccessModeError(
-        f"table {table} cannot be read by what the sharing server offers ({_listed(offered)}): {'; '.join(causes)}; "
-        f"ask the provider to offer {'dir' if 'dir' not in modes else 'url'} as well"
-    )
-
-
-def _only(
-    mode: Mode, modes: set[Mode], offered: Sequence[str] | None, table: str, refusals: Mapping[Mode, str | None]
-) -> Decision:
-    """The mode that the user asked for; raises AccessModeError where it does not fit."""
-    other, refusal = "dir" if mode == "url" else "url", refusals[mode]
-    if mode not in modes:
-        offer = f"offers table {table} by {_listed(offered)} only"
-        if not offered:
-            offer = f"names no access modes for {table}, which means url"
-        more = ", or ask the provider to offer dir" if mode == "dir" else ""
-        raise AccessModeError(
-            f"accessMode={mode} was asked for, but the sharing server {offer}; set accessMode to auto or {other}{more}"
-        )
-    if refusal is not None:
-        asked = "offer dir as well" if mode == "url" else "correct it or to offer url"
-        way = f"set accessMode to auto or {other}" if other in modes else f"ask the provider to {asked}"
-        raise AccessModeError(f"table {table} cannot be read with accessMode={mode}: {refusal}; {way}")
-    return Decision(mode, f"accessMode={mode}")
-
-
-def _known(offered: Sequence[str] | None) -> set[Mode]:
-    if not offered:
-        return {"url"}
-    names = {mode.strip().lower() for mode in offered}
-    modes: tuple[Mode, ...] = ("url", "dir")
-    return {mode for mode in modes if mode in names}
-
-
-def _listed(offered: Sequence[str] | None) -> str:
-    return ", ".join(repr(mode) for mode in offered) if offered else "'url' (it names none)"
-
-
-#: How servers refuse versions that they do not have or do not share, and endpoints.
-Refusal = RequestRefusedError | NotFoundError
-REFUSALS = (RequestRefusedError, NotFoundError)
-
-
-def refused_travel(table: TableName, options: ReadOptions, newest: int | None, refusal: Refusal) -> VersionError:
-    """The error for a version or a moment that the server refuses while it serves the table itself."""
-    version = options.version_as_of
-    if version is not None and newest is not None and version > newest:
-        return VersionError(
-            f"version {version} of {table} does not exist: the newest is {newest}; ask for a version up to {newest}"
-        )
-    asked = f"version {version} of {table}" if version is not None else f"{table} as of {iso(options.timestamp_as_of)}"
-    known = "" if newest is None else f" (the newest is {newest})"
-    return VersionError(
-        f"{asked} cannot be read: {words_of(refusal)}; ask for a version that is shared{known}, or ask the provider to "
-        f"share the table's history"
-    )
-
-
-def classified(
-    table: TableName, options: ReadOptions, newest: int | None, refusal: RequestRefusedError
-) -> RequestRefusedError | VersionError:
-    """The error for refused files of a table: a ``VersionError`` where the server says that it is about versions."""
-    if not is_about_versions(refusal):
-        return refusal
-    if options.version_as_of is not None or options.timestamp_as_of is not None:
-        return refused_travel(table, options, newest, refusal)
-    return VersionError(f"{table} cannot be read: {words_of(refusal)}; ask the provider to check what the share covers")
-
-
-def check_formats(table: TableName, formats: Sequence[str], profile: Profile) -> None:
-    """Refuse a table that is not read as Delta; no formats mean Delta (OpenSharing, "Get Table").
-
-    Raises:
-        UnsupportedFeatureError: None of the formats is Delta; names them.
-    """
-    if formats and "delta" not in formats:
-        named = " and ".join("Iceberg" if name == "iceberg" else repr(name) for name in formats)
-        advice = iceberg_advice(table, profile) if "iceberg" in formats else "ask the provider to share it as Delta"
-        raise UnsupportedFeatureError(
-            f"{table} is shared in the format {named}, and this reader reads Delta; {advice}", features=tuple(formats)
-        )
-
-
-def iceberg_advice(table: TableName, profile: Profile) -> str:
-    """What to do about a table that is, or may be, an Iceberg table."""
-    if profile.iceberg_endpoint is None:
-        return (
-            "read it by an Iceberg client from the provider's Iceberg catalog, whose address this profile does not have "
-            "(icebergEndpoint), or ask the provider to share it as Delta"
-        )
-    return (
-        f"read it by an Iceberg client from the catalog at {profile.iceberg_endpoint} (warehouse {table.share}, table "
-        f"{table.schema}.{table.table}), or ask the provider to share it as Delta"
-    )
-
-
-def words_of(refusal: ServerError) -> str:
-    """The server's message in a refusal, as part of a sentence."""
-    if refusal.server_message:
-        return f"the sharing server says: {refusal.server_message.rstrip('. ')}"
-    return str(refusal) if refusal.status is None else f"the sharing server answers {refusal.status} without a word"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from delta_sharing_spark.access.directory.access import (
     paths_of,
     token_covering,
 )
-from delta_sharing_spark.access.resolved_scan import iceberg_advice
+from delta_sharing_spark.access.negotiate import iceberg_advice
 from delta_sharing_spark.deltalog.cached_log_store import CachedLogStore
 from delta_sharing_spark.deltalog.locate_segment import list_before
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogEntry, commit_name, in_log, join

@@ -24,9 +24,8 @@ from delta_sharing_spark.access.contract import (
     range_of_versions,
 )
 from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan, TableShape
 from delta_sharing_spark.access.settings import storage_settings
-from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.deltalog.locate_segment import find_segment
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import FileSlice, FileTask

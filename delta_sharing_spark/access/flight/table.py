@@ -27,9 +27,8 @@ from delta_sharing_spark.access.flight.connection import (
     GatewayAddress,
     GatewayConnection,
 )
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan, TableShape
 from delta_sharing_spark.access.settings import iso
-from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, FileTask

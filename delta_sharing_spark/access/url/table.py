@@ -24,17 +24,9 @@ from delta_sharing_spark.access.contract import (
     begins_after,
     range_of_versions,
 )
-from delta_sharing_spark.access.resolved_scan import (
-    REFUSALS,
-    NegotiatedTable,
-    Refusal,
-    ResolvedScan,
-    classified,
-    refused_travel,
-    words_of,
-)
+from delta_sharing_spark.access.negotiate import REFUSALS, Refusal, classified, refused_travel, words_of
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan, check_same, shape_of
 from delta_sharing_spark.access.settings import http_policy_of, iso, response_formats
-from delta_sharing_spark.access.table_schema import check_same, shape_of
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,

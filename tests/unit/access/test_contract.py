@@ -24,9 +24,8 @@ from delta_sharing_spark.access.contract import (
 )
 from delta_sharing_spark.access.open import TableOpener, resolve_opened
 from delta_sharing_spark.access.plan import plan
-from delta_sharing_spark.access.resolved_scan import Decision, ResolvedScan
+from delta_sharing_spark.access.resolved_scan import Decision, ResolvedScan, TableShape
 from delta_sharing_spark.access.stream.planner import Limits, open_stream
-from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.display import explanation
 from delta_sharing_spark.errors import TableChangedError
 from delta_sharing_spark.options import parse_options

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from shared_tables import falling_back
 
+from delta_sharing_spark.access.negotiate import negotiate
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.resolved_scan import negotiate
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,

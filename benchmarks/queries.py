@@ -37,7 +37,7 @@ Run = Callable[[str], Any]
 
 @dataclass
 class Measured:
-    """What one contender took for one query: the median of its seconds, and the megabytes of its last run."""
+    """What one contender took for one query: the median of its seconds, and the megabytes of its first run."""
 
     seconds: list[float] = field(default_factory=list)
     megabytes: float = 0.0
@@ -74,7 +74,9 @@ def compare(
                 answer = contenders[name](text).toArrow().to_pylist()
                 if turn:
                     measured[name].seconds.append(time.perf_counter() - start)
-                measured[name].megabytes = sent() / 1e6
+                megabytes = sent() / 1e6
+                if not turn:  # later runs find what the lane keeps
+                    measured[name].megabytes = megabytes
                 measured[name].answers.append(answer)
         for name, one in measured.items():
             if rounds:

@@ -16,7 +16,7 @@ from delta_sharing_spark.deltalog import arrow_bridge as columns
 from delta_sharing_spark.deltalog.actions import VECTOR_TYPE
 from delta_sharing_spark.deltalog.paths import decode_uri, join
 from delta_sharing_spark.deltalog.stats_json import stats_to_json
-from delta_sharing_spark.deltalog.vector_descriptor import vector_from_descriptor
+from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, DeletionVector, FileTask, plausible_rows
 
@@ -97,11 +97,9 @@ class AddBatch:
             marked = pc.struct_field(self.vectors, "cardinality")
             plausible &= (rows >= columns.integers(marked)) | columns.bools(marked.is_null())
         plausible |= columns.bools(stated.is_null())
-        return (
-            stated
-            if plausible.all()
-            else pc.if_else(columns.mask(plausible), stated, pa.nulls(len(stated), stated.type))
-        )
+        if plausible.all():
+            return stated
+        return pc.if_else(columns.mask(plausible), stated, pa.nulls(len(stated), stated.type))
 
     def _stated_records(self) -> pa.Int64Array:
         if self.stats_parsed is not None and self.stats_parsed.type.get_field_index("numRecords") >= 0:
@@ -189,19 +187,6 @@ class AddBatch:
 def _needs_join(path: str) -> bool:
     """Whether a path must be parsed to be joined with the root, instead of appended to it with a slash."""
     return ":" in path or path.startswith("/") or "./" in path or path.endswith("..")
-
-
-def vector_from(tree: Mapping[str, Any], root: str, file: str) -> DeletionVector:
-    """A located vector from a descriptor's JSON object."""
-    return vector_from_descriptor(
-        tree.get("storageType"),
-        tree.get("pathOrInlineDv"),
-        tree.get("offset"),
-        tree.get("sizeInBytes"),
-        tree.get("cardinality"),
-        root=root,
-        file=file,
-    )
 
 
 def rows_in_stats(stats: str | None) -> int | None:

@@ -7,16 +7,18 @@ adds as inserts and its removes as deletes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import CHANGE_DATA_FEED, Metadata, Protocol, metadata_from, protocol_from
-from delta_sharing_spark.deltalog.add_batch import rows_in_stats, vector_from
+from delta_sharing_spark.deltalog.add_batch import rows_in_stats
 from delta_sharing_spark.deltalog.commit_parser import action_of, parse_lines
 from delta_sharing_spark.deltalog.commit_times import CommitTimes, in_commit_since
 from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
 from delta_sharing_spark.deltalog.replay import Head, load_head
 from delta_sharing_spark.deltalog.segment import READERS, read_all
+from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.scan.change_feed import change_files
@@ -24,85 +26,117 @@ from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_MILLIS, DeletionVe
 
 
 @dataclass(frozen=True, slots=True)
-class CommitChanges:
-    """The change feed of one commit.
-
-    Attributes:
-        version: The version.
-        timestamp_ms: Its timestamp, milliseconds since the epoch.
-        metadata, protocol: The commit's own such action, if it has one.
-        tasks: Files whose rows are changes, with their change columns; with ``change_type`` None the file has the column itself.
-        head: Protocol and metadata in effect at the version.
-    """
-
-    version: int
-    timestamp_ms: int
-    metadata: Metadata | None = None
-    protocol: Protocol | None = None
-    tasks: list[FileTask] = field(default_factory=list)
-    head: Head | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class CommitFiles:
-    """The files that one commit added and removed (``dataChange`` true).
+    """The files of one commit whose rows are read.
 
     Attributes:
         version: The version.
-        metadata, protocol: The commit's own such action, if it has one.
-        adds: The files it added.
-        removes: How many it removed: a remove action may hold nothing but a path.
         head: Protocol and metadata in effect at the version.
+        has_new_head: Whether the commit has a protocol or metadata action of its own.
+        tasks: The files it added (``dataChange`` true); of a change feed those whose rows are changes, with their change
+            columns: where ``change_type`` is None, the file has the column itself.
+        removes: How many files it removed; 0 in a change feed.
+        timestamp_ms: When it was committed, in milliseconds since the epoch; 0 where no change feed is read.
     """
 
     version: int
-    metadata: Metadata | None = None
-    protocol: Protocol | None = None
-    adds: list[FileTask] = field(default_factory=list)
-    removes: int = 0
-    head: Head | None = None
+    head: Head
+    has_new_head: bool
+    tasks: list[FileTask]
+    removes: int
+    timestamp_ms: int
 
 
-def load_changes(
+def load_commits(
     store: LogStore,
-    start_version: int,
-    end_version: int | None = None,
+    start: int,
+    end: int | None = None,
     *,
+    feed: bool = False,
     table: str = "the table",
     before: Head | None = None,
-) -> Iterator[CommitChanges]:
-    """The change data feed of a range of versions, both ends included.
+) -> Iterator[CommitFiles]:
+    """The commits of a range of versions, both ends included.
 
     Args:
         store: The table's storage.
-        start_version: The first version; the one after the newest gives nothing.
-        end_version: The last version; None, or one after the newest, means the newest.
+        start: The first version; the one after the newest gives nothing.
+        end: The last version; None, or one after the newest, means the newest.
+        feed: Whether their change data feed is read, instead of the files that they added, as for a stream of the table.
         table: How errors name the table.
-        before: The head that an earlier range ended with; used if it is of the version before ``start_version``.
+        before: The head that an earlier range ended with; used if it is of the version before ``start``.
 
     Raises:
         VersionError: Versions that are not in the log, or for which no change data was recorded.
         LogError: A hole, or a corrupt commit.
         UnsupportedFeatureError: The table asks for more than this reader does, at any version of the range.
     """
-    for commit in _CommitRange(store, start_version, end_version, table, before, is_feed=True):
-        yield CommitChanges(
-            commit.version, commit.time, commit.metadata, commit.protocol, commit.changes(), commit.head
+    if start < 0 or (end is not None and end < start):
+        raise VersionError(
+            f"versions {start} to {end} of {table} are not a range; the start must be 0 or more and not after the end"
         )
+    newest = load_head(store, table=table)
+    if start > newest.version:
+        if start == newest.version + 1:
+            return
+        raise VersionError(
+            f"version {start} of {table} does not exist: the newest is {newest.version}; "
+            f"start at {newest.version + 1} or before"
+        )
+    versions = range(start, (newest.version if end is None else min(end, newest.version)) + 1)
+    head = before if before is not None and before.version == start - 1 else None
+    head = head or (newest if start == newest.version else _head_at(store, start, table))
+    times = CommitTimes(store, newest.version, newest.metadata, table, start=start)
+    paths = [in_log(commit_name(version)) for version in versions]
+    with CallingThreads(READERS) as threads:
+        for version, data in zip(versions, read_all(threads, partial(_read, store, table), paths), strict=True):
+            commit = _Commit(store, version, data, head, table)
+            if commit.protocol is not None:
+                commit.protocol.check(table)
+            if commit.metadata is not None:
+                commit.metadata.check(table)
+            head = commit.head
+            if feed:
+                if not head.metadata.is_enabled(CHANGE_DATA_FEED):
+                    raise VersionError(
+                        f"no change data was recorded for version {version} of {table}: {CHANGE_DATA_FEED} is off there; "
+                        f"ask for a range in which it is on"
+                    )
+                since = in_commit_since(head.metadata)
+                if since is not None and version >= since and commit.in_commit is not None:
+                    commit.time = commit.in_commit
+                else:
+                    commit.time = times.time(version)
+            tasks = commit.changes() if feed else [commit.task(tree) for tree in commit.adds]
+            has_new_head = commit.protocol is not None or commit.metadata is not None
+            yield CommitFiles(version, head, has_new_head, tasks, 0 if feed else len(commit.removes), commit.time)
 
 
-def load_commits(
-    store: LogStore,
-    start_version: int,
-    end_version: int | None = None,
-    *,
-    table: str = "the table",
-    before: Head | None = None,
-) -> Iterator[CommitFiles]:
-    """Files added and removed by each commit of a range, for streams of a table. Arguments and errors as above."""
-    for commit in _CommitRange(store, start_version, end_version, table, before, is_feed=False):
-        adds = [commit.task(tree) for tree in commit.adds]
-        yield CommitFiles(commit.version, commit.metadata, commit.protocol, adds, len(commit.removes), commit.head)
+def _head_at(store: LogStore, version: int, table: str) -> Head:
+    try:
+        return load_head(store, version=version, table=table)
+    except VersionError:
+        raise
+    except LogError as error:
+        try:
+            store.size(in_log(commit_name(version)))
+        except (FileNotFoundError, PermissionError):
+            raise _gone(table, version) from error
+        raise
+
+
+def _read(store: LogStore, table: str, path: str) -> bytes:
+    try:
+        return store.read(path)
+    except (FileNotFoundError, PermissionError):
+        raise _gone(table, int(path.rpartition("/")[2].partition(".")[0])) from None
+
+
+def _gone(table: str, version: int) -> VersionError:
+    return VersionError(
+        f"version {version} of {table} is no longer in its log ({in_log(commit_name(version))} cannot be read); "
+        f"start at a later version"
+    )
 
 
 def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
@@ -113,88 +147,6 @@ def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
         and isinstance(metrics, dict)
         and all(metrics.get(f"numTargetRows{done}") == "0" for done in ("Inserted", "Updated", "Deleted"))
     )
-
-
-class _CommitRange:
-    """The commits of a range, each with the protocol and metadata in effect."""
-
-    def __init__(
-        self, store: LogStore, start: int, end: int | None, table: str, before: Head | None, *, is_feed: bool
-    ) -> None:
-        self._store, self._start, self._end, self._table, self._is_feed = store, start, end, table, is_feed
-        self._before = before if before is not None and before.version == start - 1 else None
-
-    def __iter__(self) -> Iterator[_Commit]:
-        store, table, start = self._store, self._table, self._start
-        if start < 0 or (self._end is not None and self._end < start):
-            raise VersionError(
-                f"versions {start} to {self._end} of {table} are not a range; the start must be 0 or more and not after "
-                f"the end"
-            )
-        newest = load_head(store, table=table)
-        if start > newest.version:
-            if start == newest.version + 1:
-                return
-            raise VersionError(
-                f"version {start} of {table} does not exist: the newest is {newest.version}; "
-                f"start at {newest.version + 1} or before"
-            )
-        end = newest.version if self._end is None else min(self._end, newest.version)
-        head = self._before or (newest if start == newest.version else self._head(start))
-        times = CommitTimes(store, newest.version, newest.metadata, table, start=start)
-        paths = [in_log(commit_name(version)) for version in range(start, end + 1)]
-        with CallingThreads(READERS) as threads:
-            for version, data in zip(range(start, end + 1), read_all(threads, self._read, paths), strict=True):
-                commit = _Commit(store, version, data, head, table)
-                head = Head(version, commit.protocol or head.protocol, commit.metadata or head.metadata)
-                if commit.protocol is not None:
-                    commit.protocol.check(table)
-                if commit.metadata is not None:
-                    commit.metadata.check(table)
-                if self._is_feed and not head.metadata.is_enabled(CHANGE_DATA_FEED):
-                    raise VersionError(
-                        f"no change data was recorded for version {version} of {table}: {CHANGE_DATA_FEED} is off there; "
-                        f"ask for a range in which it is on"
-                    )
-                commit.head = head
-                if self._is_feed:
-                    commit.time = self._time(commit, times)
-                yield commit
-
-    def _head(self, version: int) -> Head:
-        try:
-            return load_head(self._store, version=version, table=self._table)
-        except VersionError:
-            raise
-        except LogError as error:
-            if self._is_there(version):
-                raise
-            raise self._gone(version) from error
-
-    def _is_there(self, version: int) -> bool:
-        try:
-            self._store.size(in_log(commit_name(version)))
-        except (FileNotFoundError, PermissionError):
-            return False
-        return True
-
-    def _read(self, path: str) -> bytes:
-        try:
-            return self._store.read(path)
-        except (FileNotFoundError, PermissionError):
-            raise self._gone(int(path.rpartition("/")[2].partition(".")[0])) from None
-
-    def _gone(self, version: int) -> VersionError:
-        return VersionError(
-            f"version {version} of {self._table} is no longer in its log ({in_log(commit_name(version))} cannot be read); "
-            f"start at a later version"
-        )
-
-    def _time(self, commit: _Commit, times: CommitTimes) -> int:
-        since = in_commit_since(commit.head.metadata)
-        if since is not None and commit.version >= since and commit.in_commit is not None:
-            return commit.in_commit
-        return times.time(commit.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +165,14 @@ class _Action:
 
 
 class _Commit:
-    """One parsed commit, whose ``head`` and ``time`` the range sets."""
+    """One parsed commit.
 
-    def __init__(self, store: LogStore, version: int, data: bytes, head: Head, table: str) -> None:
-        self.version, self.head, self.time = version, head, 0
+    Args:
+        before: Protocol and metadata before it.
+    """
+
+    def __init__(self, store: LogStore, version: int, data: bytes, before: Head, table: str) -> None:
+        self.version, self.time = version, 0
         self.metadata: Metadata | None = None
         self.protocol: Protocol | None = None
         self.in_commit: int | None = None
@@ -227,6 +183,7 @@ class _Commit:
         self._store, self._table, self._path = store, table, in_log(commit_name(version))
         for tree in parse_lines(data, self._path):
             self._take(tree)
+        self.head = Head(version, self.protocol or before.protocol, self.metadata or before.metadata)
 
     def _take(self, tree: dict[str, Any]) -> None:
         if (add := action_of(tree, "add", self._path)) is not None and self._changes_data(add):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from typing import TypeGuard
+from collections.abc import Mapping
+from typing import Any, TypeGuard
 
 from delta_sharing_spark.deltalog.paths import decode_uri, join
 from delta_sharing_spark.errors import LogError
@@ -11,6 +12,7 @@ from delta_sharing_spark.scan.deletion_vector import z85_decode
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_VECTOR_BYTES, DeletionVector
 
 _UUID_CHARACTERS = 20
+_FIELDS = ("storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality")
 
 
 def unique_id(storage: str, path_or_inline: str, offset: int | None) -> str:
@@ -31,33 +33,17 @@ def relative_vector_path(path_or_inline: str) -> str:
     return f"{prefix}/{name}" if prefix else name
 
 
-def vector_from_descriptor(
-    storage: object,
-    path_or_inline: object,
-    offset: object,
-    size: object,
-    cardinality: object,
-    *,
-    root: str,
-    file: str = "a file",
-) -> DeletionVector:
-    """A descriptor of the log as a plan carries it.
+def vector_from(descriptor: Mapping[str, Any], root: str, file: str) -> DeletionVector:
+    """A descriptor of the log as a plan carries it: its storage is ``i``, or ``p`` with an absolute location.
 
     Args:
-        storage: ``storageType``: ``u``, ``p`` or ``i``.
-        path_or_inline: ``pathOrInlineDv``.
-        offset: Bytes into the vector's file, None if the descriptor has none.
-        size: ``sizeInBytes`` of the payload.
-        cardinality: Rows that the vector marks.
-        root: The table's location, where ``u`` starts.
+        root: The table's location, where a path of storage ``u`` starts.
         file: The data file, for errors.
-
-    Returns:
-        A vector whose storage is ``i``, or ``p`` with an absolute location: ``u`` is resolved here.
 
     Raises:
         LogError: A descriptor that is incomplete, of wrong types or sizes, or of an unknown storage type.
     """
+    storage, path_or_inline, offset, size, cardinality = map(descriptor.get, _FIELDS)
     if not isinstance(storage, str) or not isinstance(path_or_inline, str):
         raise _bad_descriptor(file, "storageType and pathOrInlineDv must both be there, as text")
     if not _is_count(size, MAX_VECTOR_BYTES) or not _is_count(cardinality, MAX_FILE_ROWS):

@@ -2,35 +2,168 @@
 
 Spark compares ``column op literal`` in a common type, casting the column up. Every such cast is monotone, so the
 rows that pass form a range of the column's own values: its ends are computed once, and what is left compares
-without any cast. ``bigint_column = 9007199254740993D`` so becomes the range that rounds to it.
+without any cast. ``bigint_column = 9007199254740993D`` so becomes the range that rounds to it. ``year`` and truncation
+are monotone too, and compare in the same way.
 """
 
 from __future__ import annotations
 
 import decimal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates import tree
-from delta_sharing_spark.predicates.keys import domain, from_key, key
 from delta_sharing_spark.predicates.literals import cast
-from delta_sharing_spark.predicates.monotone import Monotone, key_range, upcast
 from delta_sharing_spark.predicates.scalar_types import (
     BITS,
+    DATE,
+    DOUBLE,
+    FLOAT,
     SCALARS,
     STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
     VOID,
     CastLiteral,
+    as_decimal,
     common_type,
+    domain,
+    first_key,
+    float_key,
+    float_value,
+    from_key,
+    key,
+    near_float32_key,
     spark_name,
 )
-from delta_sharing_spark.predicates.times import Zone
+from delta_sharing_spark.predicates.times import DAY, Zone
+from delta_sharing_spark.predicates.tree import Column
 from delta_sharing_spark.schema.types import DataType, Decimal
 
+#: The least key of one type whose image is at or above a key of another; beyond the type's keys if there is none.
+FirstKey = Callable[[int], int]
+
 FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+@dataclass(frozen=True, slots=True)
+class Monotone:
+    """A monotone function of a column; NULL for NULL only.
+
+    Attributes:
+        column: The column.
+        type: The type of the function's values.
+        first: Maps a key of ``type`` to the least key of the column whose image is at or above it.
+    """
+
+    column: Column
+    type: DataType
+    first: FirstKey
+
+    def then(self, type: DataType, first: FirstKey) -> Monotone:
+        """A monotone function of this one's value."""
+        least, greatest = domain(self.type)
+        lowest, highest = domain(self.column.type)
+
+        def composed(key: int) -> int:
+            inner = first(key)
+            return lowest if inner <= least else highest + 1 if inner > greatest else self.first(inner)
+
+        return Monotone(self.column, type, composed)
+
+
+def identity(operand: Column | Monotone) -> Monotone:
+    """A column as a function of itself."""
+    return operand if isinstance(operand, Monotone) else Monotone(operand, operand.type, lambda key: key)
+
+
+def key_range(op: str, function: Monotone, key: int) -> tuple[int | None, int | None]:
+    """The least and greatest key of the column for which ``function op key`` holds; None is unbounded."""
+    if op in ("<", "<="):
+        return None, function.first(key if op == "<" else key + 1) - 1
+    if op in (">", ">="):
+        return function.first(key + 1 if op == ">" else key), None
+    return function.first(key), function.first(key + 1) - 1
+
+
+def upcast(operand: Column | Monotone, target: DataType, zone: Zone) -> Monotone:
+    """The operand cast to a type that holds each of its values, rounded at most.
+
+    Raises:
+        PredicateError: Some value could overflow, or the cast depends on a time zone in a way that is not computed here.
+    """
+    function = identity(operand)
+    first = _first_of_cast(function.type, target, zone)
+    return function if first is None else function.then(target, first)
+
+
+def _first_of_cast(kind: DataType, target: DataType, zone: Zone) -> FirstKey | None:
+    if kind == target:
+        return None
+    exact = _factor(kind, target)
+    if exact is not None:
+        factor = exact
+        return lambda key: -(-key // factor)
+    if target == DOUBLE and (kind in BITS or isinstance(kind, Decimal) or kind == FLOAT):
+        return _first_of_double(kind)
+    if kind == DATE and target == TIMESTAMP:
+        return lambda key: first_key(
+            *domain(DATE), lambda days: zone.start_of_day(days) >= key, zone.to_local(key) // DAY
+        )
+    if kind == TIMESTAMP_NTZ and target == TIMESTAMP and zone.is_fixed:
+        return lambda key: zone.to_local(key)
+    if kind == TIMESTAMP_NTZ and target == DATE:
+        return lambda key: key * DAY
+    if kind == TIMESTAMP and target == DATE:
+        return lambda key: midnight(key, zone)
+    if kind == TIMESTAMP_NTZ and target == TIMESTAMP:
+        raise PredicateError(
+            f"comparing a TIMESTAMP_NTZ column with a TIMESTAMP depends on the time zone {zone.name};"
+            f" write a TIMESTAMP_NTZ literal"
+        )
+    raise PredicateError(f"a cast of a column of type {spark_name(kind)} to {spark_name(target)} is not evaluated here")
+
+
+def _factor(kind: DataType, target: DataType) -> int | None:
+    """The factor of a key in a cast that is exact for every value; None if the cast is not."""
+    if kind in BITS and target in BITS and BITS[kind] < BITS[target]:
+        return 1
+    narrow = as_decimal(kind)
+    if narrow is not None and isinstance(target, Decimal):
+        fits = narrow.scale <= target.scale and narrow.precision - narrow.scale <= target.precision - target.scale
+        return int(10 ** (target.scale - narrow.scale)) if fits else None
+    return DAY if kind == DATE and target == TIMESTAMP_NTZ else None
+
+
+def _first_of_double(kind: DataType) -> FirstKey:
+    """For casts of numbers to DOUBLE, each rounded to the nearest. (Of casts to FLOAT Spark's optimizer makes other rows.)"""
+    least, greatest = domain(kind)
+    divisor = 10**kind.scale if isinstance(kind, Decimal) else 1
+
+    def image(key: int) -> int:
+        return float_key(float_value(key, 32) if kind == FLOAT else key / divisor, 64)
+
+    def near(key: int) -> int:
+        value = float_value(key, 64)
+        if value - value != 0:
+            return greatest if value > 0 or value != value else least
+        if kind == FLOAT:
+            return near_float32_key(value)
+        return int(value) if divisor == 1 else int(Fraction(value) * divisor)
+
+    return lambda key: first_key(least, greatest, lambda k: image(k) >= key, near(key))
+
+
+def midnight(days: int, zone: Zone) -> int:
+    """The first instant of a day, where the clock does not pass that midnight twice."""
+    if not zone.passes_once(days * DAY):
+        raise PredicateError(
+            f"the clock of {zone.name} passes midnight twice on that day; compare the column with timestamps"
+        )
+    return zone.start_of_day(days)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +196,33 @@ def coalesce(operands: Sequence[Scalar], zone: Zone) -> Scalar:
         raise PredicateError("coalesce of a string and another type is not part of the language of where")
     if not present:
         return tree.Literal(None, common)
-    first = present[0]
+    first, default = present[0], present[1] if len(present) > 1 else None
     if isinstance(first, tree.Literal):
-        value = cast(first, common, zone)
-        return CastLiteral(value.value, value.type)
-    if isinstance(first, Coalesce) or (len(present) > 1 and not isinstance(present[1], tree.Literal)):
+        return cast_operand(first, common, zone)
+    if isinstance(first, Coalesce) or not isinstance(default, tree.Literal | None):
         raise PredicateError("coalesce takes a column, and then literals")
-    if len(present) == 1:
-        return first if first.type == common else upcast(first, common, zone)
-    default = present[1]
-    assert isinstance(default, tree.Literal)
-    return Coalesce(first if first.type == common else upcast(first, common, zone), cast(default, common, zone), common)
+    operand = cast_operand(first, common, zone)
+    assert isinstance(operand, tree.Column | Monotone)
+    return operand if default is None else Coalesce(operand, cast(default, common, zone), common)
+
+
+def cast_operand(operand: tree.Column | Monotone | tree.Literal, target: DataType, zone: Zone) -> Scalar:
+    """``CAST(operand AS target)``; raises PredicateError where Spark does, or where a column's values might not fit."""
+    if isinstance(operand, tree.Literal):
+        return CastLiteral(cast(operand, target, zone).value, target)
+    return operand if operand.type == target else upcast(operand, target, zone)
 
 
 def is_null(operand: Scalar) -> tree.Expression:
     """``operand IS NULL``."""
-    if isinstance(operand, tree.Literal):
-        return tree.Constant(operand.value is None)
-    return (
-        tree.FALSE
-        if isinstance(operand, Coalesce)
-        else tree.IsNull(operand.column if isinstance(operand, Monotone) else operand)
-    )
+    match operand:
+        case tree.Literal(value):
+            return tree.Constant(value is None)
+        case Coalesce():
+            return tree.FALSE
+        case Monotone(column):
+            return tree.IsNull(column)
+    return tree.IsNull(operand)
 
 
 def compare(op: str, left: Scalar, right: Scalar, zone: Zone) -> tree.Expression:

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates.keys import domain, key
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BITS,
@@ -28,10 +27,13 @@ from delta_sharing_spark.predicates.scalar_types import (
     DATE,
     DOUBLE,
     FLOAT,
+    SCALARS,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    domain,
     float_key,
+    key,
 )
 from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.predicates.three_valued import (
@@ -54,15 +56,13 @@ _TIE_BREAKERS = "\ufffd\uffff\U0010ffff\x7f"
 #: Shorter maxima than this are taken as they are; Delta keeps 32 characters.
 _TRUNCATED = 31
 _UTC = Zone("UTC")
+#: Numbers that JSON has no form for, as statistics name them.
+_NAMED = ("NaN", "Infinity", "-Infinity")
 
 
 def has_bounds(kind: DataType) -> bool:
     """Whether bounds of this type are read at all."""
-    return (
-        isinstance(kind, Decimal)
-        or kind in BITS
-        or kind in (FLOAT, DOUBLE, STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ, BOOLEAN)
-    )
+    return isinstance(kind, Decimal) or (kind in SCALARS and kind != BINARY)
 
 
 def lower(value: Any, kind: DataType) -> Any:
@@ -92,9 +92,8 @@ def _bound(value: Any, kind: DataType, is_upper: bool) -> Any:
         if kind == DATE:
             return date.fromisoformat(value).toordinal() - _EPOCH_DAYS if isinstance(value, str) else None
         if kind in (TIMESTAMP, TIMESTAMP_NTZ):
-            return (
-                _timestamp(value, kind == TIMESTAMP_NTZ) + (1000 if is_upper else 0) if isinstance(value, str) else None
-            )
+            cut = 1000 if is_upper else 0  # writers drop microseconds
+            return _timestamp(value, kind == TIMESTAMP_NTZ) + cut if isinstance(value, str) else None
         if kind in (FLOAT, DOUBLE):
             return _floating(value, 32 if kind == FLOAT else 64, is_upper)
         if isinstance(kind, Decimal):
@@ -104,21 +103,15 @@ def _bound(value: Any, kind: DataType, is_upper: bool) -> Any:
         return None  # a form we do not know bounds nothing: the file is kept
 
 
-def _string(value: str, is_upper: bool) -> bytes | None:
-    if is_upper:
-        cut = value
-        if len(cut.encode("utf-16-le", "surrogatepass")) >= 2 * _TRUNCATED:
-            cut = cut.encode("utf-16-le", "surrogatepass")[: 2 * _TRUNCATED].decode("utf-16-le", "ignore")
-        cut = cut.rstrip(_TIE_BREAKERS)
-        if cut != value:
-            return cut.encode() + b"\xff" if not _surrogates(cut) else None
-    if _surrogates(value):
-        return None
-    return value.encode()
-
-
-def _surrogates(text: str) -> bool:
-    return any("\ud800" <= c <= "\udfff" for c in text) if not text.isascii() else False
+def _string(value: str, is_upper: bool) -> bytes:
+    """The key of a bound; raises UnicodeEncodeError, a ValueError, where it holds half a surrogate pair."""
+    if not is_upper:
+        return value.encode()
+    cut, units = value, value.encode("utf-16-le", "surrogatepass")
+    if len(units) >= 2 * _TRUNCATED:
+        cut = units[: 2 * _TRUNCATED].decode("utf-16-le", "ignore")
+    cut = cut.rstrip(_TIE_BREAKERS)
+    return cut.encode() + b"\xff" if cut != value else value.encode()
 
 
 def _integer(value: Any) -> int | None:
@@ -144,21 +137,12 @@ def _timestamp(value: str, is_ntz: bool) -> int:
 
 
 def _floating(value: Any, bits: int, is_upper: bool) -> int | None:
-    if isinstance(value, str):
-        value = (
-            {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}[value]
-            if value in _NAMED
-            else None
-        )
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not (isinstance(value, int | float) or value in _NAMED):
         return None
     number = float(value)
     if bits == 64:
         return float_key(number, 64)
     return float_key(number, 32) + (1 if is_upper else -1)  # written through a decimal text, by writers of two widths
-
-
-_NAMED = frozenset(("NaN", "Infinity", "-Infinity"))
 
 
 def _decimal(value: Any, scale: int, is_upper: bool) -> int | None:
@@ -244,11 +228,8 @@ class FileSkipping:
         bits, bounds = self._by_partition(tuple(_value(partition_values, names) for _, names, _ in self._partition))
         if not bits & TRUE:
             return SkipReason.PARTITION_VALUES
-        return (
-            SkipReason.KEEP
-            if bits == TRUE or not stats or self._by_statistics(stats, bounds)
-            else SkipReason.STATISTICS
-        )
+        is_kept = bits == TRUE or not stats or self._by_statistics(stats, bounds)
+        return SkipReason.KEEP if is_kept else SkipReason.STATISTICS
 
     def reasons(
         self,

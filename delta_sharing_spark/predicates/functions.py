@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates import arithmetic, coercion, monotone, tree
-from delta_sharing_spark.predicates.coercion import Scalar
-from delta_sharing_spark.predicates.literals import cast
-from delta_sharing_spark.predicates.monotone import Monotone
+from delta_sharing_spark.predicates import coercion, tree
+from delta_sharing_spark.predicates.coercion import Monotone, Scalar, cast_operand, identity, midnight, upcast
+from delta_sharing_spark.predicates.literals import cast, later
 from delta_sharing_spark.predicates.scalar_types import (
     BITS,
     BOOLEAN,
@@ -23,7 +22,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     CastLiteral,
     spark_name,
 )
-from delta_sharing_spark.predicates.times import DAY, Zone, civil_from_days, days_from_civil, plus_months
+from delta_sharing_spark.predicates.times import DAY, Zone, civil_from_days, days_from_civil, plus_months, start_of_unit
 from delta_sharing_spark.schema.types import DataType
 
 Operand = Scalar | tree.Expression
@@ -37,6 +36,16 @@ CURRENT: dict[str, DataType] = {
 _MOMENTS = {**CURRENT, "NOW": TIMESTAMP, "CURDATE": DATE}
 _TEXTS = {"STARTSWITH": ("", "%"), "ENDSWITH": ("%", ""), "CONTAINS": ("%", "%")}
 _CASTS = {**SQL_TYPES, "TO_DATE": DATE, "TO_TIMESTAMP": TIMESTAMP}
+_CLOCK_UNITS = {"HOUR": 3_600_000_000, "MINUTE": 60_000_000, "SECOND": 1_000_000, "MILLISECOND": 1000, "MICROSECOND": 1}
+_UNITS = {
+    **dict.fromkeys(("YEAR", "YYYY", "YY"), "YEAR"),
+    "QUARTER": "QUARTER",
+    **dict.fromkeys(("MONTH", "MON", "MM"), "MONTH"),
+    "WEEK": "WEEK",
+    **dict.fromkeys(("DAY", "DD"), "DAY"),
+    **{unit: unit for unit in _CLOCK_UNITS},
+}
+_BY_DAYS = frozenset(("YEAR", "QUARTER", "MONTH", "WEEK"))
 _NO_CASTS = {"BYTE", "SHORT", "INTEGER", "LONG", "REAL", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"}  # types, but no functions
 
 
@@ -77,14 +86,6 @@ def call(name: str, arguments: Sequence[Operand], zone: Zone, now: int | None) -
     count, function = handler
     _count(name, arguments, count)
     return function(scalars, zone)
-
-
-def cast_operand(operand: tree.Column | Monotone | tree.Literal, target: DataType, zone: Zone) -> Scalar:
-    """``CAST(operand AS target)``; raises PredicateError where Spark does, or where a column's values might not fit."""
-    if isinstance(operand, tree.Literal):
-        value = cast(operand, target, zone)
-        return CastLiteral(value.value, value.type)
-    return operand if operand.type == target else monotone.upcast(operand, target, zone)
 
 
 def null_test(operand: Operand) -> tree.Expression:
@@ -150,17 +151,41 @@ def _year(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
     if isinstance(operand, tree.Literal):
         value = _date(operand, zone).value
         return CastLiteral(None if value is None else civil_from_days(int(value))[0], INTEGER)
-    return monotone.year(_of_column("year", operand), zone)
+    days = upcast(_of_column("year", operand), DATE, zone)
+    return days.then(INTEGER, lambda year: days_from_civil(year, 1, 1))
 
 
 def _date_trunc(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
-    unit, operand = arguments
-    return monotone.truncated_timestamp(_unit(unit), _of_column("date_trunc", operand), zone)
+    text, operand = _unit(arguments[0]), _of_column("date_trunc", arguments[1])
+    unit = _UNITS.get(text.upper(), "")
+    if not unit or operand.type != TIMESTAMP:
+        raise PredicateError(
+            f"date_trunc takes a unit from YEAR to MICROSECOND and a TIMESTAMP, not {text[:50]!r} and {spark_name(operand.type)}"
+        )
+    if unit in _CLOCK_UNITS:
+        if not zone.is_fixed:
+            raise PredicateError(f"hours and less of the zone {zone.name} are not truncated here; compare timestamps")
+        size = _CLOCK_UNITS[unit]
+        return identity(operand).then(TIMESTAMP, lambda key: key + -zone.to_local(key) % size)
+
+    def first(key: int) -> int:
+        starts = (start_of_unit(zone.to_local(key) // DAY, unit, later) for later in (0, 1))
+        return next(instant for instant in (midnight(day, zone) for day in starts) if instant >= key)
+
+    return identity(operand).then(TIMESTAMP, first)
 
 
 def _trunc(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
-    operand, unit = arguments
-    return monotone.truncated_date(_of_column("trunc", operand), _unit(unit), zone)
+    operand, text = _of_column("trunc", arguments[0]), _unit(arguments[1])
+    unit = _UNITS.get(text.upper(), "")
+    if unit not in _BY_DAYS:
+        raise PredicateError(f"{text[:50]!r} is not a unit of trunc: YEAR, QUARTER, MONTH, WEEK")
+
+    def first(day: int) -> int:
+        start = start_of_unit(day, unit)
+        return start if start == day else start_of_unit(day, unit, 1)
+
+    return upcast(operand, DATE, zone).then(DATE, first)
 
 
 def _unit(unit: Scalar) -> str:
@@ -205,7 +230,7 @@ def _moved_date(is_months: bool, sign: int) -> Callable[[Sequence[Scalar], Zone]
             return CastLiteral(None, DATE)
         assert isinstance(date.value, int)
         days = plus_months(date.value, sign * amount) if is_months else date.value + sign * amount
-        moved_to = arithmetic.later(tree.Literal(days, DATE), 0, INTEGER, zone)
+        moved_to = later(tree.Literal(days, DATE), 0, INTEGER, zone)
         return CastLiteral(moved_to.value, DATE)
 
     return moved

@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from delta_sharing_spark.errors import OptionError
+from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.like import like_parts, like_prefix
 from delta_sharing_spark.predicates.scalar_types import (
     BOOLEAN,
@@ -28,26 +29,9 @@ from delta_sharing_spark.predicates.scalar_types import (
     TIMESTAMP,
     float_key,
     float_value,
+    key,
     nearest_float32,
 )
-from delta_sharing_spark.predicates.tree import (
-    And,
-    Column,
-    Compare,
-    Constant,
-    Expression,
-    In,
-    IsNull,
-    IsTrue,
-    Like,
-    Literal,
-    Not,
-    Or,
-    conjuncts,
-    date_text,
-    quote,
-    timestamp_text,
-)  # fmt: skip
 from delta_sharing_spark.schema.types import DataType, Struct, backquoted
 
 #: More values than this become their range; the peers' bound.
@@ -66,7 +50,7 @@ _DAY_LIMITS = (-719_162, 2_932_896)
 Node = dict[str, Any]
 
 
-def json_hints(expression: Expression, schema: Struct, partition_columns: Collection[str]) -> str | None:
+def json_hints(expression: tree.Expression, schema: Struct, partition_columns: Collection[str]) -> str | None:
     """``jsonPredicateHints`` (spec section "JSON predicates for filtering"), or None if no part of it has a hint.
 
     Args:
@@ -76,7 +60,8 @@ def json_hints(expression: Expression, schema: Struct, partition_columns: Collec
     once_float = frozenset(
         f.name.lower() for f in schema.fields if f.type == DOUBLE and "delta.typeChanges" in f.metadata
     )
-    partitions = frozenset(name.lower() for name in partition_columns) & _lowered(schema)
+    columns = {name.lower() for name in schema.names}
+    partitions = frozenset(name.lower() for name in partition_columns) & columns
     node = HintBuilder(partitions, once_float).build(expression, False, 1)
     if node is None:
         return None
@@ -84,15 +69,11 @@ def json_hints(expression: Expression, schema: Struct, partition_columns: Collec
     return text if len(text) <= _MAX_CHARACTERS else None
 
 
-def sql_hints(expression: Expression, partition_columns: Collection[str]) -> list[str]:
+def sql_hints(expression: tree.Expression, partition_columns: Collection[str]) -> list[str]:
     """``predicateHints``: SQL conditions on partition columns, all of which must hold; simple forms only."""
     partitions = {name.lower() for name in partition_columns}
-    texts = (_sql(part, partitions) for part in conjuncts(expression))
+    texts = (_sql(part, partitions) for part in tree.conjuncts(expression))
     return [text for text in texts if text is not None]
-
-
-def _lowered(schema: Struct) -> frozenset[str]:
-    return frozenset(name.lower() for name in schema.names)
 
 
 class HintBuilder:
@@ -106,46 +87,47 @@ class HintBuilder:
     def __init__(self, partitions: frozenset[str], once_float: frozenset[str]) -> None:
         self._partitions, self._once_float = partitions, once_float
 
-    def build(self, node: Expression, is_negated: bool, depth: int) -> Node | None:
+    def build(self, node: tree.Expression, is_negated: bool, depth: int) -> Node | None:
         """A hint that holds for every row for which ``node`` (or its negation) is true; None if there is none."""
         if depth > _MAX_DEPTH:
             return None
         match node:
-            case And(operands) | Or(operands):
-                return self._junction(operands, isinstance(node, And) != is_negated, is_negated, depth)
-            case Not(operand):
+            case tree.And(operands) | tree.Or(operands):
+                return self._junction(operands, isinstance(node, tree.And) != is_negated, is_negated, depth)
+            case tree.Not(operand):
                 return self.build(operand, not is_negated, depth)
-            case IsTrue(operand):
+            case tree.IsTrue(operand):
                 return None if is_negated else self.build(operand, False, depth)
-            case Compare(op, column, literal):
+            case tree.Compare(op, column, literal):
                 return self._compare(op, column, literal, is_negated)
-            case In(column, literals):
+            case tree.In(column, literals):
                 return self._membership(column, literals, is_negated)
-            case Like(column, pattern, escape):
+            case tree.Like(column, pattern, escape):
                 return None if is_negated else self._like(column, pattern, escape)
-            case IsNull(Column() as column) if is_negated and self._is_partition(column) and column.type in _NAMES:
+            case tree.IsNull(tree.Column() as column) if (
+                is_negated and self._is_partition(column) and column.type in _NAMES
+            ):
                 return {"op": "not", "children": [{"op": "isNull", "children": [_column(column)]}]}
         return None
 
     def _junction(
-        self, operands: tuple[Expression, ...], is_conjunction: bool, is_negated: bool, depth: int
+        self, operands: tuple[tree.Expression, ...], is_conjunction: bool, is_negated: bool, depth: int
     ) -> Node | None:
         if not is_conjunction:  # of an OR, a side that can never be true adds no row
-            operands = tuple(o for o in operands if not (isinstance(o, Constant) and o.value in (None, is_negated)))
+            operands = tuple(
+                o for o in operands if not (isinstance(o, tree.Constant) and o.value in (None, is_negated))
+            )
         hints = [self.build(o, is_negated, depth + 1) for o in operands]
-        if not is_conjunction and None in hints:
-            return None
-        return _joined("and" if is_conjunction else "or", [h for h in hints if h is not None])
+        return _all(hints) if is_conjunction else _any(hints)
 
-    def _is_partition(self, column: Column) -> bool:
+    def _is_partition(self, column: tree.Column) -> bool:
         return len(column.path) == 1 and column.path[0].lower() in self._partitions
 
-    def _compare(self, op: str, column: Column, literal: Literal, is_negated: bool) -> Node | None:
+    def _compare(self, op: str, column: tree.Column, literal: tree.Literal, is_negated: bool) -> Node | None:
         if is_negated and op == "=":
             if not self._is_partition(column) or column.type in (FLOAT, DOUBLE, BOOLEAN):
                 return None
-            sides = [self._compare(side, column, literal, False) for side in ("<", ">")]
-            return _joined("or", [s for s in sides if s is not None]) if None not in sides else None
+            return _any([self._compare(side, column, literal, False) for side in ("<", ">")])
         op = _NEGATED[op] if is_negated else op
         if len(column.path) != 1 or column.type not in _NAMES:
             return None
@@ -161,55 +143,50 @@ class HintBuilder:
         text = _text(literal)
         return None if text is None else _node(op, column, text)
 
-    def _membership(self, column: Column, literals: tuple[Literal, ...], is_negated: bool) -> Node | None:
-        if is_negated or len(literals) > MAX_VALUES or column.type in (FLOAT, DOUBLE):
-            if is_negated:
-                parts = [self._compare("=", column, v, True) for v in literals[:MAX_VALUES]]
-                return _joined("and", [p for p in parts if p is not None])
-            ends = [self._compare(op, column, v, False) for op, v in _range(literals)]
-            return _joined("and", [e for e in ends if e is not None])
-        hints = [self._compare("=", column, v, False) for v in literals]
-        return None if None in hints else _joined("or", [h for h in hints if h is not None])
+    def _membership(self, column: tree.Column, literals: tuple[tree.Literal, ...], is_negated: bool) -> Node | None:
+        if is_negated:
+            return _all([self._compare("=", column, v, True) for v in literals[:MAX_VALUES]])
+        if len(literals) <= MAX_VALUES and column.type not in (FLOAT, DOUBLE):
+            return _any([self._compare("=", column, v, False) for v in literals])
+        ordered = sorted(literals, key=lambda v: key(v.value, v.type))
+        ends = ((">=", ordered[0]), ("<=", ordered[-1]))
+        return _all([self._compare(op, column, v, False) for op, v in ends])
 
-    def _like(self, column: Column, pattern: str, escape: str) -> Node | None:
+    def _like(self, column: tree.Column, pattern: str, escape: str) -> Node | None:
         prefix, whole = like_prefix(pattern, escape)
         if not like_parts(pattern, escape) or whole:
-            return self._compare("=", column, Literal(prefix, STRING), False)
+            return self._compare("=", column, tree.Literal(prefix, STRING), False)
         if not prefix or ord(prefix[-1]) >= 0xD7FF:
             return None
         after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-        ends = [
-            self._compare(">=", column, Literal(prefix, STRING), False),
-            self._compare("<", column, Literal(after, STRING), False),
-        ]
-        return _joined("and", [e for e in ends if e is not None])
+        ends = ((">=", prefix), ("<", after))
+        return _all([self._compare(op, column, tree.Literal(text, STRING), False) for op, text in ends])
+
+
+def _all(hints: list[Node | None]) -> Node | None:
+    """The hint that all of these hold; a part without a hint is left out."""
+    return _joined("and", [hint for hint in hints if hint is not None])
+
+
+def _any(hints: list[Node | None]) -> Node | None:
+    """The hint that one of these holds; none if a part has none."""
+    return None if None in hints else _joined("or", [hint for hint in hints if hint is not None])
 
 
 def _joined(op: str, nodes: list[Node]) -> Node | None:
     return None if not nodes else nodes[0] if len(nodes) == 1 else {"op": op, "children": nodes}
 
 
-def _range(literals: tuple[Literal, ...]) -> list[tuple[str, Literal]]:
-    from delta_sharing_spark.predicates.keys import key
-
-    ordered = sorted(literals, key=lambda v: key(v.value, v.type))
-    return [(">=", ordered[0]), ("<=", ordered[-1])]
+def _column(column: tree.Column) -> Node:
+    return {"op": "column", "name": column.path[0], "valueType": _NAMES[column.type]}
 
 
-def _column(column: Column) -> Node:
-    return {"op": "column", "name": column.path[0], "valueType": _name(column.type)}
-
-
-def _name(kind: DataType) -> str:
-    return _NAMES[kind]
-
-
-def _node(op: str, column: Column, text: str) -> Node:
-    literal = {"op": "literal", "value": text, "valueType": _name(column.type)}
+def _node(op: str, column: tree.Column, text: str) -> Node:
+    literal = {"op": "literal", "value": text, "valueType": _NAMES[column.type]}
     return {"op": _OPS[op], "children": [_column(column), literal]}
 
 
-def _text(literal: Literal) -> str | None:
+def _text(literal: tree.Literal) -> str | None:
     value, kind = literal.value, literal.type
     if isinstance(value, bool):
         return str(value).lower()
@@ -218,13 +195,13 @@ def _text(literal: Literal) -> str | None:
         # An empty one may be taken for NULL.
         return value if value and all(c < "\ud800" for c in value) else None
     if kind == DATE and isinstance(value, int):
-        return date_text(value) if _DAY_LIMITS[0] <= value <= _DAY_LIMITS[1] else None
+        return tree.date_text(value) if _DAY_LIMITS[0] <= value <= _DAY_LIMITS[1] else None
     if isinstance(value, float):
         return repr(value) if value - value == 0 else None
     return str(value) if isinstance(value, int) else None
 
 
-def _float(op: str, column: Column, literal: Literal, bits: int) -> Node | None:
+def _float(op: str, column: tree.Column, literal: tree.Literal, bits: int) -> Node | None:
     """``column <= bound``, the one comparison that reads no maximum: Delta writes NaN there, which is above all numbers.
 
     A server that compares by IEEE would drop the file for ``=``, ``>=`` and ``>``. Statistics of single precision
@@ -234,8 +211,8 @@ def _float(op: str, column: Column, literal: Literal, bits: int) -> Node | None:
     assert isinstance(literal.value, float)
     if op in (">", ">=") or literal.value != literal.value:
         return None
-    key = float_key(literal.value, bits) if bits == 64 or column.type == FLOAT else _float_key_above(literal.value)
-    text = _text(Literal(float_value(key + 1 if bits == 32 or key == 0 else key, bits), column.type))
+    bound = float_key(literal.value, bits) if bits == 64 or column.type == FLOAT else _float_key_above(literal.value)
+    text = _text(tree.Literal(float_value(bound + 1 if bits == 32 or bound == 0 else bound, bits), column.type))
     return None if text is None else _node("<=", column, text)
 
 
@@ -247,7 +224,7 @@ def _float_key_above(value: float) -> int:
     return float_key(nearest, 32) + (1 if nearest < value else 0)
 
 
-def _timestamp(op: str, column: Column, literal: Literal) -> Node | None:
+def _timestamp(op: str, column: tree.Column, literal: tree.Literal) -> Node | None:
     """A bound in whole milliseconds, as the statistics are: their maxima are cut, so a lower bound is cut as well."""
     value = literal.value
     assert isinstance(value, int)
@@ -259,35 +236,31 @@ def _timestamp(op: str, column: Column, literal: Literal) -> Node | None:
     days = millis // 86_400_000
     if not _DAY_LIMITS[0] <= days <= _DAY_LIMITS[1]:
         return None
-    text = timestamp_text(millis // 1000 * 1_000_000, "T")
+    text = tree.timestamp_text(millis // 1000 * 1_000_000, "T")
     return _node(op, column, f"{text}.{millis % 1000:03d}Z")
 
 
-def _sql(node: Expression, partitions: set[str]) -> str | None:
+def _sql(node: tree.Expression, partitions: set[str]) -> str | None:
     match node:
-        case Compare(op, column, literal):
+        case tree.Compare(op, column, literal):
             return _sql_compare(op, column, literal, partitions)
-        case Not(Compare("=", column, literal)):
+        case tree.Not(tree.Compare("=", column, literal)):
             return _sql_compare("<>", column, literal, partitions)
-        case Not(Compare(op, column, literal)) if column.type not in (FLOAT, DOUBLE):
+        case tree.Not(tree.Compare(op, column, literal)) if column.type not in (FLOAT, DOUBLE):
             return _sql_compare(_NEGATED[op], column, literal, partitions)
-        case Not(IsNull(Column() as column)) if _sql_column(column, partitions):
+        case tree.Not(tree.IsNull(tree.Column() as column)) if _sql_column(column, partitions):
             return f"{_sql_column(column, partitions)} is not null"
     return None
 
 
-def _sql_column(column: Column, partitions: set[str]) -> str | None:
-    if (
-        len(column.path) != 1
-        or column.path[0].lower() not in partitions
-        or column.type not in (INTEGER, LONG, STRING, DATE)
-    ):
-        return None
+def _sql_column(column: tree.Column, partitions: set[str]) -> str | None:
     name = column.path[0]
+    if len(column.path) != 1 or name.lower() not in partitions or column.type not in (INTEGER, LONG, STRING, DATE):
+        return None
     return name if _SQL_NAME.fullmatch(name) else backquoted(name)
 
 
-def _sql_compare(op: str, column: Column, literal: Literal, partitions: set[str]) -> str | None:
+def _sql_compare(op: str, column: tree.Column, literal: tree.Literal, partitions: set[str]) -> str | None:
     name, text = _sql_column(column, partitions), _text(literal)
     if name is None or text is None:
         return None
@@ -296,22 +269,16 @@ def _sql_compare(op: str, column: Column, literal: Literal, partitions: set[str]
     return f"{name} {op} '{text}'" if _SQL_TEXT.fullmatch(text) else None  # nothing that needs an escape
 
 
-_COMPARED = {
-    "equal": "=",
-    "lessThan": "<",
-    "lessThanOrEqual": "<=",
-    "greaterThan": ">",
-    "greaterThanOrEqual": ">=",
-}
+_COMPARED = {name: op for op, name in _OPS.items()}
 _LITERALS: dict[str, Callable[[str], str]] = {
     "bool": lambda text: {"true": "TRUE", "false": "FALSE"}[text.lower()],
     "int": lambda text: str(int(text)),
     "long": lambda text: f"{int(text)}L",
     "float": lambda text: f"{float(text)!r}D",
     "double": lambda text: f"{float(text)!r}D",
-    "string": quote,
-    "date": lambda text: f"DATE {quote(text)}",
-    "timestamp": lambda text: f"TIMESTAMP {quote(text)}",
+    "string": tree.quote,
+    "date": lambda text: f"DATE {tree.quote(text)}",
+    "timestamp": lambda text: f"TIMESTAMP {tree.quote(text)}",
 }
 
 
@@ -325,13 +292,13 @@ def condition_of_hints(text: str) -> str | None:
         OptionError: The text is not JSON.
     """
     try:
-        tree = json.loads(text)
+        hints = json.loads(text)
     except (ValueError, RecursionError):
         raise OptionError(
             "jsonPredicateHints is not JSON; where='...' takes the same condition as SQL, and filters rows by it"
         ) from None
     parts = []
-    for node in _conjuncts(tree):
+    for node in _conjuncts(hints):
         try:
             parts.append(f"({_condition(node)})")
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
@@ -346,22 +313,18 @@ def _conjuncts(node: Any) -> list[Any]:
 
 
 def _condition(node: Any) -> str:
-    op, children = node["op"], node["children"]
-    if op in _COMPARED:
-        left, right = children
-        return f"{_operand(left)} {_COMPARED[op]} {_operand(right)}"
-    if op in ("and", "or"):
-        return f" {op.upper()} ".join(f"({_condition(child)})" for child in children)
-    if op == "not":
-        (child,) = children
-        return f"NOT ({_condition(child)})"
-    if op == "isNull":
-        (child,) = children
-        return f"{_quoted(child)} IS NULL"
-    if op == "in":
-        column, *literals = children
-        return f"{_quoted(column)} IN ({', '.join(_literal(value) for value in literals)})"
-    raise ValueError(op)
+    match node["op"], node["children"]:
+        case ("and" | "or") as op, children:
+            return f" {op.upper()} ".join(f"({_condition(child)})" for child in children)
+        case "not", [child]:
+            return f"NOT ({_condition(child)})"
+        case "isNull", [child]:
+            return f"{_quoted(child)} IS NULL"
+        case "in", [column, first, *others]:
+            return f"{_quoted(column)} IN ({', '.join(_literal(value) for value in (first, *others))})"
+        case op, [left, right]:
+            return f"{_operand(left)} {_COMPARED[op]} {_operand(right)}"
+    raise ValueError(node["op"])
 
 
 def _operand(node: Any) -> str:

@@ -48,40 +48,31 @@ class Token:
         return self.kind in ("word", "operator") and self.value in values
 
 
-class Source:
-    """The text of a ``where``, to build errors that show a position in it."""
-
-    __slots__ = ("text",)
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def error(self, start: int, message: str) -> PredicateError:
-        """A PredicateError that names the position (from 1) and shows the text from there."""
-        shown = self.text[start : start + 30].replace("\n", " ")
-        near = f" near {shown!r}" if shown else " (the end)"
-        return PredicateError(f"where, position {start + 1}{near}: {message}", position=start)
+def error_at(text: str, start: int, message: str) -> PredicateError:
+    """The error of a place in the text of a ``where``: names the position (from 1) and shows the text from there."""
+    shown = text[start : start + 30].replace("\n", " ")
+    near = f" near {shown!r}" if shown else " (the end)"
+    return PredicateError(f"where, position {start + 1}{near}: {message}", position=start)
 
 
-def tokenize(source: Source) -> list[Token]:
+def tokenize(text: str) -> list[Token]:
     """Cut the text into tokens, comments and white space left out, an ``end`` token last.
 
     Raises:
         PredicateError: A character, an unclosed quote or comment, with its position.
     """
-    text, position, tokens = source.text, 0, []
+    position, tokens = 0, []
     while True:
-        position = _skip(source, position)
+        position = _skip(text, position)
         if position >= len(text):
             tokens.append(Token("end", "", len(text), ""))
             return tokens
-        token = _next(source, position)
+        token = _next(text, position)
         tokens.append(token)
         position += len(token.text)
 
 
-def _skip(source: Source, position: int) -> int:
-    text = source.text
+def _skip(text: str, position: int) -> int:
     while True:
         space = _SPACE.match(text, position)
         if space:
@@ -93,32 +84,32 @@ def _skip(source: Source, position: int) -> int:
         elif text.startswith("/*", position):
             close = text.find("*/", position + 2)
             if text.startswith("/*+", position):
-                raise source.error(position, "a hint is not part of the language of where; remove it")
+                raise error_at(text, position, "a hint is not part of the language of where; remove it")
             if close < 0:
-                raise source.error(position, "the comment is not closed; add */")
+                raise error_at(text, position, "the comment is not closed; add */")
             if "/*" in text[position + 2 : close]:
-                raise source.error(position, "comments within comments are not read; remove the inner one")
+                raise error_at(text, position, "comments within comments are not read; remove the inner one")
             position = close + 2
         else:
             return position
 
 
-def _next(source: Source, position: int) -> Token:
-    text, first = source.text, source.text[position]
+def _next(text: str, position: int) -> Token:
+    first = text[position]
     if first in "rR" and text[position + 1 : position + 2] in _RAW:
         raw = _RAW[text[position + 1]].match(text, position)
         if raw is None:
-            raise source.error(position, "the raw string is not closed; add its quote")
+            raise error_at(text, position, "the raw string is not closed; add its quote")
         return Token("string", raw[0], position, raw[0][2:-1])
     if first in _STRING:
         string = _STRING[first].match(text, position)
         if string is None:
-            raise source.error(position, "the string is not closed; add its quote")
-        return Token("string", string[0], position, _unescape(source, position, string[0]))
+            raise error_at(text, position, "the string is not closed; add its quote")
+        return Token("string", string[0], position, _unescape(text, position, string[0]))
     if first == "`":
         name = _BACKQUOTED.match(text, position)
         if name is None or len(name[0]) == 2:
-            raise source.error(position, "a backquoted name is empty or not closed; write it as `name`")
+            raise error_at(text, position, "a backquoted name is empty or not closed; write it as `name`")
         return Token("quoted", name[0], position, name[0][1:-1].replace("``", "`"))
     numbers = [m[0] for m in (pattern.match(text, position) for pattern in _NUMBERS) if m]
     word = _WORD.match(text, position)
@@ -128,17 +119,17 @@ def _next(source: Source, position: int) -> Token:
     if word:
         end = word.end()
         if end < len(text) and text[end].isalpha():
-            raise source.error(position, "a name with other characters than A-Z, 0-9 and _ needs backquotes")
+            raise error_at(text, position, "a name with other characters than A-Z, 0-9 and _ needs backquotes")
         return Token("word", word[0], position, word[0].upper())
     operator = _OPERATORS.match(text, position)
     if operator:
         return Token("operator", operator[0], position, operator[0])
     if first.isalpha():
-        raise source.error(position, "a name with other characters than A-Z, 0-9 and _ needs backquotes")
-    raise source.error(position, f"the character {first!r} (U+{ord(first):04X}) cannot stand here")
+        raise error_at(text, position, "a name with other characters than A-Z, 0-9 and _ needs backquotes")
+    raise error_at(text, position, f"the character {first!r} (U+{ord(first):04X}) cannot stand here")
 
 
-def _unescape(source: Source, position: int, literal: str) -> str:
+def _unescape(text: str, position: int, literal: str) -> str:
     mark, body = literal[0], literal[1:-1]
     if mark in body or "\\" in body:
         parts, place = [], 0
@@ -151,8 +142,9 @@ def _unescape(source: Source, position: int, literal: str) -> str:
                 assert match is not None
                 u16, u32, octal, other = match.groups()
                 if u32 and int(u32, 16) > 0x10FFFF:
-                    raise source.error(position, f"\\U{u32} is not a Unicode character")
-                parts.append(chr(int(u16 or u32, 16)) if u16 or u32 else chr(int(octal, 8)) if octal else _one(other))
+                    raise error_at(text, position, f"\\U{u32} is not a Unicode character")
+                code = int(u16 or u32, 16) if u16 or u32 else int(octal, 8) if octal else None
+                parts.append(_ESCAPED.get(other, other) if code is None else chr(code))
                 place = match.end()
             else:
                 parts.append(body[place])
@@ -162,12 +154,8 @@ def _unescape(source: Source, position: int, literal: str) -> str:
         try:
             body = body.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:
-            raise source.error(position, "the string holds half a surrogate pair, which no column can") from None
+            raise error_at(text, position, "the string holds half a surrogate pair, which no column can") from None
     return body
-
-
-def _one(escaped: str) -> str:
-    return _ESCAPED.get(escaped, escaped)
 
 
 #: Operators that Spark has and the language of ``where`` has not.
@@ -188,8 +176,8 @@ class Cursor:
     """
 
     def __init__(self, text: str) -> None:
-        self._source = Source(text)
-        self._tokens = tokenize(self._source)
+        self._text = text
+        self._tokens = tokenize(text)
         self._place = 0
 
     @property
@@ -221,7 +209,7 @@ class Cursor:
 
     def error(self, token: Token, message: str) -> PredicateError:
         """The error of a token, with its position."""
-        return self._source.error(token.start, message)
+        return error_at(self._text, token.start, message)
 
     def bound(self, token: Token, build: Callable[[], _T]) -> _T:
         """Run ``build``, and add the token's position to an error that it raises."""

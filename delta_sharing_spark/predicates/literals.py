@@ -1,9 +1,14 @@
-"""Computes values of literals and of their casts as Spark 4 does under ANSI rules, and refuses what Spark refuses."""
+"""Computes literals as Spark 4 does under ANSI rules: their values, their casts, and arithmetic with them, intervals included.
+
+What Spark refuses is refused, and so is what would be rounded to fewer digits than the operands have.
+"""
 
 from __future__ import annotations
 
 import decimal
+import math
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
 from delta_sharing_spark.errors import PredicateError
@@ -16,15 +21,23 @@ from delta_sharing_spark.predicates.scalar_types import (
     DOUBLE,
     FLOAT,
     INTEGER,
+    INTERVAL_DAY,
+    INTERVAL_MONTH,
+    INTERVAL_TIME,
     LONG,
     SHORT,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    VOID,
+    CastLiteral,
+    as_decimal,
+    from_unscaled,
     nearest_float32,
     spark_name,
+    unscaled,
 )
-from delta_sharing_spark.predicates.times import DAY, Zone, malformed, parse_date, parse_timestamp
+from delta_sharing_spark.predicates.times import DAY, Zone, malformed, parse_date, parse_timestamp, plus_months
 from delta_sharing_spark.predicates.tree import Literal, Value, date_text
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
@@ -85,21 +98,6 @@ def _decimal_literal(text: str) -> Literal:
     if precision > 38:
         raise PredicateError(f"{text} has more than the 38 digits of a DECIMAL")
     return Literal(from_unscaled(unscaled(value, scale), scale), Decimal(precision, scale))
-
-
-def unscaled(value: decimal.Decimal, scale: int) -> int:
-    """``value * 10**scale``, which must be a whole number, exactly (whatever the decimal context is)."""
-    sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int)
-    shift = exponent + scale
-    number = int("".join(map(str, digits)) or "0")
-    number = number * 10**shift if shift >= 0 else number // 10**-shift
-    return -number if sign else number
-
-
-def from_unscaled(number: int, scale: int) -> decimal.Decimal:
-    """``number / 10**scale`` exactly."""
-    return decimal.Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
 
 
 def _exact(text: str) -> Fraction:
@@ -225,3 +223,235 @@ def _cast_time(value: int, source: DataType, target: DataType, zone: Zone) -> Va
         local = zone.to_local(value)
         return local // DAY if target == DATE else local
     return None
+
+
+INTERVALS = (INTERVAL_DAY, INTERVAL_TIME, INTERVAL_MONTH)
+_MICROS = {"WEEK": 7 * DAY, "DAY": DAY, "HOUR": 3_600_000_000, "MINUTE": 60_000_000, "SECOND": 1_000_000,
+           "MILLISECOND": 1000, "MICROSECOND": 1}  # fmt: skip
+_MONTHS = {"YEAR": 12, "MONTH": 1}
+#: Units of intervals, in the singular and the plural.
+UNITS = {name + end: name for name in (*_MICROS, *_MONTHS) for end in ("", "S")}
+_WHOLE = re.compile(r"\s*([+-]?)([0-9]{1,18})\s*")
+_SECONDS = re.compile(r"\s*([+-]?)([0-9]{0,10})(?:\.([0-9]{1,9}))?\s*")
+_RANGES = {
+    ("YEAR", "MONTH"): re.compile(r"\s*([+-]?)([0-9]{1,9})-([0-9]{1,2})\s*"),
+    ("DAY", "SECOND"): re.compile(
+        r"\s*([+-]?)([0-9]{1,9})[ ]([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:\.([0-9]{1,6}))?\s*"
+    ),
+}
+
+
+def interval(parts: Sequence[tuple[str, str]]) -> Literal:
+    """``INTERVAL 1 YEAR 2 MONTHS``, ``INTERVAL '7' DAY``: numbers, each with its unit.
+
+    Raises:
+        PredicateError: A number that is none, months beside days, or more than Spark's types hold.
+    """
+    units = [UNITS[unit] for _, unit in parts]
+    in_months = [unit in _MONTHS for unit in units]
+    if all(in_months):
+        return Literal(
+            _months(sum(_count(text, unit) * _MONTHS[unit] for (text, _), unit in zip(parts, units, strict=True))),
+            INTERVAL_MONTH,
+        )
+    if any(in_months):
+        raise PredicateError("an interval has years and months, or days and smaller units; write two intervals")
+    total = sum(_count(text, unit) for (text, _), unit in zip(parts, units, strict=True))
+    return Literal(fit(total, LONG), INTERVAL_DAY if set(units) <= {"DAY", "WEEK"} else INTERVAL_TIME)
+
+
+def interval_range(text: str, first: str, last: str) -> Literal:
+    """``INTERVAL '1-2' YEAR TO MONTH`` and ``INTERVAL '1 2:03:04.5' DAY TO SECOND``; raises PredicateError for others."""
+    pattern = _RANGES.get((UNITS[first], UNITS[last]))
+    match = pattern.fullmatch(text) if pattern else None
+    if match is None:
+        raise PredicateError(
+            f"the interval {text[:50]!r} {first} TO {last} is not read; '1-2' YEAR TO MONTH and '1 2:03:04' DAY TO SECOND are"
+        )
+    sign, *fields = match.groups()
+    numbers = [int(field or 0) for field in fields[:4]]
+    if len(numbers) == 2:
+        if numbers[1] > 11:
+            raise PredicateError(f"the interval {text!r} has more than 11 months")
+        return Literal(_months((numbers[0] * 12 + numbers[1]) * (-1 if sign == "-" else 1)), INTERVAL_MONTH)
+    if numbers[1] > 23 or numbers[2] > 59 or numbers[3] > 59:
+        raise PredicateError(f"the interval {text!r} has more than 23 hours, 59 minutes or 59 seconds")
+    micros = numbers[0] * DAY + ((numbers[1] * 60 + numbers[2]) * 60 + numbers[3]) * 1_000_000
+    micros += int((fields[4] or "0").ljust(6, "0"))
+    return Literal(fit(-micros if sign == "-" else micros, LONG), INTERVAL_TIME)
+
+
+def _months(months: int) -> int:
+    if not -(1 << 31) <= months < 1 << 31:
+        raise PredicateError("the interval is longer than an INTERVAL YEAR TO MONTH can be")
+    return months
+
+
+def _count(text: str, unit: str) -> int:
+    """Months, or microseconds, of a number of units."""
+    match = (_SECONDS if unit == "SECOND" else _WHOLE).fullmatch(text)
+    if match is None or not any(match.groups()[1:]):
+        raise PredicateError(f"{text[:50]!r} is not a number of {unit.lower()}s that is read here")
+    count = int(match[2] or 0)
+    if unit in _MONTHS:
+        return -count if match[1] == "-" else count
+    micros = count * _MICROS[unit] + (int((match[3] or "0")[:6].ljust(6, "0")) if unit == "SECOND" else 0)
+    return -micros if match[1] == "-" else micros
+
+
+def negate(value: Literal) -> Literal:
+    """``- value``; raises PredicateError if it overflows, or is neither a number nor an interval."""
+    if value.value is None:
+        return value
+    if value.type in INTERVALS or value.type in BITS:
+        assert isinstance(value.value, int)
+        kind = LONG if value.type in INTERVALS else value.type
+        return Literal(fit(-value.value, kind), value.type)
+    if isinstance(value.type, Decimal):
+        return Literal(rounded(-Fraction(_number(value)), value.type), value.type)
+    if isinstance(value.value, float):
+        return Literal(-value.value, value.type)
+    raise PredicateError(f"a {spark_name(value.type)} has no sign")
+
+
+def fold(op: str, left: Literal, right: Literal, zone: Zone) -> Literal:
+    """``left op right`` with ``op`` one of ``+ - * / % DIV``.
+
+    Raises:
+        PredicateError: Types that are not computed with here, an overflow, a division by zero.
+    """
+    if left.value is None or right.value is None:
+        return Literal(None, VOID)
+    if op in "+-":
+        moved = _moved(op, left, right, zone)
+        if moved is not None:
+            return moved
+    numeric = [v for v in (left, right) if v.type in BITS or v.type in (FLOAT, DOUBLE) or isinstance(v.type, Decimal)]
+    if len(numeric) < 2:
+        raise PredicateError(
+            f"{spark_name(left.type)} {op} {spark_name(right.type)} is not part of the language of where"
+        )
+    if FLOAT in (left.type, right.type) or DOUBLE in (left.type, right.type) or _whole_division(op, left, right):
+        single = left.type == right.type == FLOAT and op != "/"
+        return Literal(_floating(op, _double(left, zone), _double(right, zone), single), FLOAT if single else DOUBLE)
+    if isinstance(left.type, Decimal) or isinstance(right.type, Decimal):
+        return _decimals(op, left, right)
+    a, b = (int(_number(v)) for v in (left, right))
+    kind = left.type if BITS[left.type] >= BITS[right.type] else right.type
+    if op in ("DIV", "%"):
+        _refuse_zero(b)
+        quotient = abs(a) // abs(b) * (-1 if (a < 0) != (b < 0) else 1)
+        return Literal(fit(quotient, LONG), LONG) if op == "DIV" else Literal(a - b * quotient, kind)
+    return Literal(fit({"+": a + b, "-": a - b, "*": a * b}[op], kind), kind)
+
+
+def _whole_division(op: str, left: Literal, right: Literal) -> bool:
+    return op == "/" and left.type in BITS and right.type in BITS
+
+
+def _number(value: Literal) -> Fraction:
+    assert value.value is not None
+    assert not isinstance(value.value, str | bytes)
+    return Fraction(value.value)
+
+
+def _double(value: Literal, zone: Zone) -> float:
+    result = cast(value, DOUBLE, zone).value
+    assert isinstance(result, float)
+    return result
+
+
+def _refuse_zero(divisor: Fraction | float) -> None:
+    if divisor == 0:
+        raise PredicateError("a division by zero")
+
+
+def _floating(op: str, a: float, b: float, is_single: bool) -> float:
+    if op in ("/", "%"):
+        _refuse_zero(b)
+    elif op == "DIV":
+        raise PredicateError("DIV of FLOAT or DOUBLE is not part of the language of where")
+    if not (math.isfinite(a) and math.isfinite(b)):
+        raise PredicateError("arithmetic with infinities and NaN is not part of the language of where")
+    value = math.fmod(a, b) if op == "%" else {"+": a + b, "-": a - b, "*": a * b}[op] if op != "/" else a / b
+    if is_single and math.isfinite(value) and value:
+        x, y = Fraction(a), Fraction(b)
+        value = nearest_float32({"+": x + y, "-": x - y, "*": x * y}[op]) if op != "%" else value
+    return value
+
+
+def _decimals(op: str, left: Literal, right: Literal) -> Literal:
+    a, b = _number(left), _number(right)
+    (p, s), (q, t) = _digits(left), _digits(right)
+    if op in "+-":
+        scale = max(s, t)
+        whole, exact = max(p - s, q - t) + 1, a + b if op == "+" else a - b
+    elif op == "*":
+        scale, whole, exact = s + t, p + q + 1 - s - t, a * b
+    elif op == "/":
+        _refuse_zero(b)
+        scale = max(6, s + q + 1)
+        whole, exact = p - s + t, a / b
+    elif op == "%":
+        _refuse_zero(b)
+        scale, whole = max(s, t), min(p - s, q - t)
+        exact = a - b * math.trunc(a / b)
+    else:
+        raise PredicateError("DIV of DECIMALs is not part of the language of where")
+    if whole + scale > 38:
+        raise PredicateError(f"the result of {op} needs {whole + scale} digits, and Spark would round it to 38")
+    kind = Decimal(whole + scale, scale)
+    return Literal(rounded(exact, kind), kind)
+
+
+def _digits(value: Literal) -> tuple[int, int]:
+    """Precision and scale; of an integer literal its own digits, of another integer those of its type."""
+    if value.type in BITS and not isinstance(value, CastLiteral):
+        return len(str(abs(int(_number(value))))), 0
+    kind = as_decimal(value.type)
+    assert kind is not None
+    return kind.precision, kind.scale
+
+
+def _moved(op: str, left: Literal, right: Literal, zone: Zone) -> Literal | None:
+    """Add or subtract an interval and a date or timestamp, days and a date, or two intervals; None for other operands."""
+    if left.type in INTERVALS and right.type in INTERVALS:
+        months = [v.type == INTERVAL_MONTH for v in (left, right)]
+        if months[0] != months[1]:
+            return None
+        a, b = int(_number(left)), int(_number(right))
+        total = a + b if op == "+" else a - b
+        if all(months):
+            return Literal(_months(total), INTERVAL_MONTH)
+        return Literal(fit(total, LONG), INTERVAL_DAY if left.type == right.type == INTERVAL_DAY else INTERVAL_TIME)
+    if op == "+" and (left.type in INTERVALS or left.type in BITS) and right.type in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+        left, right = right, left
+    if right.type not in INTERVALS and (left.type != DATE or right.type not in BITS or right.type == LONG):
+        return None
+    if left.type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+        return None
+    amount = int(_number(right)) * (-1 if op == "-" else 1)
+    return later(left, amount, right.type, zone)
+
+
+def later(moment: Literal, amount: int, unit: DataType, zone: Zone) -> Literal:
+    """A date or timestamp some time later; ``unit`` is the type of an interval, or an integer type for days.
+
+    Raises:
+        PredicateError: The result is beyond what Spark's types hold, or the years the time zone is known for.
+    """
+    value, kind = int(_number(moment)), moment.type
+    if kind == DATE and unit == INTERVAL_TIME:
+        value, kind = int(_number(cast(moment, TIMESTAMP, zone))), TIMESTAMP
+    in_zone = zone if kind == TIMESTAMP else Zone()
+    if kind == DATE:
+        days = plus_months(value, amount) if unit == INTERVAL_MONTH else value + amount
+        days = value + amount // DAY if unit == INTERVAL_DAY else days
+        if not -(1 << 31) <= days < 1 << 31:
+            raise PredicateError("the date is beyond what a DATE holds")
+        return Literal(days, DATE)
+    if unit == INTERVAL_MONTH:
+        days = in_zone.to_local(value) // DAY
+        return Literal(fit(in_zone.plus(value, plus_months(days, amount) - days, 0), LONG), kind)
+    days = abs(amount) // DAY * (-1 if amount < 0 else 1)
+    return Literal(fit(in_zone.plus(value, days, amount - days * DAY), LONG), kind)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_sharing_spark.predicates.keys import domain, key
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BITS,
@@ -21,7 +20,9 @@ from delta_sharing_spark.predicates.scalar_types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    domain,
     float_key,
+    key,
 )
 from delta_sharing_spark.predicates.three_valued import (
     ALL_NULL,
@@ -162,7 +163,7 @@ def _reading(column: Any, kind: DataType, is_trusted: bool) -> Reading | None:
     name = logical.get("Type", "None")
     plain_integer = physical in ("INT32", "INT64") and (name == "None" or (name == "Int" and logical.get("isSigned")))
     if kind in BITS:
-        return _same if plain_integer else None
+        return int if plain_integer else None
     if kind in (FLOAT, DOUBLE):
         if physical in ("FLOAT", "DOUBLE") if kind == DOUBLE else physical == "FLOAT":
             bits = 32 if kind == FLOAT else 64
@@ -182,13 +183,9 @@ def _reading(column: Any, kind: DataType, is_trusted: bool) -> Reading | None:
     if kind == BOOLEAN:
         return int if physical == "BOOLEAN" else None
     if name == "Date" and physical == "INT32":
-        return _same if kind == DATE else (lambda raw: raw * DAY) if kind == TIMESTAMP_NTZ else None
+        return int if kind == DATE else (lambda raw: raw * DAY) if kind == TIMESTAMP_NTZ else None
     if kind in (TIMESTAMP, TIMESTAMP_NTZ) and name == "Timestamp" and physical == "INT64":
         unit = _UNITS.get(logical.get("timeUnit", ""))
         if unit is not None and logical.get("isAdjustedToUTC") == (kind == TIMESTAMP):
             return lambda raw: raw * unit
     return None
-
-
-def _same(raw: int) -> int:
-    return raw

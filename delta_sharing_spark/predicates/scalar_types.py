@@ -1,12 +1,18 @@
-"""Names the scalar types as the Delta schema and Spark SQL do, finds the type that two are compared in, and orders floats as Spark does."""
+"""Defines the scalar types of a ``where``: their names, the type that two are compared in, and keys of their values.
+
+A key is an integer in Spark's order, by which comparisons are rewritten and bounds compared.
+"""
 
 from __future__ import annotations
 
+import decimal
 import struct
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates.tree import Literal
+from delta_sharing_spark.predicates.tree import Literal, Value
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
 VOID, BOOLEAN, STRING, BINARY = Primitive("void"), Primitive("boolean"), Primitive("string"), Primitive("binary")
@@ -153,3 +159,80 @@ def common_type(left: DataType, right: DataType) -> DataType:
 def as_decimal(kind: DataType) -> Decimal | None:
     """The DECIMAL type that Spark converts an integer type to; a DECIMAL itself; None for other types."""
     return kind if isinstance(kind, Decimal) else _DECIMAL_OF[BITS[kind]] if kind in BITS else None
+
+
+def key(value: Value, kind: DataType) -> Any:
+    """The key of a value, ordered as Spark orders the type: an integer (``from_key``), or bytes for strings and binary."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, decimal.Decimal):
+        assert isinstance(kind, Decimal)
+        return unscaled(value, kind.scale)
+    if isinstance(value, float):
+        return float_key(value, 32 if kind == FLOAT else 64)
+    assert value is not None
+    return int(value)
+
+
+def from_key(key: int, kind: DataType) -> Value:
+    """The value of an integer key."""
+    if isinstance(kind, Decimal):
+        return from_unscaled(key, kind.scale)
+    if kind in (FLOAT, DOUBLE):
+        return float_value(key, 32 if kind == FLOAT else 64)
+    return bool(key) if kind == BOOLEAN else key
+
+
+def domain(kind: DataType) -> tuple[int, int]:
+    """The least and greatest key of a type."""
+    if isinstance(kind, Decimal):
+        return 1 - 10**kind.precision, 10**kind.precision - 1
+    if kind in (FLOAT, DOUBLE):
+        return float_keys(32 if kind == FLOAT else 64)
+    if kind == BOOLEAN:
+        return 0, 1
+    bits = 32 if kind == DATE else 64 if kind in (TIMESTAMP, TIMESTAMP_NTZ) else BITS[kind]
+    return -(1 << bits - 1), (1 << bits - 1) - 1
+
+
+def first_key(least: int, greatest: int, holds: Callable[[int], bool], near: int) -> int:
+    """The least key for which a monotone test holds; ``greatest + 1`` if there is none. The search starts at ``near``."""
+    near = min(max(near, least), greatest)
+    step = 1
+    if holds(near):
+        low, high = least, near
+        while near - step >= least:
+            if not holds(near - step):
+                low = near - step + 1
+                break
+            high = near - step
+            step *= 2
+    else:
+        low, high = near + 1, greatest + 1
+        while near + step <= greatest:
+            if holds(near + step):
+                high = near + step
+                break
+            low = near + step + 1
+            step *= 2
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def unscaled(value: decimal.Decimal, scale: int) -> int:
+    """``value * 10**scale``, which must be a whole number, exactly (whatever the decimal context is)."""
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    shift = exponent + scale
+    number = int("".join(map(str, digits)) or "0")
+    number = number * 10**shift if shift >= 0 else number // 10**-shift
+    return -number if sign else number
+
+
+def from_unscaled(number: int, scale: int) -> decimal.Decimal:
+    """``number / 10**scale`` exactly."""
+    return decimal.Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delta_sharing_spark.predicates import tree
-from delta_sharing_spark.predicates.keys import key
 from delta_sharing_spark.predicates.like import ANY, like_matcher, like_parts, like_prefix
+from delta_sharing_spark.predicates.scalar_types import key
 from delta_sharing_spark.schema.types import Decimal, Primitive
 
 #: The truth values that a condition may take over some rows, as bits of a set.
@@ -74,9 +74,10 @@ def compile_possible_values(expression: tree.Expression, slots: Mapping[tuple[st
             bits = UNKNOWN if value is None else TRUE if value else FALSE
             return lambda bounds: bits
         case tree.Compare(op, column, literal):
-            return _compare(slots[column.path], op, key(literal.value, literal.type))
+            split = key(literal.value, literal.type)
+            return _member(slots[column.path], [split]) if op == "=" else _ordered(slots[column.path], op, split)
         case tree.In(column, literals):
-            return _membership(slots[column.path], [key(v.value, v.type) for v in literals], column)
+            return _member(slots[column.path], sorted({key(v.value, v.type) for v in literals}))
         case tree.Like(column, pattern, escape):
             return _like(slots[column.path], pattern, escape)
         case tree.CompareColumns(op, left, right):
@@ -116,37 +117,24 @@ def _joined(parts: list[PossibleValues], table: list[list[int]], absorbing: int)
     return joined
 
 
-def _compare(slot: int, op: str, split: Any) -> PossibleValues:
-    def equal(bounds: Sequence[ColumnBounds]) -> int:
-        nulls, values, low, high, number = bounds[slot]
-        bits = UNKNOWN if nulls else 0
-        if values:
-            if (low is None or low <= split) and (
-                number is None or number >= split or (high is not None and high == split)
-            ):
-                bits |= TRUE
-            if low is None or high is None or low != split or high != split:
-                bits |= FALSE
-        return bits
-
+def _ordered(slot: int, op: str, split: Any) -> PossibleValues:
     def ordered(bounds: Sequence[ColumnBounds]) -> int:
         nulls, values, low, high, _ = bounds[slot]
         bits = UNKNOWN if nulls else 0
         if values:
-            below = low is None or (
-                low < split if strictly_below else low <= split
-            )  # some value may lie below the split
+            # Some value may lie below the split.
+            below = low is None or (low < split if strictly_below else low <= split)
             above = high is None or (high >= split if strictly_below else high > split)  # or above it
             bits |= ((TRUE if less else FALSE) if below else 0) | ((FALSE if less else TRUE) if above else 0)
         return bits
 
     less = op in ("<", "<=")
     strictly_below = op in ("<", ">=")
-    return equal if op == "=" else ordered
+    return ordered
 
 
-def _membership(slot: int, keys: list[Any], column: tree.Column) -> PossibleValues:
-    ordered = sorted(set(keys))
+def _member(slot: int, ordered: list[Any]) -> PossibleValues:
+    """Of a column's being one of some keys, which are in order, each once."""
     members = set(ordered)
 
     def member(bounds: Sequence[ColumnBounds]) -> int:

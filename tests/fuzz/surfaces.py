@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 
 from delta_sharing_spark.access.resolved_scan import with_change_columns
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.deltalog.commit_feed import load_changes
+from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.replay import load_snapshot
-from delta_sharing_spark.deltalog.vector_descriptor import vector_from_descriptor
+from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.predicates.sql import parse_where
@@ -168,7 +168,7 @@ class Logs(Surface):
 
     def _feed(self, files: dict[str, bytes]) -> Rows:
         rows: Rows = []
-        for commit in load_changes(store(files), 1, table=NAME):
+        for commit in load_commits(store(files), 1, table=NAME, feed=True):
             assert commit.head is not None
             spec = self._spec(commit.head.protocol, commit.head.metadata, True)
             rows += [re.sub(r"'_commit_timestamp': [^}]*", "", row) for row in read_tasks(spec, commit.tasks, Files())]
@@ -263,11 +263,11 @@ class DataFiles(Surface):
         payload = encode([3, 5, 40])
         vector_file = b"\x01" + frame(payload)
         descriptor = {
-            "storage": "p", "path_or_inline": "memory://m/v", "offset": 1, "size": len(payload), "cardinality": 3,
+            "storageType": "p", "pathOrInlineDv": "memory://m/v", "offset": 1, "sizeInBytes": len(payload), "cardinality": 3,
         }  # fmt: skip
         if draw.random() < 0.3:
             inline = z85_encode(payload + b"\0" * (-len(payload) % 4))
-            descriptor |= {"storage": "i", "path_or_inline": inline, "offset": None}
+            descriptor |= {"storageType": "i", "pathOrInlineDv": inline, "offset": None}
         strict = False
         what = draw.randrange(10)
         if what == 0:
@@ -276,9 +276,9 @@ class DataFiles(Surface):
         elif what == 1:
             key = draw.choice(sorted(descriptor))
             descriptor[key] = draw.choice(mutations.HOSTILE)
-        elif what == 2 and descriptor["storage"] == "i":
-            text = str(descriptor["path_or_inline"]).encode()
-            descriptor["path_or_inline"] = mutations.byte(text, draw)[0].decode(errors="replace")
+        elif what == 2 and descriptor["storageType"] == "i":
+            text = str(descriptor["pathOrInlineDv"]).encode()
+            descriptor["pathOrInlineDv"] = mutations.byte(text, draw)[0].decode(errors="replace")
         else:
             footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
             content, _ = mutations.byte(content, draw, footer if draw.random() < 0.6 else 0)
@@ -291,7 +291,7 @@ class DataFiles(Surface):
         slices = draw.choice([1, 1, 2, 5])
 
         def case() -> tuple[Rows, bool]:
-            vector = vector_from_descriptor(**descriptor, root="memory://m")
+            vector = vector_from(descriptor, "memory://m", "f")
             task = FileTask("f", "memory://m/f", len(content), deletion_vector=vector)
             return read_tasks(
                 spec, [task], Files({"memory://m/f": content, "memory://m/v": vector_file}), slices

@@ -99,8 +99,7 @@ class TableDirectory:
 
     def head_at(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Head:
         """Protocol and metadata of a version, without its files; raises as ``snapshot``."""
-        from delta_sharing_spark.deltalog.replay import load_head
-        from delta_sharing_spark.deltalog.versions import version_at_or_before
+        from delta_sharing_spark.deltalog.replay import load_head, version_at_or_before
 
         is_newest = version is None and timestamp_ms is None
         if timestamp_ms is not None:

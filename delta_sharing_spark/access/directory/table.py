@@ -35,7 +35,6 @@ from delta_sharing_spark.schema.types import without_mapping
 
 if TYPE_CHECKING:
     from delta_sharing_spark.deltalog.add_batch import AddBatch
-    from delta_sharing_spark.deltalog.commit_feed import CommitChanges, CommitFiles
     from delta_sharing_spark.deltalog.replay import Head, Snapshot
 
 
@@ -93,17 +92,17 @@ class DirectoryTable(OpenTable):
         return find_segment(self._log, None, self._table).version
 
     def version_at_or_after(self, moment: datetime) -> int:
-        from delta_sharing_spark.deltalog.versions import version_at_or_after
+        from delta_sharing_spark.deltalog.replay import version_at_or_after
 
         return version_at_or_after(self._log, to_millis(moment), table=self._table)
 
     def version_at_or_before(self, moment: datetime) -> int | None:
-        from delta_sharing_spark.deltalog.versions import version_at_or_before
+        from delta_sharing_spark.deltalog.replay import version_at_or_before
 
         return version_at_or_before(self._log, to_millis(moment), table=self._table, allow_after_newest=True)
 
     def commit_times(self, most: int) -> Mapping[int, int | None]:
-        from delta_sharing_spark.deltalog.versions import commit_times
+        from delta_sharing_spark.deltalog.replay import commit_times
 
         return commit_times(self._log, most, table=self._table)
 
@@ -137,14 +136,14 @@ class DirectoryTable(OpenTable):
         between = options.starting_timestamp is not None and options.ending_timestamp is not None
         last = last_version(self, options, newest)
         versions = range_of_versions(start, last, newest, self._table, between_moments=between)
-        feed = self._feed(versions[0], versions[-1]) if versions else iter(())
+        feed = self._commits(versions[0], versions[-1], feed=True) if versions else iter(())
         return self._listing(scan, feed)
 
     def versions(
         self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None
     ) -> VersionListing:
         self._log.list_from_version(first)
-        return self._listing(scan, (self._feed if scan.options.read_change_feed else self._added)(first, last))
+        return self._listing(scan, self._commits(first, last, feed=scan.options.read_change_feed))
 
     def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
         snapshot = self._directory.snapshot(version=version)
@@ -161,26 +160,16 @@ class DirectoryTable(OpenTable):
     def _listing(self, scan: ResolvedScan, versions: Iterator[VersionFiles]) -> VersionListing:
         return VersionListing(versions, self._directory.renewed_access(), self.stream_identity(scan))
 
-    def _feed(self, first: int, last: int) -> Iterator[VersionFiles]:
-        from delta_sharing_spark.deltalog.commit_feed import load_changes
-
-        for commit in load_changes(self._log, first, last, table=self._table, before=self._head):
-            tasks = list(self._directory.checked(commit.tasks))
-            yield VersionFiles(commit.version, tasks, 0, self._shape(commit, first))
-
-    def _added(self, first: int, last: int) -> Iterator[VersionFiles]:
+    def _commits(self, first: int, last: int, *, feed: bool) -> Iterator[VersionFiles]:
+        """The files of each version, with the table's shape where a commit begins the range or changes it."""
         from delta_sharing_spark.deltalog.commit_feed import load_commits
 
-        for commit in load_commits(self._log, first, last, table=self._table, before=self._head):
-            tasks = list(self._directory.checked(commit.adds))
-            yield VersionFiles(commit.version, tasks, commit.removes, self._shape(commit, first))
-
-    def _shape(self, commit: CommitChanges | CommitFiles, first: int) -> TableShape | None:
-        """The table's shape at a commit that begins a range or changes it."""
-        self._head = commit.head
-        if commit.head is None or (commit.metadata is None and commit.protocol is None and commit.version != first):
-            return None
-        return _shape_of(commit.head, self._table)
+        for commit in load_commits(self._log, first, last, feed=feed, table=self._table, before=self._head):
+            tasks = list(self._directory.checked(commit.tasks))
+            self._head = commit.head
+            is_told = commit.has_new_head or commit.version == first
+            shape = _shape_of(commit.head, self._table) if is_told else None
+            yield VersionFiles(commit.version, tasks, commit.removes, shape)
 
 
 def _shape_of(head: Head | Snapshot, table: str) -> TableShape:

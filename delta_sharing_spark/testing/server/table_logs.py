@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol
-from delta_sharing_spark.deltalog.add_batch import vector_from
 from delta_sharing_spark.deltalog.commit_parser import parse_lines
 from delta_sharing_spark.deltalog.commit_times import CommitTimes
 from delta_sharing_spark.deltalog.paths import (
@@ -25,6 +24,7 @@ from delta_sharing_spark.deltalog.paths import (
     parse_name,
 )
 from delta_sharing_spark.deltalog.replay import Head, load_head, load_snapshot
+from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.storage.local_files import LocalSource
 from delta_sharing_spark.testing.server.responses import not_found

@@ -10,12 +10,10 @@ import pytest
 from logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
 
 from delta_sharing_spark.deltalog import cached_log_store as kept_log
-from delta_sharing_spark.deltalog import range_cache
 from delta_sharing_spark.deltalog.cached_log_store import CachedLogStore
-from delta_sharing_spark.deltalog.commit_feed import load_changes
+from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
-from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
-from delta_sharing_spark.deltalog.versions import version_at_or_after
+from delta_sharing_spark.deltalog.replay import load_head, load_snapshot, version_at_or_after
 from delta_sharing_spark.errors import LogError
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
@@ -41,8 +39,10 @@ def test_it_says_what_the_log_says(options: dict[str, bool], kept_bytes: int) ->
         files = sorted(task.id for task in load_snapshot(store, version=version).tasks())
         assert sorted(task.id for task in load_snapshot(kept, version=version).tasks()) == files
         assert load_head(kept, version=version) == load_head(store, version=version)
-    expected = [(commit.version, commit.timestamp_ms, commit.tasks) for commit in load_changes(store, 1)]
-    assert [(commit.version, commit.timestamp_ms, commit.tasks) for commit in load_changes(kept, 1)] == expected
+    expected = [(commit.version, commit.timestamp_ms, commit.tasks) for commit in load_commits(store, 1, feed=True)]
+    assert [
+        (commit.version, commit.timestamp_ms, commit.tasks) for commit in load_commits(kept, 1, feed=True)
+    ] == expected
     assert version_at_or_after(kept, 250) == version_at_or_after(store, 250) == 2
 
 
@@ -84,11 +84,11 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("bound", [0, 600, 1000])
 def test_ranges_of_a_large_file_are_right_fetched_once_and_bounded(bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_cache, "_SMALLEST_REQUEST", 10)
-    monkeypatch.setattr(range_cache, "_KEPT_BYTES", bound)
+    monkeypatch.setattr(kept_log, "_SMALLEST_REQUEST", 10)
+    monkeypatch.setattr(kept_log, "_KEPT_OF_A_FILE", bound)
     data, draw = random.Random(1).randbytes(1000), random.Random(2)
     file = RecordedSource("f", data)
-    ranges = range_cache.RangeCache(file)
+    ranges = kept_log.RangeCache(file)
     for _ in range(300):
         start, length = draw.randrange(1000), draw.choice([0, 1, 7, 40, 300, 1000])
         length = min(length, 1000 - start)

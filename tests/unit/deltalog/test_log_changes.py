@@ -3,14 +3,18 @@
 import pytest
 from logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
 
-from delta_sharing_spark.deltalog import versions as history
-from delta_sharing_spark.deltalog.commit_feed import load_changes, load_commits
+from delta_sharing_spark.deltalog import replay as history
+from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.paths import commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError, VersionError
 
 CDF = {"delta__enableChangeDataFeed": "true"}
 HEAD = [protocol(), metadata(**CDF)]
+
+
+def load_changes(store, start, end=None, **options):
+    return load_commits(store, start, end, feed=True, **options)
 
 
 def feed(*commits, start=0, end=None, **options):
@@ -45,7 +49,7 @@ def test_inserts_deletes_and_change_files():
         [],
     ]
     assert commits[1].tasks[0].partition_values == {"p": "q"}
-    assert [c.metadata is not None for c in commits] == [True, False, False, False]
+    assert [c.has_new_head for c in commits] == [True, False, False, False]
     assert {t.commit_version for t in commits[0].tasks} == {0}
 
 
@@ -101,7 +105,7 @@ def test_the_gate_stands_at_every_version():
 def test_commits_for_streams():
     # Of a removed file an action need say no more than its path, and a clean-up may have deleted it.
     store = log([add("a"), add("z", dataChange=False)], [remove("a"), add("b")])
-    assert [([t.id for t in c.adds], c.removes) for c in load_commits(store, 0)] == [(["a"], 0), (["b"], 1)]
+    assert [([t.id for t in c.tasks], c.removes) for c in load_commits(store, 0)] == [(["a"], 0), (["b"], 1)]
 
 
 @pytest.mark.parametrize("read", [load_commits, load_changes])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_sharing_spark.deltalog.commit_feed import load_changes
+from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import LogError, UnsupportedFeatureError
 from delta_sharing_spark.scan.deletion_vector import decode, decode_inline, select_mask
@@ -110,7 +110,7 @@ def test_invalid_golden_tables_are_refused_with_the_reason(name):
 def changed_rows(table):
     """(version, change type, value) of a feed, by the tasks' own words."""
     store = LocalLogStore(table)
-    for commit in load_changes(store, 0):
+    for commit in load_commits(store, 0, feed=True):
         for task in commit.tasks:
             data = pq.read_table(task.location.removeprefix("file://"), partitioning=None)
             mask = np.ones(len(data), bool)

@@ -27,7 +27,7 @@ from logbuilder import (
     write_checkpoint,
 )
 
-from delta_sharing_spark.deltalog.commit_feed import load_changes
+from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.paths import commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.errors import DeltaSharingError, LogError
@@ -44,7 +44,7 @@ def snapshot(store: MemoryLogStore) -> list[str]:
 
 
 def feed(store: MemoryLogStore) -> list[str]:
-    return [task.id for commit in load_changes(store, 1) for task in commit.tasks]
+    return [task.id for commit in load_commits(store, 1, feed=True) for task in commit.tasks]
 
 
 def with_line(line: bytes, place: int = 1) -> MemoryLogStore:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from delta_sharing_spark.deltalog import vector_descriptor
+from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import CorruptFileError, LogError
 from delta_sharing_spark.scan import deletion_vector as dv
 from delta_sharing_spark.scan.plan import DeletionVector
@@ -17,8 +17,15 @@ from delta_sharing_spark.scan.plan import DeletionVector
 KERNEL = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
 
 
+FIELDS = ("storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality")
+
+
+def located(*values: object) -> DeletionVector:
+    return vector_from(dict(zip(FIELDS, values, strict=True)), "s3://b/t", "data.parquet")
+
+
 def inline(text: str, size: int, cardinality: int) -> DeletionVector:
-    return vector_descriptor.vector_from_descriptor("i", text, None, size, cardinality, root="s3://b/t")
+    return located("i", text, None, size, cardinality)
 
 
 def stored(payload: bytes, cardinality: int, offset: int | None = 1) -> DeletionVector:
@@ -43,13 +50,13 @@ def test_the_specs_outdated_inline_example_is_refused_by_its_format():
 
 
 def test_descriptor_paths():
-    u = vector_descriptor.vector_from_descriptor("u", "ab^-aqEH.-t@S}K{vb[*k^", 4, 40, 6, root="s3://b/t")
+    u = located("u", "ab^-aqEH.-t@S}K{vb[*k^", 4, 40, 6)
     assert (u.storage, u.path) == ("p", "s3://b/t/ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin")
     assert u.unique_id == "uab^-aqEH.-t@S}K{vb[*k^@4"
-    bare = vector_descriptor.vector_from_descriptor("u", "^-aqEH.-t@S}K{vb[*k^", None, 40, 6, root="s3://b/t")
+    bare = located("u", "^-aqEH.-t@S}K{vb[*k^", None, 40, 6)
     assert bare.path == "s3://b/t/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
     assert bare.unique_id == "u^-aqEH.-t@S}K{vb[*k^"
-    p = vector_descriptor.vector_from_descriptor("p", "s3://other/a%20b/%2525.bin", 1, 40, 6, root="s3://b/t")
+    p = located("p", "s3://other/a%20b/%2525.bin", 1, 40, 6)
     assert p.path == "s3://other/a b/%25.bin"
 
 
@@ -66,7 +73,7 @@ def test_descriptor_paths():
 )
 def test_bad_descriptors_name_the_file(descriptor):
     with pytest.raises(LogError, match=r"data\.parquet") as raised:
-        vector_descriptor.vector_from_descriptor(*descriptor, root="s3://b/t", file="data.parquet")
+        located(*descriptor)
     assert raised.value.file == "data.parquet"
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from delta_sharing_spark.deltalog.commit_feed import load_changes
+from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.replay import load_snapshot
 from delta_sharing_spark.schema.types import Field, Primitive
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
@@ -149,7 +149,9 @@ def test_widened_types(tmp_path: Path) -> None:
 def test_change_files(tmp_path: Path) -> None:
     builder = DeltaTableBuilder(tmp_path, ROWS.schema, properties={"delta.enableChangeDataFeed": "true"})
     builder.append(ROWS).update(pc.field("id") == 5, plus_hundred).delete(pc.field("id") == 6)
-    read_back = [[t.change_type for t in commit.tasks] for commit in load_changes(LocalLogStore(tmp_path), 0)]
+    read_back = [
+        [t.change_type for t in commit.tasks] for commit in load_commits(LocalLogStore(tmp_path), 0, feed=True)
+    ]
     assert read_back == [[], ["insert"], [None], [None]]
     table = deltalake.DeltaTable(str(tmp_path))
     feed = pa.table(table.load_cdf(starting_version=0, ending_version=3).read_all())

@@ -374,43 +374,38 @@ class _Lease:
 
     access: UrlAccess
     task: FileTask
-    current: str = field(repr=False)
+    current: FreshUrl
     vector: DeletionVector | None = None
-    renew_at: float | None = field(init=False)
-    ends: float | None = field(init=False)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def __post_init__(self) -> None:
-        self.ends = self.access.ends(replace(self.task, location=self.current))
-        self.renew_at = renew_at(self.ends, self.access.planned_at)
 
     def url(self) -> str:
         if self._is_due() and self.access.renewal is not None:
             with self.lock:
                 if self._is_due():
                     self._renew_early()
-        return self.current
+        return self.current.url
 
     def refused(self, url: str, reason: str) -> None:
         with self.lock:
-            if self.current == url:
+            if self.current.url == url:
                 self._renew(reason)
 
     def _is_due(self) -> bool:
-        return self.renew_at is not None and time.time() >= self.renew_at
+        return self.current.renew_at is not None and time.time() >= self.current.renew_at
 
     def _renew_early(self) -> None:
         try:
             self._renew("its expiry is near")
         except (ServerError, NetworkError):
-            if self.ends is not None and time.time() >= self.ends:
+            ends = self.current.ends
+            if ends is not None and time.time() >= ends:
                 raise
-            self.renew_at = self.ends  # it still works for a while; the storage's refusal is the last word
+            # It still works for a while; the storage's refusal is the last word.
+            self.current = replace(self.current, renew_at=ends)
 
     def _renew(self, reason: str) -> None:
-        access = self.access
-        fresh = fresh_url(access.renewal, self.task, self.vector, self.current, reason, access.files)
-        self.current, self.renew_at, self.ends = fresh.url, fresh.renew_at, fresh.ends
+        access, stale = self.access, self.current.url
+        self.current = fresh_url(access.renewal, self.task, self.vector, stale, reason, access.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,18 +429,18 @@ class UrlAccess(FileAccess):
     files: tuple[FileTask, ...] = field(default=(), repr=False)
 
     def open(self, task: FileTask) -> HttpSource:
-        lease = _Lease(self, task, task.location)
-        return HttpSource(data_session(self.settings), lease, name=task.id, size=task.size, policy=self.policy)
+        return self._source(task, task.location, None, task.id, task.size)
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
-        source = HttpSource(
-            data_session(self.settings),
-            _Lease(self, task, vector.path, vector),
-            name=f"deletion vector {vector.unique_id} of {task.id}",
-            size=None,
-            policy=self.policy,
-        )
-        return Part(source, vector.frame)
+        name = f"deletion vector {vector.unique_id} of {task.id}"
+        return Part(self._source(task, vector.path, vector, name, None), vector.frame)
+
+    def _source(
+        self, task: FileTask, url: str, vector: DeletionVector | None, name: str, size: int | None
+    ) -> HttpSource:
+        ends = self.ends(replace(task, location=url))
+        lease = _Lease(self, task, FreshUrl(url, renew_at(ends, self.planned_at), ends), vector)
+        return HttpSource(data_session(self.settings), lease, name=name, size=size, policy=self.policy)
 
     def ends(self, task: FileTask) -> float | None:
         """See ``FileAccess.ends``: by the answer, the file's record and the URL itself."""

@@ -187,7 +187,7 @@ class Gateway:
         with self._lock:
             known = (token for token, (served, _) in self._places.items() if served.place == place)
             token = next(known, None) or secrets.token_hex(16)
-            served = self._places[token][0] if token in self._places else ServedPlace(place)
+            served = self._places[token][0] if token in self._places else ServedPlace(place, token)
             self._places[token] = (served, has_ended)
         return self.address_of(token)
 
@@ -407,7 +407,7 @@ class Gateway:
         except NoSuchFileError:
             connection.sendall(webhdfs.not_found(below))
         except DeltaSharingError as error:
-            told = self.remember(error) if served is None else self._place_failed(served, token, below, error)
+            told = self.remember(error) if served is None else self._failed(served, below, error)
             connection.sendall(webhdfs.failure(told))
         return True
 
@@ -433,7 +433,8 @@ class Gateway:
                 connection.sendall(self._described(reader, number, request.operation, columns))
         except DeltaSharingError as error:
             error.name_table(reader.plan.table)
-            connection.sendall(self._failure(self._failed(reader, number, error)))
+            assert number is not None, "only files fail"
+            connection.sendall(webhdfs.failure(self._failed(reader, number, error)))
         except OSError:
             raise
         except Exception as error:
@@ -450,22 +451,13 @@ class Gateway:
             )
         return True
 
-    def _place_failed(self, served: ServedPlace, token: str, path: str, error: DeltaSharingError) -> str:
-        """Note that a file of a place could not be read; returns the cause, for Spark."""
-        cause = self._remember(f"{type(error).__name__}: {error}")
-        if isinstance(error, NetworkError):
-            served.failures.note(path, cause)
-        return cause
-
     def _place(self, token: str) -> ServedPlace | None:
         with self._lock:
             return self._places.get(token, (None, None))[0]
 
     def _open_place(self, connection: socket.socket, request: Request, served: ServedPlace, path: str) -> bool:
         """Send a file from the request's offset on; returns whether the connection can be used for another."""
-        token = (request.path or "").partition("/")[0]
-        failed = partial(self._place_failed, served, token, path)
-        return served.send(connection, path, request.offset, self._budget, failed)
+        return served.send(connection, path, request.offset, self._budget, partial(self._failed, served, path))
 
     def _told_of_place(self, served: ServedPlace, path: str, operation: str) -> bytes:
         if operation == "LISTSTATUS":
@@ -477,18 +469,19 @@ class Gateway:
             return webhdfs.json_answer(webhdfs.locations(served.info(path).size))
         return webhdfs.failure(f"what is shared is read-only, and {operation or 'such a request'} is not known")
 
-    def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
+    def _failed(self, served: PlanReader | ServedPlace, file: int | str, error: DeltaSharingError) -> str:
         """Note that a file could not be read; returns the cause, for Spark."""
-        return self._note_failure(reader, number, f"{type(error).__name__}: {error}", isinstance(error, NetworkError))
+        return self._note_failure(served, file, f"{type(error).__name__}: {error}", isinstance(error, NetworkError))
 
-    def _note_failure(self, reader: PlanReader, number: int | None, cause: str, is_of_network: bool) -> str:
-        with self._lock:
-            is_first, reader.plan.has_failed = not reader.plan.has_failed, True
-        if is_of_network and number is not None:
-            reader.failures.note(number, cause)
-        if is_first:  # it stands alone here; Spark's own error has it among many lines of Java, or not at all
-            _log.warning("the native lane could not read a file: %s", cause)
-        return cause
+    def _note_failure(self, served: PlanReader | ServedPlace, file: int | str, cause: str, is_of_network: bool) -> str:
+        if is_of_network:
+            served.failures.note(file, cause)
+        if isinstance(served, PlanReader):
+            with self._lock:
+                is_first, served.plan.has_failed = not served.plan.has_failed, True
+            if is_first:  # it stands alone here; Spark's own error has it among many lines of Java, or not at all
+                _log.warning("the native lane could not read a file: %s", cause)
+        return self._remember(cause)
 
     def _reader(self, token: str) -> PlanReader | None:
         """The reader of a plan; a listing that was let go is made anew. None where nothing is known of it."""

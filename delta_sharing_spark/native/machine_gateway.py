@@ -147,7 +147,7 @@ class MachineGateway(Gateway):
                 raise DeltaSharingError(f"the plan could not be made anew: {answer['error']}")
             if answer.get("is_place"):
                 with self._lock:
-                    self._places[token] = ServedPlace(pickle.loads(content)), lambda: False  # noqa: S301 - of this package
+                    self._places[token] = ServedPlace(pickle.loads(content), token), lambda: False  # noqa: S301 - of this package
             elif content:
                 self.add(NativePlan.unpacked(content), lambda: False)
 
@@ -159,13 +159,11 @@ class MachineGateway(Gateway):
     def remember(self, error: DeltaSharingError) -> str:
         return self._told_to_driver(super().remember(self._named(error)), "", None)
 
-    def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
-        cause = super()._failed(reader, number, self._named(error))
-        return self._told_to_driver(cause, reader.plan.token, number)
-
-    def _place_failed(self, served: ServedPlace, token: str, path: str, error: DeltaSharingError) -> str:
-        cause = super()._place_failed(served, token, path, self._named(error))
-        return self._told_to_driver(cause, token if isinstance(error, NetworkError) else "", path)
+    def _failed(self, served: PlanReader | ServedPlace, file: int | str, error: DeltaSharingError) -> str:
+        cause = super()._failed(served, file, self._named(error))
+        if isinstance(served, PlanReader):
+            return self._told_to_driver(cause, served.plan.token, file)
+        return self._told_to_driver(cause, served.token if isinstance(error, NetworkError) else "", file)
 
     def _named(self, error: DeltaSharingError) -> DeltaSharingError:
         if isinstance(error, NetworkError):

@@ -199,15 +199,10 @@ class ClusterGateway(Gateway):
             _log.warning("machine %s has no gateway of the native lane yet: its files pass the driver", address)
         return False
 
-    def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
+    def _failed(self, served: PlanReader | ServedPlace, file: int | str, error: DeltaSharingError) -> str:
         """See ``Gateway._failed``. A machine's gateway may reach what the driver cannot, so the failure is answered to nobody else."""
         self._note_unreachable(error)
-        return self._note_failure(reader, number, f"{type(error).__name__}: {error}", is_of_network=False)
-
-    def _place_failed(self, served: ServedPlace, token: str, path: str, error: DeltaSharingError) -> str:
-        """See ``Gateway._place_failed``, and ``_failed``."""
-        self._note_unreachable(error)
-        return self.remember(error)
+        return self._note_failure(served, file, f"{type(error).__name__}: {error}", is_of_network=False)
 
     def _note_unreachable(self, error: DeltaSharingError) -> None:
         """Let no file pass the driver for a while, if the error is one of the network."""
@@ -298,12 +293,11 @@ class ClusterGateway(Gateway):
             case "failed":
                 self._remember(message["cause"])
                 with self._lock:
-                    entry = self._plans.get(message["token"])
+                    reader, _ = self._plans.get(message["token"], (None, None))
                     place, _ = self._places.get(message["token"], (None, None))
-                if place is not None:
-                    place.failures.note(message["number"], message["cause"])
-                if entry is not None:
-                    self._note_failure(entry[0], message["number"], message["cause"], is_of_network=True)
+                served = reader or place
+                if served is not None:
+                    self._note_failure(served, message["number"], message["cause"], is_of_network=True)
                 machine.channel.send({"kind": "answer", "id": message["id"]})
 
     def _send_plan(self, machine: Machine, message: dict[str, Any]) -> None:

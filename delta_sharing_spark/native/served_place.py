@@ -27,8 +27,8 @@ _KNOWN_FILES, _KNOWN_FOR = 200_000, 60.0
 class ServedPlace:
     """A place, what was listed of it a short while ago, and why files of it could not be reached."""
 
-    def __init__(self, place: Place) -> None:
-        self.place, self.failures = place, Failures()
+    def __init__(self, place: Place, token: str) -> None:
+        self.place, self.token, self.failures = place, token, Failures()
         self._known: OrderedDict[str, tuple[float, StoredObject]] = OrderedDict()
 
     def listed(self, path: str) -> list[StoredObject]:

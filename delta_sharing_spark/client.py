@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from delta_sharing_spark.access.load import Recipient
+from delta_sharing_spark.access.load import Recipient, ScanListing
 from delta_sharing_spark.access.settings import storage_settings
 from delta_sharing_spark.assets.asset import Asset, SharedModel
 from delta_sharing_spark.display import Explanation, Listing
@@ -19,17 +19,16 @@ from delta_sharing_spark.sharing.assets import AssetName, Kind, Model, Record, S
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
+from delta_sharing_spark.storage.settings import StorageSettings
 from delta_sharing_spark.table import SharedTable
+from delta_sharing_spark.table_scan import Scan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Unpack
 
-    from delta_sharing_spark.access.load import ScanListing
     from delta_sharing_spark.options.keywords import ClientOptions, ViewOptions
     from delta_sharing_spark.spark.views import RegisteredView
-    from delta_sharing_spark.storage.settings import StorageSettings
-    from delta_sharing_spark.table_scan import Scan
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -111,7 +110,7 @@ class SharingClient(Recipient):
 
     def list_schemas(self, share: Share | str) -> Sequence[Schema]:
         """All schemas of a share."""
-        name = share if isinstance(share, str) else share.name
+        name = _share_of(share)
         return self._listed(lambda: self.rest.list_schemas(name), name)
 
     def list_tables(self, schema: Schema | str) -> Sequence[Table]:
@@ -129,7 +128,7 @@ class SharingClient(Recipient):
         the list of all with a warning.
         """
         if share is not None:
-            name = share if isinstance(share, str) else share.name
+            name = _share_of(share)
             return self._listed(lambda: self.rest.list_all_tables(name), name)
         shares = (each.name for each in self.rest.list_shares())
         return Listing(one for name in shares for one in _if_listable(name, "tables", self.rest.list_all_tables(name)))
@@ -195,10 +194,7 @@ class SharingClient(Recipient):
             return Listing(
                 one for each in shares for one in _if_listable(each, f"{kind}s", list_assets(rest, kind, each))
             )
-        if isinstance(share, Schema):
-            name, schema = share.share, share.name
-        else:
-            name = share if isinstance(share, str) else share.name
+        name, schema = (share.share, share.name) if isinstance(share, Schema) else (_share_of(share), schema)
         try:
             return Listing(list_assets(rest, kind, name, schema))
         except NotFoundError as error:
@@ -346,3 +342,7 @@ def _if_listable(share: str, what: str, items: Iterable[_T]) -> Iterator[_T]:
 
 def _name_of(name: str | Table | Record) -> TableName:
     return parse_table_name(name) if isinstance(name, str) else TableName(name.share, name.schema, name.name)
+
+
+def _share_of(share: Share | str) -> str:
+    return share if isinstance(share, str) else share.name

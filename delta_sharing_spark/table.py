@@ -19,6 +19,7 @@ from delta_sharing_spark.schema.instants import EPOCH
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
+from delta_sharing_spark.storage.settings import StorageSettings
 from delta_sharing_spark.table_scan import Scan
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from delta_sharing_spark.access.directory.access import StorageToken
     from delta_sharing_spark.interop import Engine, EngineOptions
     from delta_sharing_spark.options.keywords import LoadOptions
-    from delta_sharing_spark.storage.settings import StorageSettings
 
 Moment = datetime | date | str | int
 

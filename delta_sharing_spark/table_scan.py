@@ -12,13 +12,12 @@ from delta_sharing_spark.errors.tracebacks import short_tracebacks
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import redacted_options
 from delta_sharing_spark.options.values import quoted_column
+from delta_sharing_spark.sharing.address import TableName
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-    from delta_sharing_spark.sharing.address import TableName
 
 
 @short_tracebacks

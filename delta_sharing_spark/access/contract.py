@@ -13,6 +13,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from delta_sharing_spark.errors import AccessModeError, VersionError
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.predicates.skip_reason import SkipReason
@@ -20,9 +23,6 @@ from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask
 from delta_sharing_spark.scan.splits import pack
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from delta_sharing_spark.access.resolved_scan import ResolvedScan, TableShape
     from delta_sharing_spark.deltalog.add_batch import AddBatch
 

@@ -40,8 +40,25 @@ class SplitPartition(InputPartition):
         return f"SplitPartition({self.split.index}, files={len(self.split.slices)})"
 
 
-class DeltaSharingReader(DataSourceReader):
-    """Plans in ``partitions()``, reads in ``read()``. A task's copy holds nothing: splits carry what they need.
+class SplitReader:
+    """The part of a reader that tasks use. A task's copy holds nothing: splits carry what they need."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    @entrance
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one split; an empty plan comes as a partition without one."""
+        if not isinstance(partition, SplitPartition):
+            return iter(())
+        from delta_sharing_spark.scan.split_reader import read_split
+        from delta_sharing_spark.spark.session_settings import in_session_of_task
+
+        return read_split(in_session_of_task(partition.split))
+
+
+class DeltaSharingReader(SplitReader, DataSourceReader):
+    """Plans in ``partitions()``, reads in ``read()``.
 
     ``pruneColumns`` and ``pushLimit`` are called by engines that know them, before ``partitions()``; Spark up to 4.3 does not.
     """
@@ -53,9 +70,6 @@ class DeltaSharingReader(DataSourceReader):
         self._filters: list[Any] = []
         self._required: StructType | None = None
         self._limit: int | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
 
     @entrance
     def pruneColumns(self, requiredSchema: StructType | pa.Schema) -> StructType | None:
@@ -113,16 +127,6 @@ class DeltaSharingReader(DataSourceReader):
             limits = [limit for limit in (self._limit, scan.options.limit) if limit is not None]
             scan = replace(scan, options=replace(scan.options, limit=min(limits)))
         return [SplitPartition(split) for split in plan(scan, required).splits]
-
-    @entrance
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one split; an empty plan comes as a partition without one."""
-        if not isinstance(partition, SplitPartition):
-            return iter(())
-        from delta_sharing_spark.scan.split_reader import read_split
-        from delta_sharing_spark.spark.session_settings import in_session_of_task
-
-        return read_split(in_session_of_task(partition.split))
 
 
 class FilteringReader(DeltaSharingReader):

@@ -15,10 +15,10 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import functions
+from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 from pyspark.sql.types import DataType as SparkType
 
@@ -28,9 +28,6 @@ from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.schema.types import DataType, Struct, backquoted, spark_schema_json
 from delta_sharing_spark.spark.narrowed_loads import TableNeed
 from delta_sharing_spark.spark.plan_conditions import disjunction
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 _PHYSICAL = "== Physical Plan =="
 #: The longest lists that Spark writes in full by default have 25 items; then it says how many more there are.

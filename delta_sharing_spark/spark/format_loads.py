@@ -18,14 +18,15 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
-from delta_sharing_spark.access.load import Recipient, checked_engine
+from delta_sharing_spark.access.load import Recipient, ScanListing, checked_engine
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import ConfigError, PredicateError
 from delta_sharing_spark.errors.tracebacks import short_traceback
 from delta_sharing_spark.native.plan import StepAsideError
@@ -36,16 +37,11 @@ from delta_sharing_spark.schema.types import Array, Map, Struct, parse_type
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 from delta_sharing_spark.spark.lanes import lane_frame
-from delta_sharing_spark.spark.native import reach_of, start_gateways
+from delta_sharing_spark.spark.native import Opened, reach_of, start_gateways
 from delta_sharing_spark.spark.register import OWN_LOAD, register_source
 from delta_sharing_spark.spark.session_settings import is_connect, refuse_identity_options, session_options
 from delta_sharing_spark.spark.table_names import table_references, tokens_of, with_frames
 from delta_sharing_spark.storage.profile_files import only_spark_reads
-
-if TYPE_CHECKING:
-    from delta_sharing_spark.access.load import ScanListing
-    from delta_sharing_spark.access.resolved_scan import ResolvedScan
-    from delta_sharing_spark.spark.native import Opened
 
 _Load = Callable[..., Any]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.load import checked_engine
+from pyspark.sql import DataFrame, SparkSession
+
+from delta_sharing_spark.access.load import Load, Recipient, checked_engine
+from delta_sharing_spark.access.plan import ScanPlan
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
 from delta_sharing_spark.schema.markup import text_table
@@ -22,12 +24,6 @@ from delta_sharing_spark.spark.native import (
 )
 from delta_sharing_spark.spark.register import load_by_python, register_source
 from delta_sharing_spark.spark.session_settings import warn_of_inline_secrets
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from delta_sharing_spark.access.load import Load, Recipient
-    from delta_sharing_spark.access.plan import ScanPlan
 
 _log = logging.getLogger(__name__)
 

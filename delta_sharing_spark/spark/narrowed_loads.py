@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from pyspark.sql import functions
+from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import StructField, StructType
 
-from delta_sharing_spark.access.load import Load, cheapest_column
+from delta_sharing_spark.access.load import Load, Recipient, cheapest_column
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.types import Struct, backquoted, spark_schema_json
 from delta_sharing_spark.spark.register import load_by_python
 from delta_sharing_spark.spark.session_settings import warn_of_inline_secrets
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from delta_sharing_spark.access.load import Recipient
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from delta_sharing_spark.schema.project import merge
 from delta_sharing_spark.schema.types import DataType, Field, Struct, parse_schema, spark_schema_json
 from delta_sharing_spark.spark.narrowed_loads import TableNeed
 from delta_sharing_spark.spark.plan_conditions import either, read_filters
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _PLAIN_NAME = re.compile(r"\w+")
 _SCAN = "FileSourceScanExec"

@@ -12,11 +12,12 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
-from delta_sharing_spark.access.load import Load, RecipientTable
+from delta_sharing_spark.access.load import Load, Recipient, RecipientTable
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, PredicateError
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.network.parallel_calls import in_parallel
@@ -30,11 +31,6 @@ from delta_sharing_spark.spark.plan_reading import PlanningRelations
 from delta_sharing_spark.spark.register import active_session, register_source
 from delta_sharing_spark.spark.session_settings import in_session, is_connect
 from delta_sharing_spark.spark.table_names import TableReference, Token, table_references, tokens_of, with_frames
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from delta_sharing_spark.access.load import Recipient
 
 _ADVICE = (
     "client.sql takes a query (SELECT, WITH ... SELECT, FROM, TABLE or VALUES) and runs nothing else: write its result "

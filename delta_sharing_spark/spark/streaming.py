@@ -8,27 +8,24 @@ two count files in other orders: there either one refuses the other's offset.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from delta_sharing_spark.access.contract import StreamIdentity
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
-from delta_sharing_spark.access.stream.planner import DEFAULT_LIMITS, Limits, Position, open_stream
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.stream.planner import DEFAULT_LIMITS, Limits, Position, StreamPlanner, open_stream
 from delta_sharing_spark.errors import StreamError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.schema.types import Struct, parse_type
-from delta_sharing_spark.spark.batch import SplitPartition
+from delta_sharing_spark.spark.batch import SplitPartition, SplitReader
 from delta_sharing_spark.spark.entrances import entrance
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
-
-    from delta_sharing_spark.access.resolved_scan import ResolvedScan
-    from delta_sharing_spark.access.stream.planner import Position, StreamPlanner
+    pass
 
 #: The version of this format. A checkpoint of another one is refused, never guessed at.
 SOURCE_VERSION = 1
@@ -203,8 +200,8 @@ except ImportError:
         """Before 4.2 Spark runs Trigger.AvailableNow as one batch up to the newest offset."""
 
 
-class _StreamReader(DataSourceStreamReader):
-    """The common part of the readers for all Spark versions. A task's copy holds nothing: splits carry what they need."""
+class _StreamReader(SplitReader, DataSourceStreamReader):
+    """The common part of the readers for all Spark versions."""
 
     def __init__(self, options: dict[str, str], schema: StructType, *, columns_chosen: bool) -> None:
         self._options = options
@@ -213,9 +210,6 @@ class _StreamReader(DataSourceStreamReader):
         self._opened: tuple[ResolvedScan, StreamPlanner] | None = None
         self._first: Position | None = None
         self._began: Position | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
 
     def initialOffset(self) -> dict[str, Any]:
         """The constant offset that every stream begins with."""
@@ -235,16 +229,6 @@ class _StreamReader(DataSourceStreamReader):
         last = self._checked(end)
         first = last.first if is_initial(start) else self._checked(start).position
         return [SplitPartition(split) for split in self._planner().splits(first, last.position)]
-
-    @entrance
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one split."""
-        if not isinstance(partition, SplitPartition):
-            return iter(())
-        from delta_sharing_spark.scan.split_reader import read_split
-        from delta_sharing_spark.spark.session_settings import in_session_of_task
-
-        return read_split(in_session_of_task(partition.split))
 
     @entrance
     def commit(self, end: dict[str, Any]) -> None:

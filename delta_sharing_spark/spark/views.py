@@ -9,7 +9,9 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from delta_sharing_spark.access.load import Load, Recipient, checked_engine
 from delta_sharing_spark.display import Listing
@@ -19,9 +21,6 @@ from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.wire_records import Table
 from delta_sharing_spark.spark.lanes import frame_of
 from delta_sharing_spark.spark.session_settings import in_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.settings import MAX_RENEWALS
+from delta_sharing_spark.network.settings import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.instants import due_before, show_seconds
 from delta_sharing_spark.storage.answers import is_sure, reason_of
@@ -29,7 +29,6 @@ from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer,
 from delta_sharing_spark.storage.settings import StorageSettings
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.network.settings import NetworkSettings
     from delta_sharing_spark.sharing.address import TableName
     from delta_sharing_spark.sharing.profile import Profile
     from delta_sharing_spark.sharing.wire_records import TemporaryCredentials

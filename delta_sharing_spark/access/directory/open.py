@@ -36,8 +36,12 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.network.parallel_calls import begin
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.auth import carried_profile
+from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 from delta_sharing_spark.storage.answers import is_sure
 from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.storage.object_source import ObjectSource, StorageLease
@@ -47,10 +51,6 @@ from delta_sharing_spark.storage.settings import StorageSettings
 if TYPE_CHECKING:
     from delta_sharing_spark.deltalog.add_batch import AddBatch
     from delta_sharing_spark.deltalog.replay import Head, Snapshot
-    from delta_sharing_spark.network.settings import NetworkSettings
-    from delta_sharing_spark.sharing.address import TableName
-    from delta_sharing_spark.sharing.profile import Profile
-    from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
 _T = TypeVar("_T")
 _S = TypeVar("_S", "NetworkSettings", StorageSettings)

@@ -179,8 +179,6 @@ def hadoop_conf(
     Keys of S3A and GCS hold for all buckets, as in the specification's example; those of Azure for one account.
 
     Args:
-        tokens: One per location.
-        settings: Region and endpoint.
         gcs_token_provider: The Java class that gives Google's connector its token, by
             ``fs.gs.auth.access.token.credential``; the connector itself has none.
 

@@ -79,11 +79,7 @@ class Scan(Load, RowSource):
         return frame_of(self.in_session(spark), spark, engine)
 
     def to_record_batch_reader(self, workers: int | None = None) -> pa.RecordBatchReader:
-        """Record batches as they arrive, read in parallel and bounded in memory; reading begins with the first.
-
-        Args:
-            workers: Splits under way at once; the number of cores (at most 8) by default.
-        """
+        """See ``RowSource.to_record_batch_reader``."""
         import pyarrow as pa
 
         return pa.RecordBatchReader.from_batches(self.arrow_schema(), self._batches(workers))

@@ -54,11 +54,6 @@ class CachedAccess(FileAccess):
 
 
 def table_namespace(profile: Profile, table: TableName, table_id: str | None) -> str:
-    """A digest that no two tables share: ids alone are what a server states, and another server may state them too.
-
-    Args:
-        profile: The server, and the recipient as whom it is asked.
-        table_id: The id that the server states; another id means that the table was replaced.
-    """
+    """A digest that no two tables share, nor two recipients: ids alone are what a server states, and another may state them too."""
     parts = (profile.endpoint, profile.recipient, str(table).lower(), table_id or "")
     return hashlib.sha256("\0".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()

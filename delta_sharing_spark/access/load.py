@@ -172,11 +172,7 @@ class RecipientTable:
 
 
 def checked_engine(engine: str) -> str:
-    """``engine``, if there is such a one.
-
-    Raises:
-        OptionError: There is no such engine.
-    """
+    """``engine``, if there is such a one; raises OptionError where there is none."""
     if engine not in ENGINES:
         raise OptionError(f"engine={engine!r} is not known; use one of {', '.join(ENGINES)}")
     return engine

@@ -138,11 +138,7 @@ def classified(
 
 
 def check_formats(table: TableName, formats: Sequence[str], profile: Profile) -> None:
-    """Refuse a table that is not read as Delta; no formats mean Delta (OpenSharing, "Get Table").
-
-    Raises:
-        UnsupportedFeatureError: None of the formats is Delta; names them.
-    """
+    """Refuse a table that is not read as Delta, by its formats; none mean Delta (OpenSharing, "Get Table")."""
     if formats and "delta" not in formats:
         named = " and ".join("Iceberg" if name == "iceberg" else repr(name) for name in formats)
         advice = iceberg_advice(table, profile) if "iceberg" in formats else "ask the provider to share it as Delta"

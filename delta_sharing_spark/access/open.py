@@ -272,14 +272,9 @@ def _head_from_catalog(rest: SharingRest, table: TableName, refusal: RequestRefu
 def resolve(options: ReadOptions, profile: Profile | None = None) -> ResolvedScan:
     """A load as plain data: one request for metadata, and the log's head where the table is read by its directory.
 
-    Args:
-        profile: The server and recipient, instead of those in the options; ``path`` is then a bare table name.
-
     Raises:
-        ConfigError: The address, the profile, an option or ``where`` is wrong.
-        ServerError, NetworkError: The sharing server refuses or does not answer.
-        AccessModeError: No access mode fits.
         TableError: The table cannot be read right; an unknown column.
+        DeltaSharingError: As ``negotiated_table``, whose arguments these are.
     """
     return resolve_opened(TableOpener(negotiated_table(options, profile)))
 

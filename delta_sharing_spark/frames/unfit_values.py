@@ -30,11 +30,7 @@ def fit_for_others(batches: Iterator[pa.RecordBatch], table: str) -> Iterator[pa
 
 
 def refuse_bad_text(batch: pa.RecordBatch, table: str) -> None:
-    """Check that all strings of a batch are UTF-8, at any depth.
-
-    Raises:
-        ConversionError: A string is not; it names table, column, the bytes and the ways on.
-    """
+    """Raise ConversionError for a string of a batch that is not UTF-8, at any depth: table, column, the bytes and the ways on."""
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         bad = _first(values, _bad_text)
         if bad is not None:
@@ -44,14 +40,7 @@ def refuse_bad_text(batch: pa.RecordBatch, table: str) -> None:
 
 
 def refuse_far_moments(batch: pa.RecordBatch, table: str, way_on: str) -> None:
-    """Check that all dates and timestamps of a batch lie in Python's years, at any depth.
-
-    Args:
-        way_on: What holds such values, for the error.
-
-    Raises:
-        ConversionError: One does not.
-    """
+    """Raise ConversionError for a date or timestamp of a batch beyond Python's years, at any depth; ``way_on`` is what holds it."""
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         far = _first(values, _far_moment)
         if far is not None:

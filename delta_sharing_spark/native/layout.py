@@ -423,11 +423,7 @@ class OwnColumns:
         return self._chunk(begin, rows, physical, path, rows)
 
     def constant(self, rows: int, value: str, path: list[bytes], levels: tuple[int, int]) -> ThriftStruct:
-        """Append a row group's chunk of a column of texts that are all the same: a dictionary of one.
-
-        Args:
-            path, levels: As for ``nulls``.
-        """
+        """Append a row group's chunk of a column of texts that are all the same, a dictionary of one; arguments as for ``nulls``."""
         begin, text = len(self.bytes), value.encode()
         word = len(text).to_bytes(4, "little") + text
         header = {1: (I32, 2), 2: (I32, len(word)), 3: (I32, len(word)), 7: (STRUCT, {1: (I32, 1), 2: (I32, 0)})}

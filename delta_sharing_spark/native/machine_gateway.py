@@ -56,11 +56,7 @@ class Driver:
         self._numbers = itertools.count()
 
     def join(self, gateway: MachineGateway) -> str | None:
-        """Offer a gateway; why it is not needed, where it is not.
-
-        Raises:
-            OSError: The driver does not answer, or does not hold the key.
-        """
+        """Offer a gateway; why it is not needed, where it is not. Raises OSError where the driver does not answer, or lacks the key."""
         self._channel.send({"identity": loopback_identity(), "port": gateway.port, "name": gateway.name})
         answer, _ = self._channel.receive()
         return None if answer["kind"] == "welcome" else str(answer.get("why"))

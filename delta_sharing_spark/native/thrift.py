@@ -26,11 +26,7 @@ class ThriftList:
 
 
 def read_struct(data: bytes, last_field: int | None = None) -> tuple[Struct, int]:
-    """Read a struct, up to its field ``last_field`` if that is given; returns it and the offset behind it.
-
-    Raises:
-        ValueError: The bytes are no such struct.
-    """
+    """Read a struct, up to its field ``last_field`` if that is given; returns it and the offset behind it, or raises ValueError."""
     try:
         return _struct(data, 0, last_field)
     except (IndexError, struct.error) as error:

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from delta_sharing_spark.errors import PredicateError, SchemaError
+from delta_sharing_spark.predicates.tree import quote
 from delta_sharing_spark.schema.types import Struct, backquoted
 from delta_sharing_spark.spark.entrances import entrance
 
@@ -222,7 +223,7 @@ def _text(offered: Any) -> str | None:
     if kind in _LIKE:
         before, after = _LIKE[kind]
         pattern = "".join("\\" + c if c in "%_\\" else c for c in offered.value)
-        return f"{column} LIKE {_string(before + pattern + after)}"
+        return f"{column} LIKE {quote(before + pattern + after)}"
     return None
 
 
@@ -243,8 +244,4 @@ def _literal(value: Any) -> str | None:
         return f"TIMESTAMP '{value.astimezone(timezone.utc).replace(tzinfo=None).isoformat(sep=' ')}Z'"
     if isinstance(value, date):
         return f"DATE '{value.isoformat()}'"
-    return _string(value) if isinstance(value, str) else None
-
-
-def _string(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return quote(value) if isinstance(value, str) else None

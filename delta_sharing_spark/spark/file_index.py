@@ -87,11 +87,7 @@ def why_no_index(spark: SparkSession) -> str | None:
 
 
 def jvm_session(spark: Any) -> tuple[Any, Any]:
-    """The JVM of this process' application, and the session there that a session of Python's stands for.
-
-    Args:
-        spark: A classic session, or one of a Connect server in this process.
-    """
+    """The JVM of this process' application, and the session there that a session of Python's, classic or of a server here, stands for."""
     if not is_connect(spark):
         return spark._jvm, spark._jsparkSession
     return _context(spark)._jvm, _holder(spark).session()

@@ -32,14 +32,9 @@ _SCANS_EXPLAINED = 5
 
 
 def frame_of(scan: Load, spark: SparkSession, engine: str | None = None) -> DataFrame:
-    """A scan as a DataFrame, read by ``engine``, the client's by default.
+    """A scan as a DataFrame, read by ``engine``, the client's by default; raises as ``lane_frame``.
 
     Where the native lane cannot read the table or the session, the Python source reads; the log says why.
-
-    Raises:
-        OptionError: An unknown engine.
-        ConfigError: ``native`` was asked for, and no executor can reach this process.
-        DeltaSharingError: The table cannot be loaded.
     """
     client = scan.table.client
     frame = lane_frame(spark, str(scan.table), engine or client.engine, scan.opened, client.scans.append)

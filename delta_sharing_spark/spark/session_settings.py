@@ -85,11 +85,8 @@ def in_session(client: Recipient, spark: SparkSession) -> Recipient:
 def in_session_of_task(split: Split) -> Split:
     """A split as a task of the Python data source reads it, which the load may have known nothing of the session for.
 
-    Partition values that name no zone are in the session's; data comes through the proxy of the JVM connector's settings, which is
-    one of data alone there, too.
-
-    Raises:
-        ConfigError: The values need a zone, and Spark does not tell the session's; or the proxy's settings are half set.
+    Partition values that name no zone are in the session's, or raise ConfigError where Spark does not tell it; data comes through
+    the proxy of the JVM connector's settings, which is one of data alone there, too.
     """
     return _through_proxy(_in_zone(split))
 

@@ -265,11 +265,7 @@ _storages: ProcessCache[tuple[str, StorageSettings], Storage] = ProcessCache(64)
 
 
 def storage_for(token: StorageToken, settings: StorageSettings) -> Storage:
-    """This process's storage for a token.
-
-    Raises:
-        CredentialError: The token does not fit its location.
-    """
+    """This process's storage for a token; raises CredentialError where that does not fit its location."""
     storage = _storages.get_or_make(
         (token.uuid, replace(settings, retry_seconds=0.0)),
         lambda: Storage(token.location, token.secret, settings, credential=token.uuid),

@@ -431,12 +431,9 @@ class StreamPlanner:
 def open_stream(
     opener: TableOpener, scan: ResolvedScan, user_schema: Struct | None = None, *, columns_chosen: bool = False
 ) -> StreamPlanner:
-    """Plan a resolved load as a stream.
+    """Plan a resolved load as a stream, with the columns that it was started with; None for those of the load.
 
     Args:
-        opener: What the scan was resolved over.
-        scan: From ``resolve``, with the options of a stream.
-        user_schema: The columns that the stream was started with; None for those of the load.
         columns_chosen: Whether the user gave them, so that others of the table are left out on purpose.
 
     Raises:

@@ -81,7 +81,6 @@ def as_text(batches: Iterable[pa.RecordBatch], table: str) -> Iterator[pa.Record
 
 @contextmanager
 def _writer(schema: pa.Schema, out: BinaryIO, format: str) -> Iterator[Callable[[pa.RecordBatch], None]]:
-
     if format == "parquet":
         import pyarrow.parquet as pq
 
@@ -145,7 +144,6 @@ def standard_output(stream: TextIO) -> AbstractContextManager[BinaryIO]:
 
 
 def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:
-
     columns = []
     for source, target in zip(batch.schema, flat, strict=True):
         column = batch.column(source.name)
@@ -161,7 +159,6 @@ def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:
 
 
 def _needs_text(data_type: pa.DataType) -> bool:
-
     return bool(pt.is_nested(data_type) or pt.is_binary(data_type) or pt.is_large_binary(data_type))
 
 
@@ -171,7 +168,6 @@ def _encoded(value: Any, encoder: _Encoder | None) -> Any:
 
 def _encoder(data_type: pa.DataType) -> _Encoder | None:
     """The function that converts values of a type for JSON; None where none is needed."""
-
     if pt.is_struct(data_type):
         fields = {f.name: _encoder(f.type) for f in data_type}
         return lambda value: {name: _encoded(value[name], encoder) for name, encoder in fields.items()}

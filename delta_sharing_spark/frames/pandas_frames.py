@@ -95,7 +95,6 @@ def _with_floats(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
 
     By way of text: Arrow's own cast misses the nearest one by a bit in every seventh of prices.
     """
-
     texts, floats = (
         pa.schema([field.with_type(_instead_of_decimals(field.type, other)) for field in rows.schema])
         for other in (pa.string(), pa.float64())
@@ -182,7 +181,6 @@ class _Column(ABC):
 
 def _column(field: pa.Field, dtype: Any, options: Mapping[str, Any], usual: bool, count: int) -> _Column:
     """What collects a column whose pandas type is ``dtype`` where it has no rows; ``usual`` without the user's options."""
-
     if dtype == np.dtype(object):
         is_text = pt.is_string(field.type) or pt.is_large_string(field.type)
         return _Texts(field, options, count) if is_text else _Objects(field, options, count)
@@ -205,7 +203,6 @@ class _ArrowChunks(_Column):
         self._chunks.append(values)
 
     def series(self) -> pd.Series | npt.NDArray[Any]:
-
         column = pa.chunked_array(self._chunks, self._field.type)
         self._chunks.clear()  # the table alone holds the memory, which it gives back as it goes
         table = pa.Table.from_arrays([column], schema=pa.schema([self._field]))
@@ -222,11 +219,9 @@ class _ExtensionArrays(_Column):
         self._parts: list[pd.Series] = []
 
     def add(self, values: pa.Array) -> None:
-
         self._parts.append(pd.Series(self._dtype.__from_arrow__(values), copy=False))
 
     def series(self) -> pd.Series | npt.NDArray[Any]:
-
         if not self._parts:
             return pd.Series([], dtype=self._dtype)
         return pd.concat(self._parts, ignore_index=True)
@@ -257,7 +252,6 @@ def _room_for(count: int, dtype: npt.DTypeLike, at_least: int = 0) -> npt.NDArra
 
     The metadata that promised so many rows may be wrong.
     """
-
     try:
         return np.empty(max(count, at_least), dtype)
     except (MemoryError, ValueError):
@@ -268,7 +262,6 @@ class _Numbers(_ArrayColumn):
     """Integers, floats, booleans and timestamps."""
 
     def __init__(self, dtype: Any, count: int) -> None:
-
         #: The pandas type; timestamps with a time zone have one that numpy does not know.
         self._dtype = dtype
         super().__init__(dtype if isinstance(dtype, np.dtype) else np.dtype(f"M8[{dtype.unit}]"), count)
@@ -283,7 +276,6 @@ class _Numbers(_ArrayColumn):
         self._append(part)
 
     def series(self) -> pd.Series | npt.NDArray[Any]:
-
         if isinstance(self._dtype, np.dtype):
             return self._whole()
 
@@ -298,19 +290,16 @@ class _PythonObjects(_ArrayColumn):
         self._field, self._options = field, options
 
     def series(self) -> pd.Series | npt.NDArray[Any]:
-
         return pd.Series(self._whole(), dtype=object, copy=False)
 
     def _converted(self, values: pa.Array) -> npt.NDArray[np.object_]:
         """The objects that pyarrow makes for pandas."""
-
         table = pa.Table.from_arrays([values], schema=pa.schema([self._field]))
         objects: npt.NDArray[np.object_] = table.to_pandas(**self._options).iloc[:, 0].to_numpy()
         return objects
 
     def _append_chosen(self, distinct: Sequence[Any] | npt.NDArray[np.object_], chosen: Iterable[pa.Array]) -> None:
         """Append those of ``distinct`` that indices choose; a null chooses None."""
-
         objects = np.empty(len(distinct) + 1, dtype=object)
         objects[:-1] = distinct
         objects[-1] = None
@@ -347,7 +336,6 @@ class _Texts(_PythonObjects):
 
     def _convert(self) -> None:
         """Append the strings that wait."""
-
         texts = pa.chunked_array(self._waiting, self._field.type)
         self._waiting.clear()
         self._rows = self._bytes = 0
@@ -370,7 +358,6 @@ class _Objects(_PythonObjects):
     """
 
     def __init__(self, field: pa.Field, options: Mapping[str, Any], count: int) -> None:
-
         super().__init__(field, options, count)
         self.cost = 1 if pt.is_date32(field.type) else 2
         #: One object for equal values; None where a column's first rows show that it seldom repeats them.
@@ -413,7 +400,6 @@ class DecimalObjects:
     """
 
     def __init__(self, scale: int) -> None:
-
         self._times_unit = decimal.Decimal((0, (1,), -scale)).__mul__
         #: The decimals of the numbers below ``_LOW``; none until a batch is worth them.
         self._low: npt.NDArray[np.object_] = np.empty(0, object)
@@ -430,7 +416,6 @@ class DecimalObjects:
         Returns:
             As many objects, with None for NULL.
         """
-
         # The same bytes read as integers of 128 bits.
         whole = pa.decimal128(MOST_DIGITS, 0)
         integers = pa.Array.from_buffers(whole, len(values), values.buffers(), values.null_count, values.offset)
@@ -443,7 +428,6 @@ class DecimalObjects:
         return objects
 
     def _products(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-
         return np.fromiter(map(self._times_unit, numbers.tolist()), dtype=object, count=len(numbers))
 
     def _sums(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
@@ -454,7 +438,6 @@ class DecimalObjects:
 
     def _keep(self, numbers: npt.NDArray[np.int64]) -> bool:
         """Keep all that the sums of these numbers need; False where making it costs more than they save."""
-
         if len(numbers) < _LOW:
             return False
         least, most = int(numbers.min()) >> _LOW_BITS, int(numbers.max()) >> _LOW_BITS

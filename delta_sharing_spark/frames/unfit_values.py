@@ -52,7 +52,6 @@ def refuse_far_moments(batch: pa.RecordBatch, table: str, way_on: str) -> None:
 
 def _first(values: pa.Array, find: Callable[[pa.Array], _T | None]) -> _T | None:
     """What ``find`` finds in values that hold no others; None if that is nothing."""
-
     if not pt.is_nested(values.type):
         return find(values)
     return next((found for part in _parts(values) if (found := _first(part, find)) is not None), None)
@@ -60,7 +59,6 @@ def _first(values: pa.Array, find: Callable[[pa.Array], _T | None]) -> _T | None
 
 def _parts(values: pa.Array) -> Sequence[pa.Array]:
     """The values inside structs, lists or maps, but for those that a slice or a NULL hides."""
-
     if pt.is_struct(values.type):
         return values.flatten()
     if not pt.is_map(values.type):
@@ -71,7 +69,6 @@ def _parts(values: pa.Array) -> Sequence[pa.Array]:
 
 
 def _bad_text(values: pa.Array) -> bytes | None:
-
     if not (pt.is_string(values.type) or pt.is_large_string(values.type)) or not len(values) or _is_ascii(values):
         return None
     try:
@@ -87,7 +84,6 @@ def _bad_text(values: pa.Array) -> bytes | None:
 
 def _is_ascii(values: pa.Array) -> bool:
     """Whether all bytes are ASCII, which is sooner told than that they are UTF-8."""
-
     _, offsets, data = values.buffers()
     if data is None:
         return True
@@ -97,7 +93,6 @@ def _is_ascii(values: pa.Array) -> bool:
 
 
 def _far_moment(values: pa.Array) -> str | None:
-
     if pt.is_date32(values.type):
         numbers, unit = values.cast(pa.int32()), 1
     elif pt.is_timestamp(values.type) and values.type.unit == "us":

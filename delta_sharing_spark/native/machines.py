@@ -201,13 +201,9 @@ class ClusterGateway(Gateway):
 
     def _failed(self, served: PlanReader | ServedPlace, file: int | str, error: DeltaSharingError) -> str:
         """See ``Gateway._failed``. A machine's gateway may reach what the driver cannot, so the failure is answered to nobody else."""
-        self._note_unreachable(error)
-        return self._note_failure(served, file, f"{type(error).__name__}: {error}", is_of_network=False)
-
-    def _note_unreachable(self, error: DeltaSharingError) -> None:
-        """Let no file pass the driver for a while, if the error is one of the network."""
-        if isinstance(error, NetworkError):
+        if isinstance(error, NetworkError):  # no file passes the driver for a while
             self._tries_again = time.monotonic() + _UNREACHABLE
+        return self._note_failure(served, file, f"{type(error).__name__}: {error}", is_of_network=False)
 
     def _why_no_bytes(self) -> str | None:
         """Why no file passes the driver; None where some may."""

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from delta_sharing_spark.errors import PredicateError, SchemaError
-from delta_sharing_spark.predicates.tree import quote
-from delta_sharing_spark.schema.types import Struct, backquoted
+from delta_sharing_spark.predicates.tree import conjunction, quote
+from delta_sharing_spark.schema.types import Struct, backquoted, parse_type
 from delta_sharing_spark.spark.entrances import entrance
 
 if TYPE_CHECKING:
@@ -113,7 +113,6 @@ class DeltaSharingReader(SplitReader, DataSourceReader):
         """Query the server, or replay the log, and balance the files into splits."""
         from delta_sharing_spark.access.open import resolve
         from delta_sharing_spark.access.plan import plan
-        from delta_sharing_spark.schema.types import Struct, parse_type
 
         scan = self._scan or resolve(self._options)
         whole, required = (
@@ -190,7 +189,6 @@ class PushedFilters:
 def to_expression(filters: Iterable[Any], schema: Struct, time_zone: str) -> Expression | None:
     """The conjunction of the filters that ``where`` can express; None if there are none."""
     from delta_sharing_spark.predicates.sql import parse_where
-    from delta_sharing_spark.predicates.tree import conjunction
 
     parts = []
     for offered in filters:

@@ -126,3 +126,8 @@ def _columns(table: Struct, needed: Struct, types: Sequence[StructField], above:
             column = functions.col(name)
         columns.append(column.alias(have.name))
     return columns
+
+
+def described(frame: DataFrame) -> list[tuple[str, str]]:
+    """The columns of a frame, by name and type."""
+    return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]

@@ -61,7 +61,7 @@ def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream:
         ConfigError: Settings that belong together contradict each other.
     """
     known = {name.lower() for name in given}
-    added = {"timeZone": session_zone(spark)}
+    added = {"timeZone": str(spark.conf.get(_ZONE))}
     settings = _jvm_settings(spark)
     if settings:
         added |= _translated(spark, settings)
@@ -70,11 +70,6 @@ def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream:
         for name, value in added.items()
         if name.lower() not in known and (is_stream or name not in _STREAM_ONLY)
     }
-
-
-def session_zone(spark: SparkSession) -> str:
-    """The name of a session's time zone."""
-    return str(spark.conf.get(_ZONE))
 
 
 def in_session(client: Recipient, spark: SparkSession) -> Recipient:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -26,7 +27,7 @@ from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.spark.connect_plans import WordRelations
 from delta_sharing_spark.spark.lanes import explain_engines, lane_of_query, note_python_source, python_frame
-from delta_sharing_spark.spark.narrowed_loads import Frames, TableNeed, column_paths, sent_condition
+from delta_sharing_spark.spark.narrowed_loads import Frames, TableNeed, column_paths, described, sent_condition
 from delta_sharing_spark.spark.plan_reading import PlanningRelations
 from delta_sharing_spark.spark.register import active_session, register_source
 from delta_sharing_spark.spark.session_settings import in_session, is_connect
@@ -62,8 +63,6 @@ def require_query(spark: SparkSession, text: str) -> None:
             _parse(spark, wrapped)
     except ParseException as refused:
         if not is_connect(spark):
-            from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
             with suppress(Py4JJavaError):  # a script on Spark 4.0, whose error PySpark has no class for
                 _parse(spark, text)  # its own error, if it is no statement at all
         first_line = str(refused).strip().partition("\n")[0]
@@ -205,7 +204,7 @@ def plan(client: Recipient, spark: SparkSession, references: Sequence[Load], ove
             return QueryNeeds([TableNeed(reason=reason) for _ in references])
         planned = over(stand_ins.__getitem__)
         try:
-            return QueryNeeds(relations.needs(planned, over), _described(planned))
+            return QueryNeeds(relations.needs(planned, over), described(planned))
         except PySparkException as error:  # a stream among its tables, which Spark plans when it starts
             reason = f"Spark does not plan the query before it runs ({_first_line(error)})"
             return QueryNeeds([TableNeed(reason=reason) for _ in references])
@@ -228,16 +227,12 @@ def _narrowed(client: Recipient, spark: SparkSession, references: Sequence[Load]
         return over(lambda i: frames.whole(references[i]))
     try:
         narrowed = over(lambda i: frames.narrowed(references[i], needs[i]))
-        if _described(narrowed) == planned.columns:
+        if described(narrowed) == planned.columns:
             return narrowed
         _log.warning("the narrowed query has other columns than the query over whole tables; reading the whole tables")
     except AnalysisException as error:
         _log.warning("Spark refuses the narrowed query (%s); reading the whole tables", _first_line(error))
     return over(lambda i: frames.whole(references[i]))
-
-
-def _described(frame: DataFrame) -> list[tuple[str, str]]:
-    return [(f.name, f.dataType.simpleString()) for f in frame.schema.fields]
 
 
 # --- the tables of a query --------------------------------------------------------------------------------------------

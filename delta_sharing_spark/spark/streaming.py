@@ -203,6 +203,9 @@ except ImportError:
 class _StreamReader(SplitReader, DataSourceStreamReader):
     """The common part of the readers for all Spark versions."""
 
+    #: The bounds of a stream to which the user gave none.
+    _default = DEFAULT_LIMITS
+
     def __init__(self, options: dict[str, str], schema: StructType, *, columns_chosen: bool) -> None:
         self._options = options
         self._schema = schema
@@ -279,13 +282,9 @@ class _StreamReader(SplitReader, DataSourceStreamReader):
         return self._opened
 
     def _limits(self) -> Limits:
-        limits = self._stated_limits()
-        return limits if limits != Limits() else DEFAULT_LIMITS
-
-    def _stated_limits(self) -> Limits:
-        """The bounds that the user set."""
         options = self._open()[0].options
-        return Limits(options.max_files_per_trigger, options.max_bytes_per_trigger)
+        limits = Limits(options.max_files_per_trigger, options.max_bytes_per_trigger)
+        return self._default if limits == Limits() else limits
 
 
 class _AdmissionReader(_StreamReader, SupportsTriggerAvailableNow):
@@ -319,6 +318,9 @@ class _AdmissionReader(_StreamReader, SupportsTriggerAvailableNow):
 class _RememberingReader(_StreamReader):
     """Spark before 4.2: the position is the end of the last batch, which ``partitions`` is always called with first."""
 
+    #: A default would cut short the one batch of Trigger.AvailableNow.
+    _default = Limits()
+
     def __init__(self, options: dict[str, str], schema: StructType, *, columns_chosen: bool) -> None:
         super().__init__(options, schema, columns_chosen=columns_chosen)
         self._last_end: dict[str, Any] = dict(INITIAL)
@@ -327,10 +329,6 @@ class _RememberingReader(_StreamReader):
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # before 4.2 it takes nothing
         """The end of the next batch."""
         return self._advance(self._last_end, self._limits())
-
-    def _limits(self) -> Limits:
-        """The bounds that the user set, without a default, which would cut short the one batch of Trigger.AvailableNow."""
-        return self._stated_limits()
 
     def _remember(self, end: dict[str, Any]) -> None:
         self._last_end = end

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
+
+import pyarrow.compute as pc
 
 from delta_sharing_spark.access.directory.access import (
     TOKENS,
@@ -21,9 +23,12 @@ from delta_sharing_spark.access.directory.access import (
     token_covering,
 )
 from delta_sharing_spark.access.negotiate import iceberg_advice
+from delta_sharing_spark.deltalog.add_batch import AddBatch
+from delta_sharing_spark.deltalog.arrow_bridge import scalar
 from delta_sharing_spark.deltalog.cached_log_store import CachedLogStore
 from delta_sharing_spark.deltalog.locate_segment import list_before
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogEntry, commit_name, in_log, join
+from delta_sharing_spark.deltalog.replay import Head, Snapshot, load_head, load_snapshot, version_at_or_before
 from delta_sharing_spark.errors import (
     AccessModeError,
     CorruptFileError,
@@ -47,10 +52,6 @@ from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.storage.object_source import ObjectSource, StorageLease
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.settings import StorageSettings
-
-if TYPE_CHECKING:
-    from delta_sharing_spark.deltalog.add_batch import AddBatch
-    from delta_sharing_spark.deltalog.replay import Head, Snapshot
 
 _T = TypeVar("_T")
 _S = TypeVar("_S", "NetworkSettings", StorageSettings)
@@ -91,16 +92,12 @@ class TableDirectory:
             TableChangedError: The log is of another table than the server's, or behind what the server said.
             CredentialError, NetworkError: The storage cannot be read.
         """
-        from delta_sharing_spark.deltalog.replay import load_snapshot
-
         snapshot = load_snapshot(self.log, version=version, table=self.table)
         self._check(snapshot, is_newest=version is None)
         return snapshot
 
     def head_at(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Head:
         """Protocol and metadata of a version, without its files; raises as ``snapshot``."""
-        from delta_sharing_spark.deltalog.replay import load_head, version_at_or_before
-
         is_newest = version is None and timestamp_ms is None
         if timestamp_ms is not None:
             version = version_at_or_before(self.log, timestamp_ms, table=self.table)
@@ -160,10 +157,6 @@ class TableDirectory:
 
     def check(self, batch: AddBatch) -> None:
         """The same for files in columns: only those outside the root are looked at one by one."""
-        import pyarrow.compute as pc
-
-        from delta_sharing_spark.deltalog.arrow_bridge import scalar
-
         outside = pc.or_(pc.match_substring(batch.paths, ":"), pc.starts_with(batch.paths, "/"))
         if batch.vectors is not None:
             outside = pc.or_kleene(outside, pc.equal(pc.struct_field(batch.vectors, "storageType"), scalar("p")))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 
 from delta_sharing_spark.access.contract import (
     AsOf,
@@ -26,16 +27,15 @@ from delta_sharing_spark.access.contract import (
 from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
 from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan, TableShape
 from delta_sharing_spark.access.settings import storage_settings
+from delta_sharing_spark.deltalog.add_batch import AddBatch
+from delta_sharing_spark.deltalog.arrow_bridge import bools, integers
 from delta_sharing_spark.deltalog.locate_segment import find_segment
+from delta_sharing_spark.deltalog.replay import Head, Snapshot, commit_times, version_at_or_after, version_at_or_before
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import FileSlice, FileTask
 from delta_sharing_spark.scan.splits import Bin, cut_bins
 from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.schema.types import without_mapping
-
-if TYPE_CHECKING:
-    from delta_sharing_spark.deltalog.add_batch import AddBatch
-    from delta_sharing_spark.deltalog.replay import Head, Snapshot
 
 
 def open_directory_table(negotiated: NegotiatedTable) -> DirectoryTable:
@@ -92,18 +92,12 @@ class DirectoryTable(OpenTable):
         return find_segment(self._log, None, self._table).version
 
     def version_at_or_after(self, moment: datetime) -> int:
-        from delta_sharing_spark.deltalog.replay import version_at_or_after
-
         return version_at_or_after(self._log, to_millis(moment), table=self._table)
 
     def version_at_or_before(self, moment: datetime) -> int | None:
-        from delta_sharing_spark.deltalog.replay import version_at_or_before
-
         return version_at_or_before(self._log, to_millis(moment), table=self._table, allow_after_newest=True)
 
     def commit_times(self, most: int) -> Mapping[int, int | None]:
-        from delta_sharing_spark.deltalog.replay import commit_times
-
         return commit_times(self._log, most, table=self._table)
 
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
@@ -205,15 +199,11 @@ class TaskColumns(Sequence[FileTask]):
 
     def _sizes(self) -> npt.NDArray[np.int64]:
         """Bytes of each file."""
-        from delta_sharing_spark.deltalog.arrow_bridge import bools, integers
-
         sizes = [np.where(bools(batch.sizes.is_valid()), integers(batch.sizes), 0) for batch in self._batches]
         return np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
 
     def live_rows(self) -> int | None:
         """Rows of all files that are not deleted; None where statistics do not tell of one."""
-        import pyarrow.compute as pc
-
         total = 0
         for batch in self._batches:
             rows = batch.num_records()

@@ -13,7 +13,8 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -331,8 +332,6 @@ def _named_value(text: str) -> tuple[str, str]:
 
 def _plain(item: Any) -> dict[str, Any]:
     """A listing's item as a dict without its empty fields."""
-    from dataclasses import asdict
-
     told = {name: value for name, value in asdict(item).items() if value not in (None, (), {})}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in told.items()}
 
@@ -447,26 +446,19 @@ SHELLS = ("bash", "zsh", "fish")
 
 def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
     """The script to be evaluated by ``shell``: commands, their options and the options' choices; else file names."""
-    commands = dict(_commands(parser))
+    actions = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    commands = next(actions).choices
     if shell == "fish":
         return _fish(commands)
     script = _bash(commands)
     return f"autoload -U +X bashcompinit && bashcompinit\n{script}" if shell == "zsh" else script
 
 
-def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            yield from action.choices.items()
+def _options_of(command: argparse.ArgumentParser) -> list[tuple[Sequence[str], argparse.Action]]:
+    return [(action.option_strings, action) for action in command._actions if action.option_strings]
 
 
-def _options_of(command: argparse.ArgumentParser) -> Iterator[tuple[list[str], argparse.Action]]:
-    for action in command._actions:
-        if action.option_strings:
-            yield list(action.option_strings), action
-
-
-def _bash(commands: dict[str, argparse.ArgumentParser]) -> str:
+def _bash(commands: Mapping[str, argparse.ArgumentParser]) -> str:
     cases = []
     for name, command in commands.items():
         words = [word for names, _ in _options_of(command) for word in names]
@@ -497,7 +489,7 @@ complete -o filenames -F _delta_sharing_spark {PROGRAM}
 """
 
 
-def _fish(commands: dict[str, argparse.ArgumentParser]) -> str:
+def _fish(commands: Mapping[str, argparse.ArgumentParser]) -> str:
     lines = []
     for name, command in commands.items():
         summary = shlex.quote(command.description or "")

@@ -3,6 +3,9 @@
 In place of each table the query is planned over a relation of the table's schema, whose one file nothing can read: whatever
 executes a query meanwhile fails, and nothing is guessed from it. Spark prunes the relation's columns and moves the query's
 conditions down to its scans, and says so in the scans of the physical plan.
+
+Spark computes ``current_date()`` and its like when a plan is optimized, and each action on a data frame may optimize it
+anew: what one optimized plan needs must hold for those of later moments too.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from pyspark.sql.types import StructType
 from delta_sharing_spark.schema.project import merge
 from delta_sharing_spark.schema.types import DataType, Field, Struct, parse_schema, spark_schema_json
 from delta_sharing_spark.spark.narrowed_loads import TableNeed
-from delta_sharing_spark.spark.plan_conditions import either, read_filters
+from delta_sharing_spark.spark.plan_conditions import COMPARISONS, TEMPORAL, Node, class_of, either, read_filters
 
 _PLAIN_NAME = re.compile(r"\w+")
 _SCAN = "FileSourceScanExec"
@@ -160,11 +162,9 @@ def _needed(table: Struct, required: Struct) -> Struct:
 
 
 _CLOCK = {"CurrentDate", "CurrentTimestamp", "Now", "LocalTimestamp"}
-_COMPARISONS = {"EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual"}
 #: Functions of a moment and constants that never go back when the moment goes on (but for a change of the zone's offset).
 _STEADY = {"TimestampAddInterval", "TimeAdd", "TimestampAddYMInterval", "DateAdd", "DateSub", "DateAddInterval", "DateAddYMInterval",
            "AddMonths", "TruncDate", "TruncTimestamp", "TimestampAdd", "Cast"}  # fmt: skip
-_TIMES = ("date", "timestamp", "timestamp_ntz")
 #: Further functions whose value no other part of a plan is chosen by.
 _PLAIN = {*_STEADY, "DateDiff", "SubtractDates", "SubtractTimestamps", "TimestampDiff", "Year", "Month", "DayOfMonth", "Alias", "Add",
           "Subtract", "Multiply", "Divide", "MonthsBetween", "UnixTimestamp", "ToUnixTimestamp", "DateFormatClass"}  # fmt: skip
@@ -193,7 +193,7 @@ def moment_of(analyzed: Sequence[dict[str, Any]]) -> Moment:
     Every use of the clock must be known: it bounds a column in a filter, or it stands in the result's columns.
     """
     worst = _plan(_tree(iter(analyzed)), is_result=True)
-    chosen = any(_class_of(row) in _CHOICES for row in _rows(analyzed))
+    chosen = any(class_of(row) in _CHOICES for row in _rows(analyzed))
     return Moment.NOTHING if worst is Moment.COLUMNS and chosen else worst
 
 
@@ -208,57 +208,38 @@ def _rows(value: Any) -> Iterator[dict[str, Any]]:
             yield from _rows(inner)
 
 
-def _class_of(row: dict[str, Any]) -> str:
-    return str(row["class"]).rpartition(".")[2]
+def _is_timed(tree: Node) -> bool:
+    """Whether part of it, apart from plans of subqueries, is known only at the moment of planning."""
+    return any(node.kind in _CLOCK or node.kind.startswith("Current") for node in tree.walk())
 
 
-@dataclass(frozen=True, slots=True)
-class _Tree:
-    """A plan or an expression with its children."""
-
-    row: dict[str, Any]
-    children: tuple[_Tree, ...]
-
-    @property
-    def kind(self) -> str:
-        return _class_of(self.row)
-
-    def walk(self) -> Iterator[_Tree]:
-        yield self
-        for child in self.children:
-            yield from child.walk()
-
-    def is_timed(self) -> bool:
-        """Whether part of it, apart from plans of subqueries, is known only at the moment of planning."""
-        return any(tree.kind in _CLOCK or tree.kind.startswith("Current") for tree in self.walk())
-
-    def has_column(self) -> bool:
-        return any(tree.kind in ("AttributeReference", "CommonExpressionRef") for tree in self.walk())
+def _has_column(tree: Node) -> bool:
+    return any(node.kind in ("AttributeReference", "CommonExpressionRef") for node in tree.walk())
 
 
-def _tree(rows: Iterator[dict[str, Any]]) -> _Tree:
+def _tree(rows: Iterator[dict[str, Any]]) -> Node:
     """The tree whose rows, children after their parent, come next."""
     row = next(rows)
     children = tuple(_tree(rows) for _ in range(row["num-children"]))
     if isinstance(row.get("replacement"), int):  # a function that is another by definition
         return children[row["replacement"]]
-    if _class_of(row) == "With" and all(d.has_column() and not d.is_timed() for d in children[1:]):
+    if class_of(row) == "With" and all(_has_column(d) and not _is_timed(d) for d in children[1:]):
         return children[0]
-    return _Tree(row, children)
+    return Node(class_of(row), row, children)
 
 
-def _plan(plan: _Tree, *, is_result: bool) -> Moment:
+def _plan(plan: Node, *, is_result: bool) -> Moment:
     """The dependence of a plan; ``is_result`` if its columns are those of the whole query."""
     worst = max(
         (_plan(child, is_result=is_result and plan.kind in _THROUGH) for child in plan.children), default=Moment.ANY
     )
-    for name, value in plan.row.items():
+    for name, value in plan.fields.items():
         for rows in _expressions(value):
             tree = _tree(iter(rows))
             for inner in tree.walk():
-                if inner.row.get("plan"):
-                    worst = max(worst, _plan(_tree(iter(inner.row["plan"])), is_result=False))
-            if tree.is_timed():
+                if inner.fields.get("plan"):
+                    worst = max(worst, _plan(_tree(iter(inner.fields["plan"])), is_result=False))
+            if _is_timed(tree):
                 worst = max(worst, _use(plan.kind, name, tree, is_result))
     return worst
 
@@ -273,7 +254,7 @@ def _expressions(value: Any) -> Iterator[list[dict[str, Any]]]:
                 yield from _expressions(inner)
 
 
-def _use(plan: str, name: str, tree: _Tree, is_result: bool) -> Moment:
+def _use(plan: str, name: str, tree: Node, is_result: bool) -> Moment:
     if plan in ("Filter", "Join") and name == "condition":
         return _condition(tree)
     if is_result and name in ("projectList", "aggregateExpressions") and _is_plain(tree):
@@ -281,30 +262,30 @@ def _use(plan: str, name: str, tree: _Tree, is_result: bool) -> Moment:
     return Moment.NOTHING
 
 
-def _condition(tree: _Tree) -> Moment:
-    if not tree.is_timed():
+def _condition(tree: Node) -> Moment:
+    if not _is_timed(tree):
         return Moment.ANY
     if tree.kind in ("And", "Or"):
         return max(_condition(child) for child in tree.children)
-    if tree.kind in _COMPARISONS and tree.has_column() and all(_is_plain(child) for child in tree.children):
+    if tree.kind in COMPARISONS and _has_column(tree) and all(_is_plain(child) for child in tree.children):
         first, second = tree.children
-        bound = (_is_steady(first) and not second.is_timed()) or (_is_steady(second) and not first.is_timed())
+        bound = (_is_steady(first) and not _is_timed(second)) or (_is_steady(second) and not _is_timed(first))
         return Moment.BOUNDS if bound and not tree.kind.startswith("Equal") else Moment.COLUMNS
     return Moment.NOTHING
 
 
-def _is_plain(tree: _Tree) -> bool:
+def _is_plain(tree: Node) -> bool:
     """Whether the moment's value passes only through functions that choose nothing by it."""
-    if not tree.is_timed() or tree.kind in _CLOCK:
+    if not _is_timed(tree) or tree.kind in _CLOCK:
         return True
     return tree.kind in _PLAIN and all(_is_plain(child) for child in tree.children)
 
 
-def _is_steady(tree: _Tree) -> bool:
+def _is_steady(tree: Node) -> bool:
     """Whether the expression is the moment, moved or truncated by constants."""
     if tree.kind in _CLOCK:
         return True
-    if tree.kind not in _STEADY or (tree.kind == "Cast" and tree.row.get("dataType") not in _TIMES):
+    if tree.kind not in _STEADY or (tree.kind == "Cast" and tree.fields.get("dataType") not in TEMPORAL):
         return False
-    timed = [child for child in tree.children if child.is_timed()]
-    return len(timed) == 1 and _is_steady(timed[0]) and not tree.has_column()
+    timed = [child for child in tree.children if _is_timed(child)]
+    return len(timed) == 1 and _is_steady(timed[0]) and not _has_column(tree)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from delta_sharing_spark.access.resolved_scan import ResolvedScan, TableShape
     from delta_sharing_spark.deltalog.add_batch import AddBatch
 
+#: How ``explain`` calls the reasons.
+_RULES = {SkipReason.PARTITION_VALUES: "partition values", SkipReason.STATISTICS: "statistics"}
+
 
 class NotPinnedError(VersionError):
     """The server does not list the files of a version that was not asked for by the user (``ResolvedScan.is_pinned``)."""
@@ -291,10 +294,6 @@ def range_of_versions(start: int, end: int | None, newest: int, table: str, *, b
             f"give an end that is not before the start"
         )
     return range(start, last + 1)
-
-
-#: How ``explain`` calls the reasons.
-_RULES = {SkipReason.PARTITION_VALUES: "partition values", SkipReason.STATISTICS: "statistics"}
 
 
 class FilePruner:

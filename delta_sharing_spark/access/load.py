@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 ENGINES = ("auto", "native", "python")
 #: Scans of Spark's that ``SharingClient.last_scans`` tells.
 _SCANS_KEPT = 100
+#: Bytes of a split outside Spark: small enough to read one middling file on several cores.
+_SPLIT_BYTES = "16m"
+#: Splits under way at once outside Spark.
+WORKERS = min(8, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +219,6 @@ def _inline(profile: Profile) -> dict[str, str]:
         "password": profile.password,
     }
     return {name: value for name, value in fields.items() if value is not None}
-
-
-#: Bytes of a split outside Spark: small enough to read one middling file on several cores.
-_SPLIT_BYTES = "16m"
-#: Splits under way at once outside Spark.
-WORKERS = min(8, os.cpu_count() or 1)
 
 
 @short_tracebacks

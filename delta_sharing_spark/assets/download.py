@@ -35,6 +35,10 @@ _NOTED_EVERY = 2.0
 _FLAGS = (
     os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 )
+#: Requests under way at once.
+AT_ONCE = 8
+#: Seconds that requests which were broken off have to end.
+_PATIENCE = 30.0
 
 
 class ArrivingFile:
@@ -190,12 +194,6 @@ def _lock_alone(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise OSError(errno.EBUSY, "another download is writing it") from None
-
-
-#: Requests under way at once.
-AT_ONCE = 8
-#: Seconds that requests which were broken off have to end.
-_PATIENCE = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,18 @@ from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 #: The name of the scans whose columns nobody told.
 UNTOLD = "-"
 _SCANS_KNOWN = 256
+#: Files of at most so many bytes are shown together as one: each costs Spark five requests, 3 to 5 ms.
+SMALL_FILE = 4 << 20
+#: Bytes and column chunks of files that are shown as one: each task that reads a part parses the whole footer, 30 us a chunk.
+_JOINED_BYTES, _JOINED_CHUNKS = 8 << 20, 2_000
+#: Rows that are only counted weigh as little as this in Spark's division into tasks.
+_ROWS_COUNTED_AS_A_BYTE = 64
+#: Bytes fetched for a footer that nothing is known of, in all and for each column.
+_TAIL, _TAIL_OF_COLUMN = 2 << 10, 320
+_VOID = Primitive("void")
+_FILE = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
+#: The digests of the members of each virtual file of a listing, in order.
+Joined = tuple[tuple[int, ...], ...]
 
 
 class ScanColumns:
@@ -98,18 +110,6 @@ def leaves_of(struct: dict[str, Any], above: bytes = b"") -> Iterator[bytes]:
             yield from leaves_of(inner, path + b".")
         else:
             yield path
-
-
-#: Files of at most so many bytes are shown together as one: each costs Spark five requests, 3 to 5 ms.
-SMALL_FILE = 4 << 20
-#: Bytes and column chunks of files that are shown as one: each task that reads a part parses the whole footer, 30 us a chunk.
-_JOINED_BYTES, _JOINED_CHUNKS = 8 << 20, 2_000
-#: Rows that are only counted weigh as little as this in Spark's division into tasks.
-_ROWS_COUNTED_AS_A_BYTE = 64
-#: Bytes fetched for a footer that nothing is known of, in all and for each column.
-_TAIL, _TAIL_OF_COLUMN = 2 << 10, 320
-_VOID = Primitive("void")
-_FILE = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
 
 
 class StepAsideError(Exception):
@@ -179,10 +179,6 @@ class VirtualFile:
         """The table's files that it is, for an error."""
         first, last = self.members[0].task.id, self.members[-1].task.id
         return first if len(self.members) == 1 else f"{first}, or another of {len(self.members)} up to {last},"
-
-
-#: The digests of the members of each virtual file of a listing, in order.
-Joined = tuple[tuple[int, ...], ...]
 
 
 class LoadColumns:

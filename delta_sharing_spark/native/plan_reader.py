@@ -30,6 +30,17 @@ from delta_sharing_spark.storage.ranges import ByteSource, Range, cut
 
 #: Files whose footers are fetched ahead, at least and at most.
 _FEWEST, _MOST = 2, 32
+#: Seconds for which a file that could not be reached is not tried again.
+_FOR = 10.0
+#: Tasks that are assumed to run at the same time.
+AT_ONCE = max(2, os.cpu_count() or 2)
+_SENT = 1 << 20
+#: Bytes of a small file that are sent without asking which of them a reader wants: that would cost more.
+_SENT_WHOLE = 64 << 10
+#: Bytes that are sent to a reader that may need no more: it may decode what it has before it closes the connection.
+_TASTE = 4 << 10
+#: Bytes of row groups that are fetched ahead of the one that is read, and how many: those of small files are many.
+_AHEAD, _GROUPS_AHEAD = 8 << 20, 16
 
 
 class ShownFiles:
@@ -133,10 +144,6 @@ class ShownFiles:
         return shown
 
 
-#: Seconds for which a file that could not be reached is not tried again.
-_FOR = 10.0
-
-
 class Failures:
     """Why files could not be reached, by the number or the path of each."""
 
@@ -180,10 +187,6 @@ UNKNOWN, ENOUGH, TASTED = Doubt(0.02, 0.05), Doubt(0.05, 0.3), Doubt(0.0, 0.3)
 LEAVES = Doubt(2.0, 2.0)
 
 
-#: Tasks that are assumed to run at the same time.
-AT_ONCE = max(2, os.cpu_count() or 2)
-
-
 class FilePass:
     """One pass of Spark's tasks over a plan's files; it is over when a file that was read is opened again."""
 
@@ -219,15 +222,6 @@ class FilePass:
             self._foretold.add(found)
         return found
 
-
-_SENT = 1 << 20
-#: Bytes of a small file that are sent without asking which of them a reader wants: that would cost more.
-_SENT_WHOLE = 64 << 10
-#: Bytes that are sent to a reader that may need no more: it may decode what it has before it closes the connection.
-_TASTE = 4 << 10
-
-#: Bytes of row groups that are fetched ahead of the one that is read, and how many: those of small files are many.
-_AHEAD, _GROUPS_AHEAD = 8 << 20, 16
 
 #: What an answer yields: bytes, or a doubt, to which the gateway sends the reader's reaction.
 Pieces = Generator[memoryview | Doubt, Reaction | None, None]

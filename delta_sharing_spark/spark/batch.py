@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 
 #: The longest limit of an engine's that is read by one task, which stops there; many tasks are faster than one at more rows.
 _LONGEST_LIMIT = 1 << 17
+_log = logging.getLogger(__name__)
+_COMPARED = {
+    "EqualTo": "=",
+    "EqualNullSafe": "<=>",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+}
+_LIKE = {"StringStartsWith": ("", "%"), "StringEndsWith": ("%", ""), "StringContains": ("%", "%")}
 
 
 class SplitPartition(InputPartition):
@@ -153,19 +163,6 @@ def make_reader(
         parsed = scan.options  # parsed when it was not known yet to be a batch
         check_batch(parsed)
     return (FilteringReader if parsed.pushdown == "query" else DeltaSharingReader)(parsed, scan, schema)
-
-
-_log = logging.getLogger(__name__)
-
-_COMPARED = {
-    "EqualTo": "=",
-    "EqualNullSafe": "<=>",
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
-    "LessThan": "<",
-    "LessThanOrEqual": "<=",
-}
-_LIKE = {"StringStartsWith": ("", "%"), "StringEndsWith": ("%", ""), "StringContains": ("%", "%")}
 
 
 class PushedFilters:

@@ -36,6 +36,20 @@ _FIELDS_SHOWN = "spark.sql.debug.maxToStringFields"
 #: Calls, as analysed plans write them, of what is known at the moment of planning only.
 _TIMED = re.compile(r"\b(?:current_\w+|now|localtimestamp)\(")
 _ROWS = 1 << 40
+_FILTER = re.compile(r"^[\s:+*\-]*(?:\*?\(\d+\) )?Filter (.*)$", re.MULTILINE)
+#: A column where a plan's text has had its expression replaced: table, column, and the fields within it.
+_COLUMN = re.compile(r"\x01(\d+),(\d+)\x02((?:\.\w+)*)")
+_COMPARISON = re.compile(r"(\x01[^\x02]*\x02[\w.]*) (=|<=>|<=|<|>=|>) (.*)", re.DOTALL)
+_CALL = re.compile(r"(isnotnull|isnull|StartsWith|EndsWith|Contains)\((\x01[^\x02]*\x02[\w.]*)(?:, (.*))?\)", re.DOTALL)
+_LIST = re.compile(r"(\x01[^\x02]*\x02[\w.]*) (?:IN \((.*)\)|INSET (.*))", re.DOTALL)
+_LIKE = re.compile(r"(\x01[^\x02]*\x02[\w.]*) LIKE (.*)", re.DOTALL)
+_PATTERNS = {"StartsWith": "{}%", "EndsWith": "%{}", "Contains": "%{}%"}
+_WHOLE = {"byte", "short", "integer", "long"}
+#: What differs between the texts of two equal plans: numbers of expressions and stages, and the order of conjuncts.
+_NUMBERED = re.compile(r"#\d+L?|plan_id=\d+|\*?\(\d+\) |[()]")
+_EPOCH = datetime(1970, 1, 1)
+#: How often Spark is asked: once more where some conditions change the plan.
+_ATTEMPTS = 2
 
 
 class WordRelations:
@@ -130,22 +144,6 @@ def _opaque(kind: SparkType, mark: str) -> Column:
         return functions.map_from_arrays(_opaque(keys, mark), _opaque(values, mark))
     text = functions.concat(functions.lit(mark), functions.col("id").cast("string"))
     return functions.from_json(text, StructType([StructField("value", kind)])).getField("value")
-
-
-_FILTER = re.compile(r"^[\s:+*\-]*(?:\*?\(\d+\) )?Filter (.*)$", re.MULTILINE)
-#: A column where a plan's text has had its expression replaced: table, column, and the fields within it.
-_COLUMN = re.compile(r"\x01(\d+),(\d+)\x02((?:\.\w+)*)")
-_COMPARISON = re.compile(r"(\x01[^\x02]*\x02[\w.]*) (=|<=>|<=|<|>=|>) (.*)", re.DOTALL)
-_CALL = re.compile(r"(isnotnull|isnull|StartsWith|EndsWith|Contains)\((\x01[^\x02]*\x02[\w.]*)(?:, (.*))?\)", re.DOTALL)
-_LIST = re.compile(r"(\x01[^\x02]*\x02[\w.]*) (?:IN \((.*)\)|INSET (.*))", re.DOTALL)
-_LIKE = re.compile(r"(\x01[^\x02]*\x02[\w.]*) LIKE (.*)", re.DOTALL)
-_PATTERNS = {"StartsWith": "{}%", "EndsWith": "%{}", "Contains": "%{}%"}
-_WHOLE = {"byte", "short", "integer", "long"}
-#: What differs between the texts of two equal plans: numbers of expressions and stages, and the order of conjuncts.
-_NUMBERED = re.compile(r"#\d+L?|plan_id=\d+|\*?\(\d+\) |[()]")
-_EPOCH = datetime(1970, 1, 1)
-#: How often Spark is asked: once more where some conditions change the plan.
-_ATTEMPTS = 2
 
 
 class _Unreadable(Exception):

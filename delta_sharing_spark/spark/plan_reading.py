@@ -33,6 +33,17 @@ _SCAN = "FileSourceScanExec"
 _LEAVES = {_SCAN, "LocalTableScanExec", "RangeExec", "RDDScanExec", "OneRowRelationExec", "EmptyRelationExec", "BatchScanExec",
            "RowDataSourceScanExec", "HiveTableScanExec", "ReusedExchangeExec", "ReusedSubqueryExec",
            "SubqueryAdaptiveBroadcastExec"}  # fmt: skip
+_CLOCK = {"CurrentDate", "CurrentTimestamp", "Now", "LocalTimestamp"}
+#: Functions of a moment and constants that never go back when the moment goes on (but for a change of the zone's offset).
+_STEADY = {"TimestampAddInterval", "TimeAdd", "TimestampAddYMInterval", "DateAdd", "DateSub", "DateAddInterval", "DateAddYMInterval",
+           "AddMonths", "TruncDate", "TruncTimestamp", "TimestampAdd", "Cast"}  # fmt: skip
+#: Further functions whose value no other part of a plan is chosen by.
+_PLAIN = {*_STEADY, "DateDiff", "SubtractDates", "SubtractTimestamps", "TimestampDiff", "Year", "Month", "DayOfMonth", "Alias", "Add",
+          "Subtract", "Multiply", "Divide", "MonthsBetween", "UnixTimestamp", "ToUnixTimestamp", "DateFormatClass"}  # fmt: skip
+#: What chooses between expressions: a value that is folded into it may remove columns from the plan.
+_CHOICES = {"CaseWhen", "If", "Coalesce", "Or", "Not", "GetArrayItem", "GetMapValue", "ElementAt", "Elt", "In", "NullIf", "Nvl2",
+            "Greatest", "Least"}  # fmt: skip
+_THROUGH = {"Sort", "GlobalLimit", "LocalLimit", "Distinct", "Offset"}
 
 
 class PlanningRelations:
@@ -159,19 +170,6 @@ def _needed(table: Struct, required: Struct) -> Struct:
                 kind = inner
         fields.append(Field(have.name, kind, have.nullable, have.metadata))
     return Struct(tuple(fields))
-
-
-_CLOCK = {"CurrentDate", "CurrentTimestamp", "Now", "LocalTimestamp"}
-#: Functions of a moment and constants that never go back when the moment goes on (but for a change of the zone's offset).
-_STEADY = {"TimestampAddInterval", "TimeAdd", "TimestampAddYMInterval", "DateAdd", "DateSub", "DateAddInterval", "DateAddYMInterval",
-           "AddMonths", "TruncDate", "TruncTimestamp", "TimestampAdd", "Cast"}  # fmt: skip
-#: Further functions whose value no other part of a plan is chosen by.
-_PLAIN = {*_STEADY, "DateDiff", "SubtractDates", "SubtractTimestamps", "TimestampDiff", "Year", "Month", "DayOfMonth", "Alias", "Add",
-          "Subtract", "Multiply", "Divide", "MonthsBetween", "UnixTimestamp", "ToUnixTimestamp", "DateFormatClass"}  # fmt: skip
-#: What chooses between expressions: a value that is folded into it may remove columns from the plan.
-_CHOICES = {"CaseWhen", "If", "Coalesce", "Or", "Not", "GetArrayItem", "GetMapValue", "ElementAt", "Elt", "In", "NullIf", "Nvl2",
-            "Greatest", "Least"}  # fmt: skip
-_THROUGH = {"Sort", "GlobalLimit", "LocalLimit", "Distinct", "Offset"}
 
 
 class Moment(IntEnum):

@@ -41,6 +41,15 @@ _STREAM_ONLY = frozenset({"pollInterval"})
 _lock = threading.Lock()
 #: The settings that each session was warned of.
 _settings_named: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+_log = logging.getLogger(__name__)
+_SENSITIVE = frozenset(
+    name.lower() for option in OPTIONS if option.sensitive for name in (option.name, *option.aliases)
+)
+_IDENTITY = frozenset(option.name.lower() for option in OPTIONS if option.group == IDENTITY)
+#: The environment variable by which whoever runs the driver allows or refuses these options.
+IDENTITY_OPTIONS = "DELTA_SHARING_IDENTITY_OPTIONS"
+#: What the process has warned about: at most the two kinds below.
+_warned: set[str] = set()
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -170,18 +179,6 @@ def _translated(spark: Any, settings: Mapping[str, str]) -> dict[str, str]:
         listed = "; ".join(f"{name} ({text})" for name, text in news.items())
         warnings.warn(f"settings of the JVM connector have no effect here: {listed}", UserWarning, stacklevel=2)
     return options
-
-
-_log = logging.getLogger(__name__)
-
-_SENSITIVE = frozenset(
-    name.lower() for option in OPTIONS if option.sensitive for name in (option.name, *option.aliases)
-)
-_IDENTITY = frozenset(option.name.lower() for option in OPTIONS if option.group == IDENTITY)
-#: The environment variable by which whoever runs the driver allows or refuses these options.
-IDENTITY_OPTIONS = "DELTA_SHARING_IDENTITY_OPTIONS"
-#: What the process has warned about: at most the two kinds below.
-_warned: set[str] = set()
 
 
 def warn_of_inline_secrets(spark: Any, options: Mapping[str, str]) -> None:

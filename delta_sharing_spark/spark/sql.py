@@ -33,60 +33,6 @@ from delta_sharing_spark.spark.register import active_session, register_source
 from delta_sharing_spark.spark.session_settings import in_session, is_connect
 from delta_sharing_spark.spark.table_names import TableReference, Token, table_references, tokens_of, with_frames
 
-_ADVICE = (
-    "client.sql takes a query (SELECT, WITH ... SELECT, FROM, TABLE or VALUES) and runs nothing else: write its result "
-    'with client.sql(spark, "SELECT ...").write or .writeTo(table), and run other statements with spark.sql'
-)
-
-
-def require_query(spark: SparkSession, text: str) -> None:
-    """Refuse every text that is not a single query: commands, inserts (after CTEs or FROM too), scripts.
-
-    ``spark.sql`` executes a statement that is not a query at once, so this comes before anything else. A common table
-    expression takes a query and nothing else: Spark's parser is given the text as the body of one.
-
-    Raises:
-        PredicateError: The text is not a query.
-        pyspark.errors.ParseException: Spark cannot parse the text.
-    """
-    tokens = [t for t in tokens_of(text) if t.kind != "end"]
-    while tokens and tokens[-1].text == ";":
-        tokens.pop()
-    if not tokens:
-        raise PredicateError(f"the query is empty; {_ADVICE}", position=0)
-    _require_balance(tokens)
-    wrapped = f"WITH checked AS (\n{text[: tokens[-1].end]}\n) SELECT 1"
-    try:
-        if is_connect(spark):
-            spark.sql(wrapped)
-        else:
-            _parse(spark, wrapped)
-    except ParseException as refused:
-        if not is_connect(spark):
-            with suppress(Py4JJavaError):  # a script on Spark 4.0, whose error PySpark has no class for
-                _parse(spark, text)  # its own error, if it is no statement at all
-        first_line = str(refused).strip().partition("\n")[0]
-        raise PredicateError(f"Spark does not read this as a query ({first_line}); {_ADVICE}", position=0) from refused
-    except AnalysisException:
-        if not is_connect(spark):  # which analyses too: the query itself tells that error
-            raise
-
-
-def _require_balance(tokens: Sequence[Token]) -> None:
-    """Refuse a text that would end the parentheses put around it."""
-    depth = 0
-    for token in tokens:
-        depth += {"(": 1, ")": -1}.get(token.text, 0)
-        if depth < 0:
-            break
-    if depth:
-        raise PredicateError(f"the query's parentheses do not match; {_ADVICE}", position=0)
-
-
-def _parse(spark: Any, text: str) -> None:
-    spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
-
-
 _log = logging.getLogger(__name__)
 
 #: Spark's conditions for a name of three parts that none of its catalogs has.
@@ -96,6 +42,10 @@ _NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "REQUIRES_SINGLE_PART_NAMESPACE", "CATA
 Build = Callable[[Callable[[str], "DataFrame"]], "DataFrame"]
 #: A query over tables that stand in for the shared ones: what each is called with is its place among the references.
 _Query = Callable[[Callable[[int], "DataFrame"]], "DataFrame"]
+_ADVICE = (
+    "client.sql takes a query (SELECT, WITH ... SELECT, FROM, TABLE or VALUES) and runs nothing else: write its result "
+    'with client.sql(spark, "SELECT ...").write or .writeTo(table), and run other statements with spark.sql'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +183,54 @@ def _narrowed(client: Recipient, spark: SparkSession, references: Sequence[Load]
     except AnalysisException as error:
         _log.warning("Spark refuses the narrowed query (%s); reading the whole tables", _first_line(error))
     return over(lambda i: frames.whole(references[i]))
+
+
+def require_query(spark: SparkSession, text: str) -> None:
+    """Refuse every text that is not a single query: commands, inserts (after CTEs or FROM too), scripts.
+
+    ``spark.sql`` executes a statement that is not a query at once, so this comes before anything else. A common table
+    expression takes a query and nothing else: Spark's parser is given the text as the body of one.
+
+    Raises:
+        PredicateError: The text is not a query.
+        pyspark.errors.ParseException: Spark cannot parse the text.
+    """
+    tokens = [t for t in tokens_of(text) if t.kind != "end"]
+    while tokens and tokens[-1].text == ";":
+        tokens.pop()
+    if not tokens:
+        raise PredicateError(f"the query is empty; {_ADVICE}", position=0)
+    _require_balance(tokens)
+    wrapped = f"WITH checked AS (\n{text[: tokens[-1].end]}\n) SELECT 1"
+    try:
+        if is_connect(spark):
+            spark.sql(wrapped)
+        else:
+            _parse(spark, wrapped)
+    except ParseException as refused:
+        if not is_connect(spark):
+            with suppress(Py4JJavaError):  # a script on Spark 4.0, whose error PySpark has no class for
+                _parse(spark, text)  # its own error, if it is no statement at all
+        first_line = str(refused).strip().partition("\n")[0]
+        raise PredicateError(f"Spark does not read this as a query ({first_line}); {_ADVICE}", position=0) from refused
+    except AnalysisException:
+        if not is_connect(spark):  # which analyses too: the query itself tells that error
+            raise
+
+
+def _require_balance(tokens: Sequence[Token]) -> None:
+    """Refuse a text that would end the parentheses put around it."""
+    depth = 0
+    for token in tokens:
+        depth += {"(": 1, ")": -1}.get(token.text, 0)
+        if depth < 0:
+            break
+    if depth:
+        raise PredicateError(f"the query's parentheses do not match; {_ADVICE}", position=0)
+
+
+def _parse(spark: Any, text: str) -> None:
+    spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
 
 
 # --- the tables of a query --------------------------------------------------------------------------------------------

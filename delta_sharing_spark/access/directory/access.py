@@ -42,6 +42,15 @@ _MARGIN_SHARE = 0.1
 _UNTOLD_SECONDS = 900.0
 #: Tokens kept per process.
 _CACHE_SIZE = 256
+_storages: ProcessCache[tuple[str, StorageSettings], Storage] = ProcessCache(64)
+_OR_VACUUMED = (
+    "; a credential that may not list is refused likewise what does not exist: if the table was rewritten and vacuumed "
+    "since it was loaded, reload it"
+)
+_LEFT_OUT = "the scope of the credential leaves it out: ask the provider for a credential that may read all objects"
+_NOT_CARRIED = (
+    "carryProfile=false keeps executors from asking for another; load the table again, or leave carryProfile at true"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,9 +270,6 @@ def token_covering(tokens: Iterable[StorageToken], location: Location, *, table:
     return best
 
 
-_storages: ProcessCache[tuple[str, StorageSettings], Storage] = ProcessCache(64)
-
-
 def storage_for(token: StorageToken, settings: StorageSettings) -> Storage:
     """This process's storage for a token; raises CredentialError where that does not fit its location."""
     storage = _storages.get_or_make(
@@ -424,16 +430,6 @@ class DirectoryLease:
             f"credential covers {token.location} if it goes on",
             file=name,
         )
-
-
-_OR_VACUUMED = (
-    "; a credential that may not list is refused likewise what does not exist: if the table was rewritten and vacuumed "
-    "since it was loaded, reload it"
-)
-_LEFT_OUT = "the scope of the credential leaves it out: ask the provider for a credential that may read all objects"
-_NOT_CARRIED = (
-    "carryProfile=false keeps executors from asking for another; load the table again, or leave carryProfile at true"
-)
 
 
 def _is_listed(storage: Storage, location: Location) -> bool | None:

@@ -37,6 +37,10 @@ from delta_sharing_spark.scan.varint import append_varint, read_varint
 #: What an error may know that a client can use.
 _DETAILS = ("file", "column", "status", "error_code", "reason")
 _LAST_WORD = re.compile(r"\. Detail: (?:Python exception: (?P<name>\w+)|\w+)(?s:\. gRPC client debug context.*)?$")
+#: Field 1, length-delimited; field 1, varint.
+_MESSAGE_FIELD, _ENUM_FIELD = b"\x0a", b"\x08"
+#: Of ``FlightInfo``: the descriptor's field; ``total_records`` and ``total_bytes``, both -1 (unknown).
+_DESCRIPTOR_FIELD, _TOTALS_UNKNOWN = b"\x12", b"\x20" + b"\xff" * 9 + b"\x01" + b"\x28" + b"\xff" * 9 + b"\x01"
 
 
 def to_status(error: DeltaSharingError) -> Exception:
@@ -141,12 +145,6 @@ class _TracebackBlocker:
 def _plain_status(name: str, kind: type[Exception], message: str) -> Exception:
     status: Exception = type(name, (_TracebackBlocker, kind), {})(message)
     return status
-
-
-#: Field 1, length-delimited; field 1, varint.
-_MESSAGE_FIELD, _ENUM_FIELD = b"\x0a", b"\x08"
-#: Of ``FlightInfo``: the descriptor's field; ``total_records`` and ``total_bytes``, both -1 (unknown).
-_DESCRIPTOR_FIELD, _TOTALS_UNKNOWN = b"\x12", b"\x20" + b"\xff" * 9 + b"\x01" + b"\x28" + b"\xff" * 9 + b"\x01"
 
 
 class CancelStatus(IntEnum):

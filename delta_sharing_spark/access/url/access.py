@@ -49,6 +49,10 @@ NARROW_ABOVE_FILES = 20_000
 #: Bytes of compressed answers that a process keeps, over all loads: about half a million URLs.
 _KEPT_BYTES = 64 << 20
 _KEPT_LOADS = 64
+_loads: ProcessCache[str, _Load] = ProcessCache(_KEPT_LOADS, lambda load: load.nbytes, _KEPT_BYTES)
+#: Types whose serialized values say one thing to every server.
+_PLAIN = ("string", "integer", "long")
+_MOST_VALUES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +123,6 @@ class _Load:
         """``url`` of a file, with the earliest end that anything says."""
         ends = earliest(file.ends, self.earliest, url_end(url))
         return FreshUrl(url, renew_at(ends, self.since), ends)
-
-
-_loads: ProcessCache[str, _Load] = ProcessCache(_KEPT_LOADS, lambda load: load.nbytes, _KEPT_BYTES)
 
 
 def fresh_url(
@@ -292,11 +293,6 @@ def _gone(context: RenewalContext, task: FileTask) -> FileGoneError:
         f"load it again",
         file=task.id,
     )
-
-
-#: Types whose serialized values say one thing to every server.
-_PLAIN = ("string", "integer", "long")
-_MOST_VALUES = 20
 
 
 def narrowed(

@@ -65,6 +65,19 @@ NOT_ON_THE_LOWEST = [
     # The stand-in for Google does not know the names that Polars before 2 asks for.
     "access/test_engines.py::test_polars_takes_a_gcs_token_by_the_way_that_its_refusal_names",
 ]
+#: The commands of ``nox -s lint``, and the runs of pytest that together are all tests: the longest first.
+LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["lint-imports"]]
+TESTS = [
+    ["python", "-m", "pytest", "-p", "no:cacheprovider", *run]
+    for run in (
+        ["tests/spark"],
+        ["tests/unit"],
+        ["tests/conformance", "tests/faults", "-m", "spark"],
+        ["tests/spark", "--spark-mode=connect"],
+        ["tests/conformance", "tests/faults", "-m", "not spark"],
+        ["tests/emulators"],
+    )
+]
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 OLDEST_JAVA = 17
 
@@ -74,24 +87,20 @@ OLDEST_JAVA = 17
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests on the newest Spark, and over Connect what differs there; or what is named."""
+    """All tests on the newest Spark, and over Connect what differs there; or what is named.
+
+    ``-- --checks`` lints and checks types as well, side by side with all tests, in the same environment.
+    """
     env = spark_environment(session)
+    if session.posargs == ["--checks"]:
+        install(session, "-e", EVERYTHING, groups=["test", "lint", "types"])
+        side_by_side(session, [*TESTS[:3], ["mypy"], *LINT, *TESTS[3:]], env)
+        return
     install(session, "-e", EVERYTHING, groups=["test"])
     if session.posargs:
         pytest(session, *session.posargs, env=env)
-        return
-    side_by_side(
-        session,
-        [
-            ["tests/spark"],
-            ["tests/conformance", "tests/faults", "-m", "spark"],
-            ["tests/spark", "--spark-mode=connect"],
-            ["tests/unit"],
-            ["tests/conformance", "tests/faults", "-m", "not spark"],
-            ["tests/emulators"],
-        ],
-        env,
-    )
+    else:
+        side_by_side(session, TESTS, env)
 
 
 @nox.session(reuse_venv=True)
@@ -110,9 +119,8 @@ def demo(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """Style, format, and the layers that may not blur."""
     install(session, "-e", ".", groups=["lint"])
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
-    session.run("lint-imports", env=UTF8)
+    for command in LINT:
+        session.run(*command, env=UTF8)
 
 
 @nox.session
@@ -355,38 +363,36 @@ UTF8 = {"PYTHONUTF8": "1", "LC_ALL": "en_US.UTF-8" if sys.platform == "darwin" e
 
 def install(session: nox.Session, *packages: str, groups: Iterable[str] = ()) -> None:
     """Install packages and groups of ``[dependency-groups]``: read here, so that any pip will do."""
-    # uv would take a wheel of an earlier state of this directory from its cache.
-    fresh = ["--reinstall-package", "delta-sharing-spark"] if session.venv_backend == "uv" else []
-    session.install(*fresh, *packages, *nox.project.dependency_groups(PROJECT, *groups))
+    # uv would take a wheel of an earlier state of this directory from its cache. pip would compile all modules that there
+    # are, one after the other, where Python compiles those that it imports.
+    own = ["--reinstall-package", "delta-sharing-spark"] if session.venv_backend == "uv" else ["--no-compile"]
+    session.install(*own, *packages, *nox.project.dependency_groups(PROJECT, *groups))
 
 
 def pytest(session: nox.Session, *args: str, env: dict[str, str]) -> None:
     session.run("python", "-m", "pytest", *args, env=env)
 
 
-def side_by_side(session: nox.Session, runs: list[list[str]], env: dict[str, str | None]) -> None:
-    """Run pytest with each of several arguments, four runs at once, for each waits at times; each output is printed whole."""
+def side_by_side(session: nox.Session, commands: list[list[str]], env: dict[str, str | None]) -> None:
+    """Run programs of the session's environment, four at once, for each waits at times; each output is printed whole."""
     whole = {name: value for name, value in {**os.environ, **session.env, **env}.items() if value is not None}
-    python = str(Path(session.bin) / "python")
     printing = threading.Lock()
 
-    def run(arguments: list[str]) -> bool:
-        command = [python, "-m", "pytest", *arguments, "-p", "no:cacheprovider"]
+    def run(command: list[str]) -> bool:
         began = time.monotonic()
-        done = subprocess.run(command, env=whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        own = [str(Path(session.bin) / command[0]), *command[1:]]
+        done = subprocess.run(own, env=whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         with printing:
             sys.stdout.buffer.write(done.stdout)
             sys.stdout.flush()
-            session.log(
-                f"pytest {shlex.join(arguments)}: exit code {done.returncode} after {time.monotonic() - began:.0f} s"
-            )
+            session.log(f"{shlex.join(command)}: exit code {done.returncode} after {time.monotonic() - began:.0f} s")
         return done.returncode == 0
 
-    session.log(f"{len(runs)} runs of pytest, four at once; each prints when it has ended")
+    session.log(f"{len(commands)} commands, four at once; each prints when it has ended")
     with ThreadPoolExecutor(4) as threads:
-        passed = list(threads.map(run, runs))
+        passed = list(threads.map(run, commands))
     if not all(passed):
-        session.error("tests failed; see above")
+        session.error("something failed; see above")
 
 
 def spark_environment(session: nox.Session) -> dict[str, str | None]:

@@ -55,9 +55,9 @@ def _open_url(negotiated: NegotiatedTable) -> OpenTable:
 
 
 def _open_directory(negotiated: NegotiatedTable) -> OpenTable:
-    from delta_sharing_spark.access.directory.table import open_directory_table
+    from delta_sharing_spark.access.directory.table import DirectoryTable
 
-    return open_directory_table(negotiated)
+    return DirectoryTable(negotiated)
 
 
 def _open_flight(negotiated: NegotiatedTable) -> OpenTable:

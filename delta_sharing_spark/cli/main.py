@@ -276,7 +276,7 @@ def _download(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.cli.assets import download as download_files
     from delta_sharing_spark.cli.assets import parse_asset_address
     from delta_sharing_spark.client import SharingClient
-    from delta_sharing_spark.frames.export import format_of, standard_output, whole_file, write_batches
+    from delta_sharing_spark.frames.export import format_of, whole_file, write_batches
 
     files = parse_asset_address(arguments.address)
     if files is not None:
@@ -290,8 +290,7 @@ def _download(arguments: argparse.Namespace) -> int:
     format = arguments.format or "parquet" if to_standard_output else format_of(arguments.output, arguments.format)
     scan = _scan(arguments, **({} if arguments.limit is None else {"limit": str(arguments.limit)}))
     if to_standard_output:
-        with standard_output(sys.stdout) as out:
-            write_batches(scan.to_record_batch_reader(), out, format, str(scan.table))
+        write_batches(scan.to_record_batch_reader(), sys.stdout.buffer, format, str(scan.table))
         return DONE
     target = Path(arguments.output or f"{scan.table.name.table}.{format}")
     with whole_file(target, replace=arguments.force) as out:

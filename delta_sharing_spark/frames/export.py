@@ -10,9 +10,9 @@ import base64
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -136,11 +136,6 @@ def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def standard_output(stream: TextIO) -> AbstractContextManager[BinaryIO]:
-    """The bytes behind a text stream; left open."""
-    return nullcontext(stream.buffer)
 
 
 def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:

@@ -24,7 +24,7 @@ from delta_sharing_spark.access.contract import (
     last_version,
     range_of_versions,
 )
-from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
+from delta_sharing_spark.access.directory.open import open_directory
 from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan, TableShape
 from delta_sharing_spark.access.settings import storage_settings
 from delta_sharing_spark.deltalog.add_batch import AddBatch
@@ -38,10 +38,16 @@ from delta_sharing_spark.schema.instants import to_millis
 from delta_sharing_spark.schema.types import without_mapping
 
 
-def open_directory_table(negotiated: NegotiatedTable) -> DirectoryTable:
-    """The table's directory, found readable; raises as ``open_directory``."""
-    return DirectoryTable(
-        open_directory(
+class DirectoryTable(OpenTable):
+    """A table in directory mode (``OpenTable``). The log is the authority; it is listed once, and each of its files fetched once, per load.
+
+    Opening it finds the directory readable; raises as ``open_directory``.
+    """
+
+    mode = "dir"
+
+    def __init__(self, negotiated: NegotiatedTable) -> None:
+        self._directory = open_directory(
             negotiated.profile,
             negotiated.settings,
             negotiated.table,
@@ -51,27 +57,7 @@ def open_directory_table(negotiated: NegotiatedTable) -> DirectoryTable:
             has_fallback=negotiated.decision.fallback is not None,
             first_version=_first_version(negotiated.options),
         )
-    )
-
-
-def _first_version(options: ReadOptions) -> int | None:
-    """See ``open_directory``."""
-    if options.version_as_of is not None:
-        return options.version_as_of
-    if options.timestamp_as_of or options.starting_timestamp or options.ending_timestamp:
-        return 0
-    return options.starting_version if isinstance(options.starting_version, int) else None
-
-
-class DirectoryTable(OpenTable):
-    """A table in directory mode (``OpenTable``). The log is the authority; it is listed once, and each of its files fetched once, per load."""
-
-    mode = "dir"
-
-    def __init__(self, directory: TableDirectory) -> None:
-        self._directory = directory
-        self._log = directory.log
-        self._table = directory.table
+        self._log, self._table = self._directory.log, self._directory.table
         #: Of the last version of a range: the next range need not search the log for its own.
         self._head: Head | None = None
 
@@ -177,6 +163,15 @@ def _shape_of(head: Head | Snapshot, table: str) -> TableShape:
         schema = without_mapping(schema)
     vectors = "deletionVectors" in (head.protocol.reader_features or ())
     return TableShape(head.metadata.id, schema, head.metadata.partition_columns, mapping, vectors)
+
+
+def _first_version(options: ReadOptions) -> int | None:
+    """See ``open_directory``."""
+    if options.version_as_of is not None:
+        return options.version_as_of
+    if options.timestamp_as_of or options.starting_timestamp or options.ending_timestamp:
+        return 0
+    return options.starting_version if isinstance(options.starting_version, int) else None
 
 
 class TaskColumns(Sequence[FileTask]):

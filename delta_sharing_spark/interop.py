@@ -7,6 +7,7 @@ renew it; ask again before ``expires``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from delta_sharing_spark.access.directory.access import StorageToken
@@ -43,11 +44,7 @@ class EngineOptions(dict[str, Any]):
     __str__ = __repr__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (dict(self), self.location, self.expires)
-
-
-def _rebuilt(values: dict[str, Any], location: str, expires: float) -> EngineOptions:
-    return EngineOptions(values, location=location, expires=expires)
+        return partial(EngineOptions, dict(self), location=self.location, expires=self.expires), ()
 
 
 def storage_options(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
-import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,20 @@ _TREE = re.compile(r"(?s)(?<=```text\n).*?(?=```\n)")
 
 
 def errors_page() -> str:
-    """The page of errors as it stands, with the tree of ``errors.py`` drawn anew."""
-    drawn = str(errors.__doc__).split("::\n\n", 1)[1].split("\n\n", 1)[0]
+    """The page of errors as it stands, with the tree of their classes drawn anew."""
+    drawn = "\n".join(_error_tree(errors.DeltaSharingError, "", ""))
     page = (HERE / "errors.md").read_text(encoding="utf-8")
-    return _TREE.sub(lambda _: textwrap.dedent(drawn).strip("\n") + "\n", page, count=1)
+    return _TREE.sub(lambda _: drawn + "\n", page, count=1)
+
+
+def _error_tree(kind: type[Exception], mark: str, below: str) -> Iterator[str]:
+    """A class of errors and the classes below it, each with the first sentence of its docstring."""
+    sentence = re.split(r"\.(?:\s|$)", str(kind.__doc__), maxsplit=1)[0]
+    yield f"{mark + kind.__name__:<32}{sentence.replace('``', '`')}"
+    kinds = kind.__subclasses__()
+    for inner in kinds:
+        is_last = inner is kinds[-1]
+        yield from _error_tree(inner, f"{below}{'└' if is_last else '├'}── ", f"{below}{' ' if is_last else '│'}   ")
 
 
 def benchmarks_page() -> str:

@@ -148,15 +148,15 @@ def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
     try:
         configuration = dict(tree.get("configuration") or {})
         return Metadata(
-            id=_text(tree["id"], "id"),
-            schema_string=_text(tree["schemaString"], "schemaString"),
+            id=text(tree["id"], "id"),
+            schema_string=text(tree["schemaString"], "schemaString"),
             partition_columns=_texts(tree.get("partitionColumns")) or (),
             configuration={
-                _text(k, "a configuration key"): _text(v, k) for k, v in configuration.items() if v is not None
+                text(k, "a configuration key"): text(v, k) for k, v in configuration.items() if v is not None
             },
-            name=_text_or_none(tree.get("name"), "name"),
-            description=_text_or_none(tree.get("description"), "description"),
-            provider=_text_or_none((tree.get("format") or {}).get("provider"), "provider") or "parquet",
+            name=text_or_none(tree.get("name"), "name"),
+            description=text_or_none(tree.get("description"), "description"),
+            provider=text_or_none((tree.get("format") or {}).get("provider"), "provider") or "parquet",
             created_time=tree.get("createdTime"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -171,14 +171,15 @@ def _version(value: Any) -> int:
     return value
 
 
-def _text(value: Any, name: object) -> str:
+def text(value: Any, name: object) -> str:
+    """``value``, which an action calls ``name``; raises TypeError where it is not text."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is {str(value)[:50]!r}, not text")
     return value
 
 
-def _text_or_none(value: Any, name: str) -> str | None:
-    return None if value is None else _text(value, name)
+def text_or_none(value: Any, name: str) -> str | None:
+    return None if value is None else text(value, name)
 
 
 def _texts(value: Any) -> tuple[str, ...] | None:
@@ -186,4 +187,4 @@ def _texts(value: Any) -> tuple[str, ...] | None:
         return None
     if not isinstance(value, list):
         raise TypeError(f"a list of names is {str(value)[:50]!r}")
-    return tuple(_text(name, "a name in a list") for name in value)
+    return tuple(text(name, "a name in a list") for name in value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -66,21 +66,10 @@ class AddBatch:
 
     def _with_each(self, change: Callable[[Any], Any]) -> AddBatch:
         """The files with every column changed alike."""
-
-        def part(column: Any) -> Any:
-            return None if column is None else change(column)
-
-        return replace(
-            self,
-            paths=part(self.paths),
-            sizes=part(self.sizes),
-            partition_values={name: part(column) for name, column in self.partition_values.items()},
-            modified=part(self.modified),
-            stats=part(self.stats),
-            stats_parsed=part(self.stats_parsed),
-            vectors=part(self.vectors),
-            records=part(self.records),
-        )
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("root", "partition_values")}
+        changed = {name: change(column) for name, column in values.items() if column is not None}
+        partition_values = {name: change(column) for name, column in self.partition_values.items()}
+        return replace(self, partition_values=partition_values, **changed)
 
     def without_stats(self) -> AddBatch:
         """The files without their statistics, but for the number of rows."""
@@ -137,17 +126,17 @@ class AddBatch:
         sizes = self.sizes.to_pylist()
         rows = self.num_records().to_pylist()
         partitions = self._partition_dicts()
-        absolute = {i for i, path in enumerate(paths) if _needs_join(path)}
-        marked = {} if self.vectors is None else dict(self._vectors())
+        marked = [] if self.vectors is None else np.flatnonzero(columns.bools(self.vectors.is_valid())).tolist()
+        vectors = {index: self.vector(index) for index in marked}
         stats = self.stats_texts() if keep_stats else [None] * len(paths)
         for index, path in enumerate(paths):
             yield FileTask(
                 id=path,
-                location=join(root, path) if index in absolute else f"{root}/{path}",
+                location=join(root, path) if _needs_join(path) else f"{root}/{path}",
                 size=sizes[index],
                 partition_values=partitions[index],
                 rows=rows[index],
-                deletion_vector=marked.get(index),
+                deletion_vector=vectors.get(index),
                 stats=stats[index],
             )
 
@@ -161,19 +150,11 @@ class AddBatch:
         texts: list[str | None] = column.to_pylist() if self.stats is not None else stats_to_json(column)
         return texts
 
-    def _vectors(self) -> Iterator[tuple[int, DeletionVector]]:
-        assert self.vectors is not None
-        for index in np.flatnonzero(columns.bools(self.vectors.is_valid())).tolist():
-            vector = self.vector(index)
-            assert vector is not None
-            yield index, vector
-
     def _partition_dicts(self) -> list[dict[str, str | None]]:
         """Partition values per file; files of one partition share one dictionary."""
         names = tuple(self.partition_values)
         if not names:
-            nothing: dict[str, str | None] = {}
-            return [nothing] * self.num_rows
+            return [{}] * self.num_rows
         seen: dict[tuple[str | None, ...], dict[str, str | None]] = {}
         out = []
         for values in zip(*(column.to_pylist() for column in self.partition_values.values()), strict=True):

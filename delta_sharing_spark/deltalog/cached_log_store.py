@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import TypeVar
 
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LISTED_BEFORE, LOG_DIR, LogEntry, LogStore, parse_name
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
 #: Bytes of commits and small checkpoints that are kept; beyond, the oldest are fetched once more.
@@ -21,6 +22,8 @@ _KEPT_BYTES = 64 << 20
 _WHOLE_BYTES = 4 << 20
 #: Bytes of large checkpoints that are kept; beyond, those of the file that was opened longest ago are fetched once more.
 _RANGE_BYTES = 16 << 20
+#: Large files that are kept open.
+_OPENED = 10_000
 
 _T = TypeVar("_T")
 
@@ -40,7 +43,8 @@ class CachedLogStore:
         self._lock = threading.Lock()
         self._files: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
-        self._opened: OrderedDict[str, RangeCache] = OrderedDict()
+        kept = min(_RANGE_BYTES, kept_bytes)
+        self._opened: ProcessCache[str, RangeCache] = ProcessCache(_OPENED, lambda ranges: ranges.kept_bytes, kept)
         self._absent: dict[str, type[OSError]] = {}
         self._listings: dict[str, tuple[str, list[LogEntry] | None]] = {}
         self._sizes: dict[str, int] = {}
@@ -79,17 +83,12 @@ class CachedLogStore:
         """See ``LogStore.open``; a small file is fetched whole, and once, a large one opened once, and its small ranges kept."""
         with self._lock:
             size = self._sizes.get(path, size)
-            ranges = self._opened.get(path)
+        ranges = self._opened.get(path)
         if size is not None and size <= min(_WHOLE_BYTES, self._bound):
             return MemorySource(path, self.read(path))
         if ranges is None or ranges.is_broken:
             ranges = RangeCache(self._store.open(path, size))
-        with self._lock:
-            self._opened[path] = ranges
-            self._opened.move_to_end(path)
-            kept = sum(opened.kept_bytes for opened in self._opened.values())
-            while kept > min(_RANGE_BYTES, self._bound) and len(self._opened) > 1:
-                kept -= self._opened.popitem(last=False)[1].kept_bytes
+        self._opened.put(path, ranges)
         return ranges
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:

@@ -72,9 +72,6 @@ class Checkpoint:
         if not self._is_complete():
             raise self._corrupt(files.paths[0], "it lacks its protocol or metaData action")
 
-    def _is_complete(self) -> bool:
-        return self._protocol is not None and self._metadata is not None
-
     @property
     def protocol(self) -> Protocol:
         assert self._protocol is not None
@@ -85,12 +82,19 @@ class Checkpoint:
         assert self._metadata is not None
         return self._metadata
 
+    def _is_complete(self) -> bool:
+        return self._protocol is not None and self._metadata is not None
+
     def _read_json(self, path: str) -> None:
-        data = self._json = self._read(path)
-        for tree in find_actions(data, "protocol", path):
-            self._take("protocol", tree, path)
-        for tree in find_actions(data, "metaData", path):
-            self._take("metaData", tree, path)
+        try:
+            data = self._json = self._store.read(path)
+        except FileNotFoundError:
+            raise self._corrupt(path, "it is missing") from None
+        except PermissionError:
+            raise refused(self._table, path) from None
+        for name in ("protocol", "metaData"):
+            for tree in find_actions(data, name, path):
+                self._take(name, tree, path)
         for tree in find_actions(data, "sidecar", path):
             self._add_sidecar(tree, path)
 
@@ -200,14 +204,6 @@ class Checkpoint:
             if len(adds):
                 yield from_struct(adds, self._store.root, partition_columns, stats=adds.field("stats"))
 
-    def _read(self, path: str) -> bytes:
-        try:
-            return self._store.read(path)
-        except FileNotFoundError:
-            raise self._corrupt(path, "it is missing") from None
-        except PermissionError:
-            raise refused(self._table, path) from None
-
     def _batches(self, parts: Sequence[_Part], columns: _Columns) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The rows of columns of several files, in order, with their file's path; what follows is fetched meanwhile.
 
@@ -274,14 +270,12 @@ class Checkpoint:
             yield
         except CorruptFileError as error:
             raise self._corrupt(path, str(error)) from error
-        except FileGoneError:
+        except (FileGoneError, FileNotFoundError):
             raise self._corrupt(path, "it is missing") from None
         except DeltaSharingError:
             raise
         except PermissionError:
             raise refused(self._table, path) from None
-        except FileNotFoundError:
-            raise self._corrupt(path, "it is missing") from None
         except _PARQUET_ERRORS as error:
             raise self._corrupt(path, str(error)) from error
 
@@ -299,13 +293,12 @@ def _has_struct(footer: Footer, name: str) -> bool:
     Raises:
         ValueError: The column is no struct.
     """
-    schema = footer.schema
-    if schema.names.count(name) > 1:
+    found = [field for field in footer.schema if field.name == name]
+    if len(found) > 1:
         raise ValueError(f"it has several columns {name!r}")
-    index = schema.get_field_index(name)
-    if index >= 0 and not pa.types.is_struct(schema.field(index).type):
-        raise ValueError(f"its column {name!r} is {schema.field(index).type}, not a struct")
-    return index >= 0
+    if found and not pa.types.is_struct(found[0].type):
+        raise ValueError(f"its column {name!r} is {found[0].type}, not a struct")
+    return bool(found)
 
 
 def _columns(footer: Footer, with_stats: bool, stats_columns: Collection[str] | None) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_sharing_spark.deltalog.actions import VECTOR_TYPE, file_action_schema
+from delta_sharing_spark.deltalog.actions import VECTOR_TYPE, file_action_schema, text, text_or_none
 from delta_sharing_spark.errors import LogError
 
 _MIN_BLOCK = 1 << 20
@@ -165,7 +165,7 @@ def _read_python(data: bytes, schema: pa.Schema, where: str) -> pa.Table:
             removes.append(
                 None
                 if remove is None
-                else {"path": _text(remove["path"]), "deletionVector": _vector(remove.get("deletionVector"))}
+                else {"path": text(remove["path"], "path"), "deletionVector": _vector(remove.get("deletionVector"))}
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise _corrupt(where, f"a malformed add or remove ({error!r})") from error
@@ -181,8 +181,10 @@ def _add(add: dict[str, Any], partitions: list[str]) -> dict[str, Any]:
     values = add.get("partitionValues")
     stats = add.get("stats")
     return {
-        "path": _text(add["path"]),
-        "partitionValues": None if values is None else {name: _text_or_none(values.get(name)) for name in partitions},
+        "path": text(add["path"], "path"),
+        "partitionValues": None
+        if values is None
+        else {name: text_or_none(values.get(name), name) for name in partitions},
         "size": _count(add["size"]),
         "modificationTime": None if add.get("modificationTime") is None else _count(add["modificationTime"]),
         "stats": stats if stats is None or isinstance(stats, str) else json.dumps(stats),
@@ -199,16 +201,6 @@ def _count(value: Any) -> int:
 
 def _vector(vector: dict[str, Any] | None) -> dict[str, Any] | None:
     return None if vector is None else {field.name: vector.get(field.name) for field in VECTOR_TYPE}
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not text")
-    return value
-
-
-def _text_or_none(value: Any) -> str | None:
-    return None if value is None else _text(value)
 
 
 def _corrupt(where: str, why: str) -> LogError:

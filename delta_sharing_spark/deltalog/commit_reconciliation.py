@@ -111,7 +111,11 @@ class CommitTail:
         if self._has_checkpoint:
             keys = [part.keys.unpack() for part in self._parts if part.keys is not None]
             self._seen_keys = pc.unique(pa.chunked_array(keys, pa.string()))
-            self._seen_paths = _paths_of(self._seen_keys) if self._has_vectors else self._seen_keys
+            self._seen_paths = self._seen_keys
+            if self._has_vectors:
+                self._seen_paths = columns.strings(
+                    [key.partition(_SEPARATOR)[0] for key in self._seen_keys.to_pylist()]
+                )
         for part in self._parts:
             part.keys, part.is_add, part.hashes = None, None, part.hashes[:0]
 
@@ -138,7 +142,9 @@ class CommitTail:
         for part in self._parts:
             if len(part.adds):
                 texts = part.stats.unpack() if with_stats else None
-                batch = from_struct(_with_paths(part), self._root, partition_columns, stats=texts)
+                names = ["path", *(field.name for field in part.adds.type)]
+                adds = pa.StructArray.from_arrays([part.paths.unpack(), *part.adds.flatten()], names)
+                batch = from_struct(adds, self._root, partition_columns, stats=texts)
                 kept = batch if part.alive is None else batch.filter(part.alive)
                 if kept.num_rows:
                     yield kept
@@ -163,11 +169,6 @@ def _packed(adds: pa.StructArray) -> tuple[pa.StructArray, columns.PackedStrings
     if normalize_vectors(arrays["deletionVector"]) is None:
         del arrays["deletionVector"]
     return pa.StructArray.from_arrays(list(arrays.values()), list(arrays)), paths, stats
-
-
-def _with_paths(part: _Part) -> pa.StructArray:
-    names = ["path", *(field.name for field in part.adds.type)]
-    return pa.StructArray.from_arrays([part.paths.unpack(), *part.adds.flatten()], names)
 
 
 def key_hashes(keys: pa.StringArray) -> npt.NDArray[np.uint64]:
@@ -210,10 +211,6 @@ def snapshot_keys(batch: AddBatch) -> pa.StringArray:
     """The key of each file of a snapshot: its path, with its deletion vector if it has one; null if that is malformed."""
     paths = canonical_paths(batch.paths, batch.root)
     return paths if batch.vectors is None else file_keys(paths, batch.vectors)
-
-
-def _paths_of(keys: pa.StringArray) -> pa.StringArray:
-    return columns.strings([key.partition(_SEPARATOR)[0] for key in keys.to_pylist()])
 
 
 def canonical_paths(paths: pa.StringArray, root: str) -> pa.StringArray:

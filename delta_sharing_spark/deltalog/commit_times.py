@@ -7,7 +7,7 @@ moved up where needed so that time grows with versions, as Delta Lake does.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from functools import cached_property
 
 from delta_sharing_spark.deltalog.actions import IN_COMMIT_TIMESTAMPS, Metadata
 from delta_sharing_spark.deltalog.commit_parser import find_actions
@@ -64,8 +64,6 @@ class CommitTimes:
         self._store, self._newest, self._metadata, self._table = store, newest, metadata, table
         self._since = in_commit_since(metadata)
         self._start = start
-        self._listed: dict[int, int] | None = None
-        self._has_listed = False
 
     def time(self, version: int) -> int:
         """A version's timestamp in milliseconds.
@@ -79,17 +77,12 @@ class CommitTimes:
                 return in_commit_timestamp(self._store.read(path), path, self._table)
             except (FileNotFoundError, PermissionError):
                 raise self._unknown(version) from None
-        listed = self._modified()
-        if listed is not None:
-            if version not in listed:
-                raise self._unknown(version)
-            return listed[version]
         try:
-            modified = self._store.modified(path)
+            modified = self._store.modified(path) if self._listed is None else self._listed.get(version)
         except (FileNotFoundError, PermissionError):
-            raise self._unknown(version) from None
+            modified = None
         if modified is None:
-            raise self._unknown(version)
+            raise self._unknown(version) from None
         return modified
 
     def at_or_before(self, timestamp_ms: int) -> int:
@@ -138,10 +131,11 @@ class CommitTimes:
 
     def first(self) -> int:
         """The earliest version whose commit is there, with all commits after it."""
-        listed = self._modified()
-        if listed is not None:
-            return self._first_listed(listed)
         low, high = 0, self._newest
+        if self._listed is not None:
+            while high - 1 in self._listed:
+                high -= 1
+            return high
         while low < high:
             middle = (low + high) // 2
             try:
@@ -151,13 +145,6 @@ class CommitTimes:
             else:
                 high = middle
         return low
-
-    def _first_listed(self, listed: Iterable[int]) -> int:
-        versions = set(listed)
-        first = self._newest
-        while first - 1 in versions:
-            first -= 1
-        return first
 
     def _search_range(self, timestamp_ms: int) -> tuple[int, int]:
         """The versions to search: those before in-commit timestamps began, or those since, by the protocol's rule."""
@@ -169,14 +156,11 @@ class CommitTimes:
             return self._since, self._newest
         return first, self._since - 1
 
-    def _modified(self) -> dict[int, int] | None:
+    @cached_property
+    def _listed(self) -> dict[int, int] | None:
         """Modification times by the listing, made to grow with versions; None where the log cannot be listed."""
-        if not self._has_listed:
-            start = max(0, self._start - _MONOTONIC_START)
-            entries = self._store.list_from(LOG_DIR, f"{start:020d}.")
-            self._listed = None if entries is None else _monotonic(entries, self._newest)
-            self._has_listed = True
-        return self._listed
+        entries = self._store.list_from(LOG_DIR, f"{max(0, self._start - _MONOTONIC_START):020d}.")
+        return None if entries is None else _monotonic(entries, self._newest)
 
     def _unknown(self, version: int) -> LogError:
         path = in_log(commit_name(version))

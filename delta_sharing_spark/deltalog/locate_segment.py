@@ -107,11 +107,11 @@ class LogListing:
             elif name.kind == "multipart":
                 parts.setdefault((name.version, name.parts), {})[name.part] = entry.name
             elif name.kind == "v2" or name.version not in self.checkpoints:
-                self.checkpoints[name.version] = CheckpointFiles(name.version, name.kind, (in_log(entry.name),))
+                self.checkpoints[name.version] = CheckpointFiles(name.version, (in_log(entry.name),))
         for (version, count), named in parts.items():
             if len(named) == count and set(named) == set(range(1, count + 1)):
                 paths = tuple(in_log(named[part]) for part in range(1, count + 1))
-                self.checkpoints.setdefault(version, CheckpointFiles(version, "multipart", paths))
+                self.checkpoints.setdefault(version, CheckpointFiles(version, paths))
 
     def has_checkpoint(self, version: int | None) -> bool:
         return any(version is None or v <= version for v in self.checkpoints)
@@ -141,7 +141,7 @@ class LogListing:
                 raise self._gone(table, target, version)
             else:
                 raise hole(table, start, target)
-            commits.append(CommitFile(in_log(entry.name), start, last, entry.size, entry.modified_ms))
+            commits.append(CommitFile(in_log(entry.name), last, entry.size))
             start = last + 1
         return Segment(target, None if base is None else self.checkpoints[base], tuple(commits))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_from, protocol_from
 from delta_sharing_spark.deltalog.add_batch import AddBatch
@@ -21,6 +22,7 @@ from delta_sharing_spark.deltalog.segment import READERS, Segment, read_all, ref
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.schema import features
 from delta_sharing_spark.schema.types import Struct
 
 _log = logging.getLogger(__name__)
@@ -47,35 +49,24 @@ class Snapshot:
         self.protocol, self.metadata = head.protocol, head.metadata
         self.mapping = head.metadata.mapping(head.protocol, table)
         self._store, self._checkpoint, self._tail = store, checkpoint, tail
-        self._schema: Struct | None = None
-        self._timestamp: int | None = None
 
     def __repr__(self) -> str:
         return f"Snapshot({self.table!r}, version={self.version})"
 
-    @property
+    @cached_property
     def schema(self) -> Struct:
         """The table's schema; raises as :func:`delta_sharing_spark.schema.types.parse_schema`."""
-        if self._schema is None:
-            self._schema = self.metadata.schema(self.table)
-        return self._schema
+        return self.metadata.schema(self.table)
 
-    @property
-    def partition_columns(self) -> tuple[str, ...]:
-        """Logical names, in the table's order."""
-        return self.metadata.partition_columns
-
-    @property
+    @cached_property
     def timestamp_ms(self) -> int:
         """When the version was committed, milliseconds since the epoch: in-commit, or the commit file's time.
 
         Raises:
             LogError: The commit file is needed for it and is gone.
         """
-        if self._timestamp is None:
-            times = CommitTimes(self._store, self.version, self.metadata, self.table, start=self.version)
-            self._timestamp = times.time(self.version)
-        return self._timestamp
+        times = CommitTimes(self._store, self.version, self.metadata, self.table, start=self.version)
+        return times.time(self.version)
 
     def adds(self, *, with_stats: bool = True, stats_columns: Collection[str] | None = None) -> Iterator[AddBatch]:
         """The live files in batches, read from the checkpoint as they are asked for; may be called again.
@@ -103,11 +94,7 @@ class Snapshot:
 
 
 def load_snapshot(
-    store: LogStore,
-    *,
-    version: int | None = None,
-    table: str = "the table",
-    gate: bool = True,
+    store: LogStore, *, version: int | None = None, table: str = "the table", gate: bool = True
 ) -> Snapshot:
     """Load a version of a table.
 
@@ -189,7 +176,9 @@ class _State:
 
     def _note(self, metadata: Metadata) -> None:
         self._metadata = metadata
-        self.partitions.update(metadata.partition_columns, _physical(metadata, self._table))
+        self.partitions.update(metadata.partition_columns)
+        if metadata.configuration.get(features.MAPPING_MODE, "none") != "none":  # the protocol may not be known yet
+            self.partitions.update(metadata.physical_partition_columns("name", self._table).values())
 
     def head(self, version: int, gate: bool) -> Head:
         if self._protocol is None or self._metadata is None:
@@ -219,14 +208,6 @@ def _load(
             if tail is not None:
                 tail.append(group, state.partitions)
     return state.head(segment.version, gate), checkpoint, tail
-
-
-def _physical(metadata: Metadata, table: str) -> Collection[str]:
-    """Physical names of partition columns, before the protocol is known."""
-    if not metadata.partition_columns:
-        return ()
-    mode = metadata.configuration.get("delta.columnMapping.mode", "none")
-    return () if mode == "none" else metadata.physical_partition_columns("name", table).values()
 
 
 def _groups(contents: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:

@@ -20,22 +20,19 @@ _AHEAD_BYTES = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """A complete checkpoint: its version, kind (``classic``, ``multipart``, ``v2``) and paths relative to the root."""
+    """A complete checkpoint: its version, and its paths relative to the root."""
 
     version: int
-    kind: str
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitFile:
-    """A commit, or a compaction of the commits ``first`` to ``last``; ``data`` is set if its bytes were read already."""
+    """A commit, or a compaction of commits, of which ``last`` is the last; ``data`` is set if its bytes were read already."""
 
     path: str
-    first: int
     last: int
     size: int = 0
-    modified_ms: int | None = None
     data: bytes | None = field(default=None, repr=False)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-class _NumberText(str):
+class NumberText(str):
     """A number that is written as it stands."""
 
     __slots__ = ()
@@ -22,7 +22,7 @@ def stats_to_json(parsed: pa.StructArray) -> list[str | None]:
     Dates are ``yyyy-MM-dd``, timestamps ISO 8601 (with ``Z`` if zoned), decimals exact numbers; nulls, NaN and
     binary values are left out, as writers of JSON do.
     """
-    return [None if tree is None else _dump(tree) for tree in _values(parsed)]
+    return [None if tree is None else dump(tree) for tree in _values(parsed)]
 
 
 def _values(array: pa.Array) -> list[Any]:
@@ -44,7 +44,7 @@ def _values(array: pa.Array) -> list[Any]:
         dates: list[Any] = pc.cast(array, pa.string()).to_pylist()
         return dates
     if pa.types.is_decimal(kind):
-        return [None if v is None else _NumberText(format(v, "f")) for v in array.to_pylist()]
+        return [None if v is None else NumberText(format(v, "f")) for v in array.to_pylist()]
     if pa.types.is_floating(kind):
         return [None if v is None or math.isnan(v) or math.isinf(v) else v for v in array.to_pylist()]
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_string(kind):
@@ -53,7 +53,8 @@ def _values(array: pa.Array) -> list[Any]:
     return [None] * len(array)
 
 
-def _dump(value: Any) -> str:
+def dump(value: Any) -> str:
+    """Compact JSON in which exact numbers stay exact."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(k)}:{_dump(v)}" for k, v in value.items()) + "}"
-    return str(value) if isinstance(value, _NumberText) else json.dumps(value)
+        return "{" + ",".join(f"{json.dumps(k, ensure_ascii=False)}:{dump(v)}" for k, v in value.items()) + "}"
+    return str(value) if isinstance(value, NumberText) else json.dumps(value, ensure_ascii=False)

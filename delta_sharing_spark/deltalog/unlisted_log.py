@@ -7,19 +7,11 @@ Only names that can be told are asked for: commits, checkpoints of one file by t
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogStore, checkpoint_names, commit_name, in_log
-from delta_sharing_spark.deltalog.segment import (
-    CheckpointFiles,
-    CommitFile,
-    Hint,
-    Segment,
-    hole,
-    no_log,
-    not_yet,
-)
+from delta_sharing_spark.deltalog.segment import CheckpointFiles, CommitFile, Hint, Segment, hole, no_log, not_yet
 from delta_sharing_spark.errors import CredentialError, LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import in_parallel
 
@@ -118,7 +110,7 @@ class UnlistedLog:
             commits += [commit for commit in window if commit is not None]
             if above < len(versions):
                 version = versions[above]
-                base = CheckpointFiles(version, "classic", (in_log(checkpoint_names(version)[0]),))
+                base = CheckpointFiles(version, (in_log(checkpoint_names(version)[0]),))
                 break
             newest = versions[-1] - 1
         return base, commits[::-1]
@@ -171,17 +163,12 @@ class UnlistedLog:
         return low
 
     def _checkpoint_of(self, hint: Hint) -> CheckpointFiles | None:
-        if hint.v2_name is not None:
-            names = [hint.v2_name]
-            kind = "v2"
-        else:
-            names = checkpoint_names(hint.version, hint.parts)
-            kind = "multipart" if hint.parts else "classic"
+        names = checkpoint_names(hint.version, hint.parts) if hint.v2_name is None else [hint.v2_name]
         paths = tuple(in_log(name) for name in names)
         complete = all(self._exist(paths))
         self._confirm()
         if complete:
-            return CheckpointFiles(hint.version, kind, paths)
+            return CheckpointFiles(hint.version, paths)
         _log.info("_last_checkpoint of %s names version %d, which is not there", self.table, hint.version)
         return None
 
@@ -191,19 +178,19 @@ class UnlistedLog:
 
         def commit(version: int) -> CommitFile | None:
             path = in_log(commit_name(version))
-            data = self._get(path) if keep else b""
-            if data is None or not (keep or self._exists(path)):
+            data = self._asked(self.store.read, path) if keep else self._asked(self._nothing_of, path)
+            if data is None:
                 return None
-            return CommitFile(path, version, version, len(data), None, data if keep else None)
+            return CommitFile(path, version, len(data), data if keep else None)
 
         commits = in_parallel([partial(commit, version) for version in versions])
         self._kept += sum(one.size for one in commits if one is not None)
         return commits
 
-    def _get(self, path: str) -> bytes | None:
-        """A file's bytes, None if absent; a refusal means absent as long as something known still reads."""
+    def _asked(self, ask: Callable[[str], bytes], path: str) -> bytes | None:
+        """What is read of a file; None if absent: a refusal means absent as long as something known still reads."""
         try:
-            data = self.store.read(path)
+            data = ask(path)
         except FileNotFoundError:
             return None
         except PermissionError:
@@ -212,19 +199,13 @@ class UnlistedLog:
         self._known = path
         return data
 
-    def _exists(self, path: str) -> bool:
-        try:
-            self.store.size(path)
-        except FileNotFoundError:
-            return False
-        except PermissionError:
-            self._has_refusals = True
-            return False
-        self._known = path
-        return True
+    def _nothing_of(self, path: str) -> bytes:
+        """No bytes of a file that is there."""
+        self.store.size(path)
+        return b""
 
     def _exist(self, paths: Sequence[str]) -> list[bool]:
-        return in_parallel([partial(self._exists, path) for path in paths])
+        return [data is not None for data in in_parallel([partial(self._asked, self._nothing_of, p) for p in paths])]
 
     def _exist_commits(self, versions: Sequence[int]) -> list[bool]:
         return self._exist([in_log(commit_name(v)) for v in versions])

@@ -1,40 +1,5 @@
 """Defines the error tree; its messages carry no secret.
 
-::
-
-    DeltaSharingError
-    ├── ConfigError                 what the user wrote: wrong before anything is sent
-    │   ├── OptionError             an unknown option, or a value it cannot take
-    │   ├── AddressError            "profile#share.schema.table" that is not one
-    │   ├── ProfileError            a profile that is missing, malformed or too new
-    │   ├── PredicateError          a ``where`` outside the exact language
-    │   └── CommandError            a Flight command, criteria or action that is none
-    ├── ServerError                 what the sharing server answered (status, error_code)
-    │   ├── UnauthenticatedError    401
-    │   ├── ForbiddenError          403
-    │   ├── NotFoundError           404
-    │   ├── RequestRefusedError     any other 4xx
-    │   ├── UnavailableError        429 or 5xx, after the retries
-    │   └── ResponseError           an answer that breaks the protocol, or is truncated
-    ├── NetworkError                no answer: unreachable, reset, timed out, TLS
-    ├── TableError                  the table is not what a reader can read
-    │   ├── UnsupportedFeatureError a feature, type or provider we do not read, by its name
-    │   ├── SchemaError             an unknown column, a type that does not fit
-    │   ├── LogError                a Delta log that is incomplete or corrupt
-    │   ├── ConversionError         a value that the wanted library cannot hold
-    │   ├── VersionError            a version or timestamp the table does not have
-    │   └── TableChangedError       the table is no longer the one that was loaded
-    ├── AccessModeError             no way to the data that both sides know
-    ├── CredentialError             a credential or an identity's token that is empty, of a wrong kind, or late
-    ├── FileError                   one data file or deletion vector
-    │   ├── CorruptFileError        its bytes are not what the plan or the format says
-    │   ├── NullInRequiredError     a NULL in a column declared NOT NULL
-    │   ├── FileGoneError           the server or the storage no longer has it
-    │   └── NoSuchFileError         a file or directory that a volume, model or skill has not
-    ├── StreamError                 an offset or a change a stream cannot go on from
-    ├── TicketError                 a Flight ticket that is forged, another caller's, or late
-    └── CancelledError              a flight that was cancelled
-
 Every error crosses process borders (executor to driver), so all of them pickle: a message, and
 details as plain attributes. A message is one line, whose end says what to do next.
 """
@@ -145,7 +110,7 @@ class ResponseError(ServerError):
 
 
 class NetworkError(DeltaSharingError):
-    """No answer that helps: unreachable, reset, timed out, a TLS failure, or a storage that stays overloaded.
+    """No answer: unreachable, reset, timed out, a TLS failure, or a storage that stays overloaded.
 
     Attributes:
         busy: The storage answered, again and again, that it is not ready.
@@ -217,7 +182,7 @@ class FileGoneError(FileError):
 
 
 class NoSuchFileError(FileError, FileNotFoundError):
-    """A volume, a model's version or a skill has no such file or directory; as Python's own error it is caught likewise."""
+    """A volume, a model's version or a skill has no such file or directory. Python's own error catches it too."""
 
 
 class StreamError(DeltaSharingError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from delta_sharing_spark.errors import CancelledError, FileGoneError, TicketErro
 from delta_sharing_spark.flight.commands import Command
 from delta_sharing_spark.flight.planning import FlightPlanner, PlannedFlight
 from delta_sharing_spark.flight.tickets import Ticket
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.parallel import read_splits
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Flights:
         self._settings = settings
         self._lock = threading.Lock()
         self._reads: dict[int, _Read] = {}
-        self._cancelled: OrderedDict[str, None] = OrderedDict()
-        self._renewed: OrderedDict[str, PlannedFlight] = OrderedDict()
+        self._cancelled: ProcessCache[str, bool] = ProcessCache(_CANCELLED_KEPT)
+        self._renewed: ProcessCache[str, PlannedFlight] = ProcessCache(_PLANS_KEPT)
         self._is_closed = False
 
     def read(self, ticket: Ticket, is_gone: Callable[[], bool]) -> Generator[pa.RecordBatch, None, None]:
@@ -82,16 +82,13 @@ class Flights:
         """
         with self._lock:
             self._refuse_ended(ticket.flight)
-            planned = self._renewed.get(ticket.flight)
+        planned = self._renewed.get(ticket.flight)
         renewed = None if planned is None else _same_endpoint(planned, ticket)
-        if planned is None or renewed is None or not _is_fresh(renewed):
+        fresh_until = 0.0 if renewed is None else renewed.issued + _FRESH_SHARE * (renewed.expires - renewed.issued)
+        if planned is None or renewed is None or time.time() >= fresh_until:
             planned = self._planner.plan(Command.from_json(ticket.command), ticket.identity, ticket.flight)
             renewed = _same_endpoint(planned, ticket)
-            with self._lock:
-                self._renewed[ticket.flight] = planned
-                self._renewed.move_to_end(ticket.flight)
-                while len(self._renewed) > _PLANS_KEPT:
-                    self._renewed.popitem(last=False)
+            self._renewed.put(ticket.flight, planned)
         if renewed is None:
             raise FileGoneError(
                 f"the share no longer gives the files of endpoint {ticket.endpoint} of {planned.command.table}: "
@@ -109,10 +106,8 @@ class Flights:
     def cancel(self, flight: str) -> None:
         """End the reads of a flight, and refuse its tickets from now on."""
         with self._lock:
-            self._cancelled[flight] = None
-            while len(self._cancelled) > _CANCELLED_KEPT:
-                self._cancelled.popitem(last=False)
-            self._renewed.pop(flight, None)
+            self._cancelled.put(flight, True)
+            self._renewed.forget(flight)
             reads = [read for read in self._reads.values() if read.ticket.flight == flight]
         for read in reads:
             read.cancelled.set()
@@ -171,10 +166,6 @@ def _same_endpoint(planned: PlannedFlight, ticket: Ticket) -> Ticket | None:
         return None
     renewed = planned.ticket(ticket.endpoint, ticket.endpoints)
     return renewed if _contents(renewed) == _contents(ticket) else None
-
-
-def _is_fresh(ticket: Ticket) -> bool:
-    return time.time() < ticket.issued + _FRESH_SHARE * (ticket.expires - ticket.issued)
 
 
 def _contents(ticket: Ticket) -> list[tuple[str, int, int, int | None]]:

@@ -289,11 +289,12 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         """One of ``list_actions``."""
+        plans = self._planner
         known: dict[str, Callable[[bytes, str], bytes]] = {
             RENEW: self._renew,
             CANCEL: self._cancel,
-            VERSION: self._version,
-            DESCRIBE: self._describe,
+            VERSION: lambda request, _: json.dumps(plans.version(parse_command(request))).encode(),
+            DESCRIBE: lambda request, _: json.dumps(plans.describe(parse_command(request))).encode(),
         }
         with _reported():
             answer = known.get(action.type)
@@ -311,19 +312,12 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
 
     def _cancel(self, request: bytes, identity: str) -> bytes:
         info = _message(request, flight.FlightInfo, CANCEL)
-        tickets = [
-            self._seal.open(endpoint.ticket.ticket, identity, may_be_expired=True) for endpoint in info.endpoints
-        ]
+        sealed = (endpoint.ticket.ticket for endpoint in info.endpoints)
+        tickets = [self._seal.open(ticket, identity, may_be_expired=True) for ticket in sealed]
         status = messages.CancelStatus.CANCELLED if tickets else messages.CancelStatus.NOT_CANCELLABLE
         for name in {ticket.flight for ticket in tickets}:
             self._flights.cancel(name)
         return messages.cancel_result(status)
-
-    def _version(self, request: bytes, identity: str) -> bytes:
-        return json.dumps(self._planner.version(parse_command(request))).encode()
-
-    def _describe(self, request: bytes, identity: str) -> bytes:
-        return json.dumps(self._planner.describe(parse_command(request))).encode()
 
     # --- what a read-only gateway refuses ------------------------------------------------------------------------------
 

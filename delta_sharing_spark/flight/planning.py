@@ -71,17 +71,9 @@ class PlannedFlight:
         first, last = (number * len(self.splits) // endpoints for number in (endpoint, endpoint + 1))
         splits, about = tuple(split for split, _ in self.splits[first:last]), self.splits[first][1]
         ends = [split.access.ends(part.task) for split in splits for part in split.slices]
-        return Ticket(
-            self.flight,
-            self.identity,
-            self.command.to_json(),
-            endpoint,
-            endpoints,
-            splits,
-            self.issued,
-            min([self.expires, *(due_before(end, self.issued) for end in ends if end is not None)]),
-            about,
-        )
+        expires = min([self.expires, *(due_before(end, self.issued) for end in ends if end is not None)])
+        owner = (self.flight, self.identity, self.command.to_json())
+        return Ticket(*owner, endpoint, endpoints, splits, self.issued, expires, about)
 
 
 class FlightPlanner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
@@ -80,10 +81,14 @@ class HeldChunks:
             return group.held
 
     def fetch_ahead(self, key: GroupKey, shown: ShownFile, chunks: Sequence[Chunk]) -> None:
-        """Begin to fetch chunks of a row group of which nothing is held, if there is room."""
-        size = sum(chunk.range.length for chunk in chunks)
-        if chunks and size <= self._budget.group_bytes and key not in self._groups and not self._budget.is_full:
-            self.fetch(key, shown, chunks)
+        """Begin to fetch chunks of a row group of which the first is not held, as many as are fetched together, if there is room."""
+        if chunks and not self._budget.is_full and self.find(key, chunks[0]) is None:
+            self.fetch(key, shown, self.together(chunks))
+
+    def together(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+        """The first of a row group's chunks, up to the bytes that are fetched at once."""
+        sizes = itertools.accumulate(chunk.range.length for chunk in chunks)
+        return chunks[: max(1, sum(size <= self._budget.group_bytes for size in sizes))]
 
     def windowed(self, shown: ShownFile, requested: Range) -> Iterator[memoryview]:
         """Bytes that are too many to be held, piece by piece, of which a few are fetched ahead where room is found in time."""

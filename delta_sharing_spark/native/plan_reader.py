@@ -8,11 +8,10 @@ pieces; and all together by ``budget.Bounds.held``: who would pass it waits.
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -361,17 +360,13 @@ class PlanReader:
             # A reader that comes to another chunk first looks at its dictionary, by which it may leave out the row group.
             is_begun = buffer is not None or follows or wanted[0] is chunk
             if buffer is None:
-                buffer = self._chunks.fetch(key, shown, self._together(chunk, wanted) if is_begun else [chunk])
+                together = self._chunks.together(wanted[wanted.index(chunk) :]) if is_begun else [chunk]
+                buffer = self._chunks.fetch(key, shown, together)
                 buffer = buffer or self._chunks.fetch(key, shown, [chunk])
             if buffer is not None and columns is not None and is_begun:
+                self._chunks.fetch_ahead(key, shown, wanted[wanted.index(chunk) + 1 :])
                 self._fetch_next(number, chunk.row_group, shown, columns)
             return buffer
-
-    def _together(self, chunk: Chunk, wanted: Sequence[Chunk]) -> Sequence[Chunk]:
-        """A chunk and those after it of a row group, up to the bytes that are fetched at once."""
-        following = wanted[wanted.index(chunk) :]
-        sizes = itertools.accumulate(c.range.length for c in following)
-        return following[: max(1, sum(size <= self._budget.group_bytes for size in sizes))]
 
     def _next(self, number: int, layout: Layout, chunk: Chunk, columns: ScanColumns | None) -> Doubt | None:
         """The doubt to yield after a chunk; None to go on at once."""

@@ -43,7 +43,6 @@ def is_private(url: str) -> bool:
     return parts is not None and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname)))
 
 
-@lru_cache(256)
 def split_url(url: str) -> SplitResult | None:
     """A URL's parts; None if the text is no URL or has no host."""
     try:
@@ -53,7 +52,6 @@ def split_url(url: str) -> SplitResult | None:
         return None
 
 
-@lru_cache(256)
 def origin(parts: SplitResult) -> tuple[str, str, int]:
     """Scheme, host and port, which must stay the same for a secret to follow a redirect."""
     return parts.scheme, (parts.hostname or "").lower(), parts.port or {"https": 443}.get(parts.scheme, 80)

@@ -3,12 +3,4 @@
 from delta_sharing_spark.options.declared import IDENTITY, OPTIONS, Option, ReadOptions
 from delta_sharing_spark.options.parsing import check_batch, parse_options, redacted_options
 
-__all__ = [
-    "IDENTITY",
-    "OPTIONS",
-    "Option",
-    "ReadOptions",
-    "check_batch",
-    "parse_options",
-    "redacted_options",
-]
+__all__ = ["IDENTITY", "OPTIONS", "Option", "ReadOptions", "check_batch", "parse_options", "redacted_options"]

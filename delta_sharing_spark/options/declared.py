@@ -7,7 +7,6 @@ connector where it has one.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal
@@ -159,7 +158,7 @@ class ReadOptions:
 
 
 def _declared(attribute: str, default: Any, option: dict[str, Any]) -> Option:
-    return Option(re.sub(r"_(\w)", lambda m: m[1].upper(), attribute), attribute, default=default, **option)
+    return Option(values.camel_case(attribute), attribute, default=default, **option)
 
 
 #: Every option, in the order of the documentation.

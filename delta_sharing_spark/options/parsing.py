@@ -21,8 +21,6 @@ _BY_NAME: Mapping[str, Option] = MappingProxyType(
     {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
 )
 
-_DEFAULTS: Mapping[str, Any] = MappingProxyType({option.attribute: option.default for option in OPTIONS})
-
 
 def parse_options(
     written: Mapping[str, str], *, is_stream: bool | None = False, loaded_at: int | None = None
@@ -46,26 +44,31 @@ def parse_options(
         if option is None:
             refuse_foreign(key, text)
             continue
-        if texts.setdefault(option.attribute, text) != text:
+        if texts.setdefault(option.name, text) != text:
             raise OptionError(
-                f"options '{spellings[option.attribute]}' and '{key}' are the same and have different values; give one",
+                f"options '{spellings[option.name]}' and '{key}' are the same and have different values; give one",
                 option=option.name,
             )
-        spellings[option.attribute] = key
+        spellings[option.name] = key
     _check_address(texts)
-    zone = values.find_zone(texts.get("time_zone", "UTC").strip())
-    parsed = {o.attribute: o.parse(o.name, texts[o.attribute], zone) for o in OPTIONS if o.attribute in texts}
-    _check_versions(parsed)
-    _check_gateway(parsed)
-    _check_identity(parsed)
+    zone = values.find_zone(texts.get("timeZone", "UTC").strip())
+    given = {o.name: o.parse(o.name, texts[o.name], zone) for o in OPTIONS if o.name in texts}
+    _check_versions(given)
+    _check_gateway(given)
+    _check_identity(given)
     if is_stream is not None:
-        _check_scope(parsed, is_stream)
-    if "time_zone" not in texts:
+        _check_scope(given, is_stream)
+    if "timeZone" not in texts:
         for option in OPTIONS:
-            if option.parse in (values.timestamp, values.first_moment) and option.attribute in texts:
-                values.require_zone(option.name, texts[option.attribute])
+            if option.parse in (values.timestamp, values.first_moment) and option.name in texts:
+                values.require_zone(option.name, texts[option.name])
     moment = None if is_stream else loaded_at or time.time_ns() // 1000
-    return ReadOptions(**parsed, loaded_at=moment)
+    return ReadOptions(**{o.attribute: given[o.name] for o in OPTIONS if o.name in given}, loaded_at=moment)
+
+
+def _of_group(given: Iterable[str], *groups: str) -> list[str]:
+    """The options of some groups among those that are given, in the order of their declaration."""
+    return [o.name for o in OPTIONS if o.group in groups and o.name in given]
 
 
 def _check_address(texts: Mapping[str, str]) -> None:
@@ -75,7 +78,7 @@ def _check_address(texts: Mapping[str, str]) -> None:
             "deltaSharing OPTIONS (path '...'), as a table of Spark's catalogue forgets its options",
             option="path",
         )
-    inline = [o.name for o in OPTIONS if o.group == INLINE and o.attribute in texts]
+    inline = _of_group(texts, INLINE)
     if inline and "#" in texts["path"]:
         raise OptionError(
             f"cannot specify both share credentials options and a profile file path: remove {', '.join(inline)}, or "
@@ -84,28 +87,27 @@ def _check_address(texts: Mapping[str, str]) -> None:
         )
 
 
-def _check_versions(parsed: Mapping[str, Any]) -> None:
+def _check_versions(given: Mapping[str, Any]) -> None:
     for version, timestamp in (
         ("versionAsOf", "timestampAsOf"),
         ("startingVersion", "startingTimestamp"),
         ("endingVersion", "endingTimestamp"),
     ):
-        if _BY_NAME[version.lower()].attribute in parsed and _BY_NAME[timestamp.lower()].attribute in parsed:
+        if version in given and timestamp in given:
             raise OptionError(f"Please either provide '{version}' or '{timestamp}'.", option=version)
-    travels = {"version_as_of", "timestamp_as_of"} & parsed.keys()
-    if travels and parsed.get("read_change_feed"):
+    if {"versionAsOf", "timestampAsOf"} & given.keys() and given.get("readChangeFeed"):
         raise OptionError(
             "readChangeFeed reads a range of versions: give startingVersion and endingVersion instead of "
             "versionAsOf or timestampAsOf",
             option="readChangeFeed",
         )
-    first, last = parsed.get("starting_version"), parsed.get("ending_version")
+    first, last = given.get("startingVersion"), given.get("endingVersion")
     if isinstance(first, int) and isinstance(last, int) and first > last:
         raise OptionError(
             f"startingVersion {first} is greater than endingVersion {last}; give a range that goes forward",
             option="startingVersion",
         )
-    begin, end = parsed.get("starting_timestamp"), parsed.get("ending_timestamp")
+    begin, end = given.get("startingTimestamp"), given.get("endingTimestamp")
     if begin is not None and end is not None and begin > end:
         raise OptionError(
             "startingTimestamp is later than endingTimestamp; give a range that goes forward",
@@ -113,24 +115,20 @@ def _check_versions(parsed: Mapping[str, Any]) -> None:
         )
 
 
-def _check_gateway(parsed: Mapping[str, Any]) -> None:
-    ours = sorted(name for name in parsed if name.startswith("gateway_"))
-    if "gateway" not in parsed:
+def _check_gateway(given: Mapping[str, Any]) -> None:
+    ours = sorted(name for name in given if name.startswith("gateway") and name != "gateway")
+    if "gateway" not in given:
         if ours:
-            raise OptionError(
-                f"option '{_name(ours[0])}' is for a Flight gateway; name it with 'gateway'", option=_name(ours[0])
-            )
+            raise OptionError(f"option '{ours[0]}' is for a Flight gateway; name it with 'gateway'", option=ours[0])
         return
-    others = sorted(
-        {"access_mode", "cache_dir", *(o.attribute for o in OPTIONS if o.group in (INLINE, IDENTITY))} & parsed.keys()
-    )
+    others = sorted({"accessMode", "cacheDir"} & given.keys() | set(_of_group(given, INLINE, IDENTITY)))
     if others:
         raise OptionError(
-            f"option '{_name(others[0])}' does not go with 'gateway': the gateway holds the profile and reads the files; "
+            f"option '{others[0]}' does not go with 'gateway': the gateway holds the profile and reads the files; "
             f"leave it out, or give it to the gateway",
-            option=_name(others[0]),
+            option=others[0],
         )
-    if "#" in parsed["path"]:
+    if "#" in given["path"]:
         raise OptionError(
             "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile",
             option="path",
@@ -138,60 +136,49 @@ def _check_gateway(parsed: Mapping[str, Any]) -> None:
 
 
 #: What may name the source of a token, and the options that belong to some of them: those needed, those allowed.
-_SOURCES = ("bearer_token_file", "bearer_token_command", "identity")
-_NEEDED = {"azure": "identity_audience", "google": "identity_audience", "environment": "identity_variable"}
+_SOURCES = ("bearerTokenFile", "bearerTokenCommand", "identity")
+_NEEDED = {"azure": "identityAudience", "google": "identityAudience", "environment": "identityVariable"}
 _ALLOWED = {
-    "identity_audience": ("azure", "google"),
-    "identity_client_id": ("azure",),
-    "identity_variable": ("environment",),
-}
+    "identityAudience": ("azure", "google"), "identityClientId": ("azure",), "identityVariable": ("environment",)
+}  # fmt: skip
+#: Inline options that are no credentials.
+_BESIDE = ("shareCredentialsVersion", "endpoint")
 
 
-def _check_identity(parsed: Mapping[str, Any]) -> None:
-    ours = [o.attribute for o in OPTIONS if o.group == IDENTITY and o.attribute in parsed]
+def _check_identity(given: Mapping[str, Any]) -> None:
+    ours = _of_group(given, IDENTITY)
     if not ours:
         return
     sources = [name for name in ours if name in _SOURCES]
     if len(sources) != 1:
         raise OptionError(
-            f"{' and '.join(map(_name, sources or ours[:1]))} must stand beside exactly one source of the token: "
+            f"{' and '.join(sources or ours[:1])} must stand beside exactly one source of the token: "
             f"bearerTokenFile, bearerTokenCommand or identity",
-            option=_name((sources or ours)[0]),
+            option=(sources or ours)[0],
         )
-    secrets = [o.name for o in OPTIONS if o.group == INLINE and o.attribute in parsed and o.attribute not in _BESIDE]
+    secrets = [name for name in _of_group(given, INLINE) if name not in _BESIDE]
     if secrets:
         raise OptionError(
-            f"option '{secrets[0]}' does not go with '{_name(sources[0])}': the token is one or the other; leave one out",
+            f"option '{secrets[0]}' does not go with '{sources[0]}': the token is one or the other; leave one out",
             option=secrets[0],
         )
-    if not {"identity_endpoint", "endpoint"} & parsed.keys():
+    if not {"identityEndpoint", "endpoint"} & given.keys():
         raise OptionError(
-            f"option '{_name(sources[0])}' needs 'identityEndpoint', the one endpoint that the token may be shown to",
+            f"option '{sources[0]}' needs 'identityEndpoint', the one endpoint that the token may be shown to",
             option="identityEndpoint",
         )
-    kind = parsed.get("identity", sources[0])
+    kind = given.get("identity", sources[0])
     for name, kinds in _ALLOWED.items():
-        if name in parsed and kind not in kinds:
-            raise OptionError(
-                f"option '{_name(name)}' is for identity={' and '.join(kinds)}; leave it out", option=_name(name)
-            )
+        if name in given and kind not in kinds:
+            raise OptionError(f"option '{name}' is for identity={' and '.join(kinds)}; leave it out", option=name)
     needed = _NEEDED.get(kind)
-    if needed is not None and needed not in parsed:
-        raise OptionError(f"identity={kind} needs the option '{_name(needed)}'", option=_name(needed))
-    others = [name for name in ours if name.startswith("token_exchange_")]
-    if others and "token_exchange_endpoint" not in parsed:
+    if needed is not None and needed not in given:
+        raise OptionError(f"identity={kind} needs the option '{needed}'", option=needed)
+    others = [name for name in ours if name.startswith("tokenExchange")]
+    if others and "tokenExchangeEndpoint" not in given:
         raise OptionError(
-            f"option '{_name(others[0])}' needs 'tokenExchangeEndpoint', where the token is exchanged",
-            option=_name(others[0]),
+            f"option '{others[0]}' needs 'tokenExchangeEndpoint', where the token is exchanged", option=others[0]
         )
-
-
-#: Inline options that are no credentials.
-_BESIDE = ("share_credentials_version", "endpoint")
-
-
-def _name(attribute: str) -> str:
-    return next(option.name for option in OPTIONS if option.attribute == attribute)
 
 
 def check_batch(options: ReadOptions) -> None:
@@ -200,37 +187,33 @@ def check_batch(options: ReadOptions) -> None:
     Raises:
         OptionError: As ``parse_options``.
     """
-    parsed = {o.attribute: getattr(options, o.attribute) for o in OPTIONS}
-    _check_scope({name: value for name, value in parsed.items() if value != _DEFAULTS[name]}, False)
+    values_by_name = ((o, getattr(options, o.attribute)) for o in OPTIONS)
+    _check_scope({option.name: value for option, value in values_by_name if value != option.default}, False)
 
 
-def _check_scope(parsed: Mapping[str, Any], is_stream: bool) -> None:
+def _check_scope(given: Mapping[str, Any], is_stream: bool) -> None:
     if is_stream:
-        if {"version_as_of", "timestamp_as_of"} & parsed.keys():
+        if {"versionAsOf", "timestampAsOf"} & given.keys():
             raise OptionError(
                 "Cannot time travel streams. Use startingVersion or startingTimestamp", option="versionAsOf"
             )
         for option in OPTIONS:
-            if option.scope == "batch" and option.attribute in parsed:
+            if option.scope == "batch" and option.name in given:
                 reads_on = ", which reads on: a batch with readChangeFeed has an end" if "ending" in option.name else ""
                 raise OptionError(
                     f"option '{option.name}' has no meaning in a stream{reads_on}; remove it", option=option.name
                 )
         return
-    if parsed.get("starting_version") == "latest":
+    if given.get("startingVersion") == "latest":
         raise OptionError(
             "Invalid value 'latest' for option 'startingVersion', must be an integer greater than or equal to zero; "
             "'latest' is for streams",
             option="startingVersion",
         )
-    ranged = [
-        o.name
-        for o in OPTIONS
-        if o.attribute in ("starting_version", "starting_timestamp", "ending_version", "ending_timestamp")
-        and o.attribute in parsed
-    ]
-    if parsed.get("read_change_feed"):
-        if not {"starting_version", "starting_timestamp"} & parsed.keys():
+    starts, ends = ("startingVersion", "startingTimestamp"), ("endingVersion", "endingTimestamp")
+    ranged = [option.name for option in OPTIONS if option.name in (*starts, *ends) and option.name in given]
+    if given.get("readChangeFeed"):
+        if not set(starts) & given.keys():
             raise OptionError(
                 "No startingVersion or startingTimestamp provided for CDF read: give the first version of the feed",
                 option="readChangeFeed",
@@ -240,7 +223,7 @@ def _check_scope(parsed: Mapping[str, Any], is_stream: bool) -> None:
             f"option '{ranged[0]}' needs readChangeFeed=true; for the table as of a version use versionAsOf",
             option=ranged[0],
         )
-    warn_of_stream_options(option.name for option in OPTIONS if option.attribute in parsed)
+    warn_of_stream_options(given)
 
 
 def warn_of_stream_options(names: Iterable[str]) -> None:

@@ -35,6 +35,11 @@ def invalid(name: str, value: str, must: str) -> OptionError:
     return OptionError(f"Invalid value '{value}' for option '{name}', {must}", option=name)
 
 
+def camel_case(name: str) -> str:
+    """A name as options and the protocol spell it: ``limitHint`` of ``limit_hint``."""
+    return re.sub(r"_(\w)", lambda letter: letter[1].upper(), name)
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word nearest to ``word``, without regard to case; None if none is near enough.
 

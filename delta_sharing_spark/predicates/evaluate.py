@@ -67,11 +67,9 @@ class _Evaluation:
         raise TypeError(f"not a node of a where: {node!r}")
 
     def _constant(self, value: bool | None) -> Any:
-        values = pa.array([value], pa.bool_()).take(pa.array([0] * 0, pa.int64()))
-        if self._batch.num_rows:
-            values = pa.nulls(self._batch.num_rows, pa.bool_())
-            if value is not None:
-                values = self._pc.fill_null(values, value)
+        values = pa.nulls(self._batch.num_rows, pa.bool_())
+        if value is not None:
+            values = self._pc.fill_null(values, value)
         return pa.chunked_array([values], pa.bool_()) if isinstance(self._batch, pa.Table) else values
 
     def _column(self, column: tree.Column) -> Any:
@@ -92,7 +90,7 @@ class _Evaluation:
                 return self._against_nan(op, values)
             result = getattr(pc, _FUNCTIONS[op])(values, pa.scalar(literal.value, values.type))
             return pc.or_(result, pc.is_nan(values)) if op in (">", ">=") else result
-        return getattr(pc, _FUNCTIONS[op])(values, _scalar(literal, values.type))
+        return getattr(pc, _FUNCTIONS[op])(values, _values((literal,), values.type)[0])
 
     def _against_nan(self, op: str, values: Any) -> Any:
         pc = self._pc
@@ -135,8 +133,7 @@ class _Evaluation:
             if any(v != v for v in numbers_sought):
                 result = pc.or_(result, pc.fill_null(pc.is_nan(values), False))
         else:
-            wanted_set = _values(literals, values.type)
-            result = pc.is_in(values, value_set=wanted_set)
+            result = pc.is_in(values, value_set=_values(literals, values.type))
         return pc.if_else(pc.is_valid(values), result, pa.scalar(None, pa.bool_()))
 
     def _like(self, values: Any, pattern: str, escape: str) -> Any:
@@ -152,10 +149,6 @@ class _Evaluation:
             case [first, str(text), last] if first == ANY and last == ANY:
                 return pc.match_substring(values, text)
         return pc.match_substring_regex(values, like_regex(pattern, escape))
-
-
-def _scalar(literal: tree.Literal, kind: pa.DataType) -> pa.Scalar:
-    return _values((literal,), kind)[0]
 
 
 def _values(literals: tuple[tree.Literal, ...], kind: pa.DataType) -> pa.Array:

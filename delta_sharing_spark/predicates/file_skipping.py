@@ -225,7 +225,8 @@ class FileSkipping:
             partition_values: By physical or logical names, as the log serializes them; one that is missing may be anything.
             stats: The JSON of the file's statistics, or None.
         """
-        bits, bounds = self._by_partition(tuple(_value(partition_values, names) for _, names, _ in self._partition))
+        texts = (_under(partition_values, names, _MISSING) for _, names, _ in self._partition)
+        bits, bounds = self._by_partition(tuple(texts))
         if not bits & TRUE:
             return SkipReason.PARTITION_VALUES
         is_kept = bits == TRUE or not stats or self._by_statistics(stats, bounds)
@@ -246,7 +247,8 @@ class FileSkipping:
             parsed: The same statistics in columns, where the log keeps them so.
         """
         result = np.zeros(count, np.uint8)
-        columns_of_text = [_column(partition_values, names, count) for _, names, _ in self._partition]
+        found = [_under(partition_values, names, None) for _, names, _ in self._partition]
+        columns_of_text = [[_MISSING] * count if column is None else column.to_pylist() for column in found]
         keys: Sequence[tuple[str | None, ...]] = (
             list(zip(*columns_of_text, strict=True)) if columns_of_text else [()] * count
         )
@@ -321,12 +323,11 @@ class FileSkipping:
                 bounds[slot] = ColumnBounds(has_nulls, has_values)
         return bool(self._possible_values(bounds) & TRUE)
 
-    def _open_above(self, expression: Expression) -> bool:
+    def _open_above(self, part: Expression) -> bool:
         """Whether this is ``float > x``, which statistics cannot exclude: they do not show NaN, the greatest value."""
-        match expression:
-            case Compare(op, column, _):
-                return op in (">", ">=") and column.type in (FLOAT, DOUBLE) and column.path not in self._partition_names
-        return False
+        if not isinstance(part, Compare) or part.op not in (">", ">="):
+            return False
+        return part.column.type in (FLOAT, DOUBLE) and part.column.path not in self._partition_names
 
 
 def _fields(path: tuple[str, ...], schema: Struct) -> list[Field]:
@@ -349,19 +350,9 @@ def _value_along(tree: Any, path: tuple[str, ...]) -> Any:
     return tree
 
 
-def _value(values: Mapping[str, str | None], names: tuple[str, str]) -> str | None:
-    for name in names:
-        if name in values:
-            return values[name]
-    return _MISSING
-
-
-def _column(values: Mapping[str, pa.StringArray], names: tuple[str, str], count: int) -> list[str | None]:
-    for name in names:
-        if name in values:
-            column: list[str | None] = values[name].to_pylist()
-            return column
-    return [_MISSING] * count
+def _under(values: Mapping[str, Any], names: tuple[str, str], default: Any) -> Any:
+    """What stands under the first of two names."""
+    return next((values[name] for name in names if name in values), default)
 
 
 def _object(text: str) -> dict[str, Any] | None:

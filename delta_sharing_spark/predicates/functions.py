@@ -28,11 +28,7 @@ from delta_sharing_spark.schema.types import DataType
 Operand = Scalar | tree.Expression
 
 #: Functions of the moment of the load, with the type of their value; the first need no parentheses.
-CURRENT: dict[str, DataType] = {
-    "CURRENT_DATE": DATE,
-    "CURRENT_TIMESTAMP": TIMESTAMP,
-    "LOCALTIMESTAMP": TIMESTAMP_NTZ,
-}
+CURRENT: dict[str, DataType] = {"CURRENT_DATE": DATE, "CURRENT_TIMESTAMP": TIMESTAMP, "LOCALTIMESTAMP": TIMESTAMP_NTZ}
 _MOMENTS = {**CURRENT, "NOW": TIMESTAMP, "CURDATE": DATE}
 _TEXTS = {"STARTSWITH": ("", "%"), "ENDSWITH": ("%", ""), "CONTAINS": ("%", "%")}
 _CASTS = {**SQL_TYPES, "TO_DATE": DATE, "TO_TIMESTAMP": TIMESTAMP}

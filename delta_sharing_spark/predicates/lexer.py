@@ -15,10 +15,7 @@ _NUMBERS = (
     re.compile(r"[0-9]+(?:[LlSsYy]|(?:[eE][+-]?[0-9]+)?(?:[fFdD]|[bB][dD])?)"),
     re.compile(r"(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[fFdD]|[bB][dD])?(?![A-Za-z0-9_])"),
 )
-_STRING = {
-    "'": re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL),
-    '"': re.compile(r'"(?:[^"\\]|\\.|"")*"', re.DOTALL),
-}
+_STRING = {"'": re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL), '"': re.compile(r'"(?:[^"\\]|\\.|"")*"', re.DOTALL)}
 _RAW = {"'": re.compile(r"[rR]'[^']*'"), '"': re.compile(r'[rR]"[^"]*"')}
 _BACKQUOTED = re.compile(r"`(?:[^`]|``)*`")
 _OPERATORS = re.compile(r"<=>|>>>|<=|>=|<>|!=|==|!>|!<|::|\|\||->|=>|<<|>>|\|>|[-=<>!().,+*/%&|^~\[\]:?;@#${}]")

@@ -44,12 +44,12 @@ def like_parts(pattern: str, escape: str) -> list[str | int]:
 
 def like_regex(pattern: str, escape: str) -> str:
     """A regular expression for RE2 or ``re`` that matches the whole string; newlines are characters like any other."""
-    body = "".join(_quote(p) if isinstance(p, str) else ".*" if p == ANY else "." for p in like_parts(pattern, escape))
+
+    def quoted(text: str) -> str:
+        return "".join(c if c.isalnum() and c.isascii() else f"\\x{{{ord(c):x}}}" for c in text)
+
+    body = "".join(quoted(p) if isinstance(p, str) else ".*" if p == ANY else "." for p in like_parts(pattern, escape))
     return rf"(?s)\A{body}\z"
-
-
-def _quote(text: str) -> str:
-    return "".join(f"\\x{{{ord(c):x}}}" if not c.isalnum() or ord(c) > 127 else c for c in text)
 
 
 def like_prefix(pattern: str, escape: str) -> tuple[str, bool]:

@@ -146,7 +146,7 @@ def _cast_value(value: Value, source: DataType, target: DataType, zone: Zone) ->
         if target in BITS:
             return int(value)
         return str(value).lower() if target == STRING else None
-    if source in BITS or isinstance(value, decimal.Decimal) or source in (FLOAT, DOUBLE):
+    if source in BITS or isinstance(value, float | decimal.Decimal):
         return _cast_number(value, source, target)
     if isinstance(value, int):
         return _cast_time(value, source, target, zone)
@@ -331,7 +331,8 @@ def fold(op: str, left: Literal, right: Literal, zone: Zone) -> Literal:
         raise PredicateError(
             f"{spark_name(left.type)} {op} {spark_name(right.type)} is not part of the language of where"
         )
-    if FLOAT in (left.type, right.type) or DOUBLE in (left.type, right.type) or _whole_division(op, left, right):
+    is_whole_division = op == "/" and left.type in BITS and right.type in BITS
+    if {FLOAT, DOUBLE} & {left.type, right.type} or is_whole_division:
         single = left.type == right.type == FLOAT and op != "/"
         return Literal(_floating(op, _double(left, zone), _double(right, zone), single), FLOAT if single else DOUBLE)
     if isinstance(left.type, Decimal) or isinstance(right.type, Decimal):
@@ -343,10 +344,6 @@ def fold(op: str, left: Literal, right: Literal, zone: Zone) -> Literal:
         quotient = abs(a) // abs(b) * (-1 if (a < 0) != (b < 0) else 1)
         return Literal(fit(quotient, LONG), LONG) if op == "DIV" else Literal(a - b * quotient, kind)
     return Literal(fit({"+": a + b, "-": a - b, "*": a * b}[op], kind), kind)
-
-
-def _whole_division(op: str, left: Literal, right: Literal) -> bool:
-    return op == "/" and left.type in BITS and right.type in BITS
 
 
 def _number(value: Literal) -> Fraction:

@@ -97,12 +97,8 @@ def nearest_float32(exact: Fraction) -> float:
 
 def near_float32_key(value: float) -> int:
     """The key of a finite single-precision number next to a finite double."""
-    return float_key(_clamp(value), 32)
-
-
-def _clamp(value: float) -> float:
     limit = float_value(_INFINITY[32] - 1, 32)
-    return max(-limit, min(limit, value))
+    return float_key(max(-limit, min(limit, value)), 32)
 
 
 _RANK = {kind: rank for rank, kind in enumerate((*BITS, FLOAT, DOUBLE))}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from delta_sharing_spark.schema.types import DataType, Primitive, backquoted
+from delta_sharing_spark.schema.types import DataType, backquoted
 
 #: A literal's value: ``bool``, ``int`` (integers; days of a date; microseconds of a timestamp), ``float``,
 #: ``decimal.Decimal`` (with the type's scale), ``str``, ``bytes``; None is NULL.
@@ -42,7 +42,28 @@ class Literal:
     type: DataType
 
     def __str__(self) -> str:
-        return literal_to_sql(self)
+        """The literal as Spark SQL reads it (timestamps in UTC, with their zone)."""
+        match self.value, str(self.type):
+            case None, _:
+                return "NULL"
+            case bool(value), _:
+                return str(value).upper()
+            case str(value), _:
+                return quote(value)
+            case bytes(value), _:
+                return f"X'{value.hex().upper()}'"
+            case decimal.Decimal() as value, _:
+                return f"{value:f}BD"
+            case int(value), "date":
+                return f"DATE '{date_text(value)}'"
+            case int(value), "timestamp":
+                return f"TIMESTAMP '{timestamp_text(value)}Z'"
+            case int(value), "timestamp_ntz":
+                return f"TIMESTAMP_NTZ '{timestamp_text(value)}'"
+            case float(value), name if value - value != 0:
+                return f"CAST('{value!r}' AS {name.upper()})"
+            case value, name:
+                return f"{value!r}{ {'float': 'F', 'double': 'D', 'long': 'L'}.get(name, '') }"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,31 +276,3 @@ def timestamp_text(micros: int, separator: str = " ") -> str:
     seconds, fraction = divmod(rest, 1_000_000)
     clock = str(timedelta(seconds=seconds)).rjust(8, "0")
     return f"{date_text(days)}{separator}{clock}" + (f".{fraction:06d}" if fraction else "")
-
-
-def literal_to_sql(literal: Literal) -> str:
-    """The literal as Spark SQL reads it (timestamps in UTC, with their zone)."""
-    value, kind = literal.value, literal.type
-    if value is None:
-        return "NULL"
-    if isinstance(value, decimal.Decimal):
-        return f"{value:f}BD"
-    name = kind.name if isinstance(kind, Primitive) else str(kind)
-    if isinstance(value, bool):
-        return str(value).upper()
-    if isinstance(value, str):
-        return quote(value)
-    if isinstance(value, bytes):
-        return f"X'{value.hex().upper()}'"
-    if name == "date" and isinstance(value, int):
-        return f"DATE '{date_text(value)}'"
-    if name == "timestamp" and isinstance(value, int):
-        return f"TIMESTAMP '{timestamp_text(value)}Z'"
-    if name == "timestamp_ntz" and isinstance(value, int):
-        return f"TIMESTAMP_NTZ '{timestamp_text(value)}'"
-    if isinstance(value, float):
-        text = repr(value)
-        if text in ("nan", "inf", "-inf"):
-            return f"CAST('{text}' AS {name.upper()})"
-        return text + ("F" if name == "float" else "D")
-    return f"{value}L" if name == "long" else str(value)

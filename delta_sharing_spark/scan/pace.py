@@ -28,10 +28,10 @@ TAIL, _LEAST_TAIL, _LONGEST_TAIL = 64 << 10, 8 << 10, 1 << 20
 WHOLE_FILE, _ALWAYS_WHOLE = 4 << 20, 32 << 10
 #: By how much of a file's size its bytes may lie elsewhere than those of a file like it, before two were seen and at most; and by how many bytes always.
 _FIRST_SLACK, _MOST_SLACK, _LEAST_SLACK = 1 / 64, 1 / 4, 64
-#: Seconds until an answer begins, below which a request is not worth a thread of its own.
-_NEAR = 0.002
-#: Requests of one reader under way at once: for much each, for little each, which mostly wait, and for little of a storage that is near.
-CONNECTIONS, MOST_CONNECTIONS, NEAR_CONNECTIONS = 8, 24, 2
+#: Seconds until an answer below which it is not worth waiting for in another thread; those between two requests of a busy reader.
+_NEAR, _BETWEEN = 0.002, 0.00025
+#: Requests of one reader under way at once: for much each, and for little each, which mostly wait.
+CONNECTIONS, MOST_CONNECTIONS = 8, 24
 
 
 class Pace:
@@ -67,7 +67,7 @@ class Pace:
         if length >= _TELLING:
             self._rate = max(length / max(seconds - self._latency, seconds / 8), self._rate * _KEPT)
             self.request_bytes = min(MOST, max(LEAST, int(self._rate * _LASTING)))
-        elif length <= _BRIEF:
+        else:
             self._latency = min(seconds, self._latency * 1.25 or seconds)
         if self._rate and self._latency:
             self.gap = min(_MOST_GAP, max(_LEAST_GAP, int(self._rate * self._latency)))
@@ -76,10 +76,12 @@ class Pace:
         """Note the size of a file's footer."""
         self._footer_bytes = max(size, int(self._footer_bytes * 0.9))
 
-    @property
-    def is_near(self) -> bool:
-        """Whether the storage is known to answer at once."""
-        return 0 < self._latency < _NEAR
+    def files_at_once(self, most: int) -> int:
+        """How many small files to ask for at once, so that there is always one to decode.
+
+        With 1, no other thread is worth it; with fewer than ``most``, none for each range of a file.
+        """
+        return 1 if 0 < self._latency < _NEAR else min(most, int(self._latency / _BETWEEN) or most)
 
     def tail_bytes(self, size: int) -> int:
         """Bytes of the first request for the footer of a file: the largest one seen lately and a quarter."""
@@ -128,8 +130,8 @@ class Guess(NamedTuple):
     """
 
     ranges: list[Range]
-    spared: float
-    has_places: bool
+    spared: float = 0.0
+    has_places: bool = False
 
 
 class Places:
@@ -154,14 +156,14 @@ class Places:
         pace = self._pace
         tail = Range(size - pace.tail_bytes(size), size)
         if footer_only or not self._places:
-            return Guess([tail], 0.0, False)
+            return Guess([tail])
         data, slack = size - self._footer_bytes, int(self._slack * size) + _LEAST_SLACK
         parts = [Range(int(start * data), int(end * data)) for start, end in self._places]
         wanted = sum(part.length for part in parts) + self._footer_bytes
         asked = coalesce([tail, *(Range(max(4, a - slack), min(tail.start, b + slack)) for a, b in parts)], 0)
         spare = (1 + _UNWANTED) * wanted - sum(part.length for part in asked) + self._spare
         if spare < 0:
-            return Guess([tail], 0.0, False)
+            return Guess([tail])
         asked = pace.merged(asked, spare)
         return Guess(asked, (1 + _UNWANTED) * wanted - sum(part.length for part in asked), True)
 

@@ -23,7 +23,6 @@ from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import (
     CONNECTIONS,
     MOST_CONNECTIONS,
-    NEAR_CONNECTIONS,
     WHOLE_FILE,
     Guess,
     Pace,
@@ -40,7 +39,7 @@ from delta_sharing_spark.scan.plan import (
     ReadSpec,
     Split,
 )
-from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread, Pool
 from delta_sharing_spark.scan.row_group_pruning import row_group_filter
 from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
 from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
@@ -48,7 +47,7 @@ from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.partition_values import partition_scalar
 from delta_sharing_spark.schema.types import Field, Struct, without_mapping
-from delta_sharing_spark.storage.ranges import ByteSource
+from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 #: Bytes and rows of a batch that leaves the reader: whom it hands them to holds some.
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 32768
@@ -179,10 +178,10 @@ class _SplitReader:
             self._logical_context = Context(spec.table, "", "none")
             self._projection = plan_columns(self._full_schema, self._logical_schema, {}, self._logical_context)
         self._habits = _habits_of(split)
-        #: Requests under way at once, and slices opened ahead of the one being decoded.
-        self._is_small = spec.is_projected and all(part.task.size <= WHOLE_FILE for part in split.slices[:2])
-        self._at_once = MOST_CONNECTIONS if self._is_small else CONNECTIONS
-        self._pool = ThreadPoolExecutor(self._at_once, thread_name_prefix="delta-sharing-fetch")
+        self._is_small = all(part.task.size <= WHOLE_FILE for part in split.slices[:2])
+        #: Requests under way at once, and slices opened ahead of the one being decoded, at most.
+        self._most = MOST_CONNECTIONS if self._is_small and spec.is_projected else CONNECTIONS
+        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="delta-sharing-fetch")
         self._lock = threading.Lock()
         self._waiting: Iterator[FileSlice] = iter(split.slices)
         self._following: FileSlice | None = next(self._waiting, None)
@@ -290,19 +289,21 @@ class _SplitReader:
         spec, pace, places = self._spec, self._habits.pace, self._habits.places
         # Where row groups or files may be left out by what the footers say, nothing else is fetched before them.
         is_filtered = spec.predicate is not None or spec.limit is not None
-        at_once = NEAR_CONNECTIONS if self._is_small and pace.is_near else self._at_once
+        at_once = pace.files_at_once(self._most) if self._is_small else self._most
+        files: Pool = OwnThread() if at_once == 1 else self._pool
+        ranges: Pool = OwnThread() if at_once < self._most else self._pool
         while self._following is not None and len(self._opening) < at_once:
-            size, guess = self._following.task.size, None
-            wanted = places.wanted if spec.is_projected else 1.0
-            if size > spec.fetch_ahead or not pace.is_worth_whole(size, wanted):
+            size, wanted = self._following.task.size, places.wanted if spec.is_projected else 1.0
+            if size <= spec.fetch_ahead and pace.is_worth_whole(size, wanted):
+                guess = Guess([Range(0, size)])
+            else:
                 guess = places.guess(size, footer_only=is_filtered or size > min(WHOLE_FILE, spec.fetch_ahead))
-            reserved = size if guess is None else sum(part.length for part in guess.ranges)
+            reserved = sum(part.length for part in guess.ranges)
             if (self._opening or self._fetching) and self._in_flight + reserved > spec.fetch_ahead:
                 break
-            if guess is not None:
-                places.take(guess)
+            places.take(guess)
             self._in_flight += reserved
-            begun.append(self._pool.submit(self._open, self._following, guess, reserved))
+            begun.append(files.submit(self._open, self._following, guess, ranges))
             self._opening.append(begun[-1])
             self._following = next(self._waiting, None)
         return begun
@@ -323,21 +324,16 @@ class _SplitReader:
     def _open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
         return self._sources.add(self._access.open_vector(task, vector))
 
-    def _open(self, part: FileSlice, guess: Guess | None, reserved: int) -> _OpenSlice:
+    def _open(self, part: FileSlice, guess: Guess, ranges: Pool) -> _OpenSlice:
         spec, task, habits = self._spec, part.task, self._habits
         context = Context(spec.table, task.id, spec.mapping)
         constants = constants_of(task, spec)
         source = self._sources.add(self._access.open(task))
-        is_small = task.size <= WHOLE_FILE
-        is_near = is_small and habits.pace.is_near
-        fetched = BufferedRanges(source, OwnThread() if is_near else self._pool, habits.pace)
-        if guess is None:
-            footer = read_footer(source, spec.table, task.size, checks_later=True)
-        else:
-            *others, last = guess.ranges
-            fetched.add(others)
-            fetched.fetch(last)
-            footer = read_footer(fetched, spec.table, 0, last.length)
+        fetched = BufferedRanges(source, ranges, habits.pace)
+        *others, last = guess.ranges
+        fetched.add(others)
+        fetched.fetch(last)
+        footer = read_footer(fetched, spec.table, 0, last.length, checks_later=True)
         habits.pace.learn_footer(footer.size)
 
         def leaves() -> list[int]:
@@ -349,20 +345,22 @@ class _SplitReader:
         indices = [i for i in footer.row_groups_in(part.start, part.end) if may_match is None or may_match(i)]
         groups = [plan_row_group(source, footer, i, layout.leaves, spec.fetch_ahead, habits.pace) for i in indices]
         if spec.is_projected and not habits.places.wanted and task.size:
-            chunks = [footer.chunks(i, layout.leaves) for i in range(len(footer.first_rows))]
-            habits.places.wanted = sum(chunk.length for group in chunks for chunk in group) / task.size
-        if guess is not None and len(groups) == 1 == len(footer.first_rows) and not groups[0].slides:
-            group, wanted = groups[0], footer.chunks(groups[0].index, layout.leaves)
-            group.fetched, group.ranges = fetched, fetched.missing(wanted if guess.has_places else group.ranges)
-            group.cost = fetched.held_bytes + sum(part.length for part in group.ranges)
-            if is_small:
-                habits.places.learn(task.size, footer.size, wanted, guess, group.cost)
-            if is_near:
-                fetched.add(group.ranges)
-        elif guess is not None:
-            habits.places.waste(guess)
-            fetched.close()
+            needed = [footer.chunks(i, layout.leaves) for i in range(len(footer.first_rows))]
+            habits.places.wanted = sum(chunk.length for chunks in needed for chunk in chunks) / task.size
+        if footer.file_bytes is None:
+            if len(groups) == 1 == len(footer.first_rows) and not groups[0].slides:
+                group, chunks = groups[0], footer.chunks(groups[0].index, layout.leaves)
+                group.fetched, group.ranges = fetched, fetched.missing(chunks if guess.has_places else group.ranges)
+                group.cost = fetched.held_bytes + sum(part.length for part in group.ranges)
+                if task.size <= WHOLE_FILE:
+                    habits.places.learn(task.size, footer.size, chunks, guess, group.cost)
+                if ranges is not self._pool:
+                    fetched.add(group.ranges)
+            else:
+                habits.places.waste(guess)
+                fetched.close()
         selection = read_row_selection(task, footer.metadata.num_rows, self._open_vector) if groups else None
+        reserved = sum(part.length for part in guess.ranges)
         return _OpenSlice(source, footer, constants, context, layout, groups, selection, reserved)
 
     def _decode(self, opened: _OpenSlice, group: RowGroup) -> Iterator[pa.RecordBatch]:

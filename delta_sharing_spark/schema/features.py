@@ -35,22 +35,11 @@ _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\)")
 
 
 #: Reader features that this reader does, in both access modes, as the log spells them.
-SUPPORTED = frozenset(
-    (
-        "columnMapping",
-        "deletionVectors",
-        "timestampNtz",
-        "timestampWithoutTimezone",
-        "typeWidening",
-        "typeWidening-preview",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "variantType",
-        "variantType-preview",
-        "variantShredding",
-        "variantShredding-preview",
-    )
-)
+SUPPORTED = frozenset({
+    "columnMapping", "deletionVectors", "timestampNtz", "timestampWithoutTimezone", "typeWidening", "typeWidening-preview",
+    "v2Checkpoint", "vacuumProtocolCheck", "variantType", "variantType-preview", "variantShredding",
+    "variantShredding-preview",
+})  # fmt: skip
 #: What each other reader feature that has a name asks of a reader.
 REFUSED: Mapping[str, str] = {
     "catalogManaged": "Ask the table's catalog which commits count; the log alone does not tell.",
@@ -136,8 +125,6 @@ def _check_type(data_type: DataType, path: str, table: str) -> None:
         case Map(key, value):
             _check_type(key, f"{path}.key", table)
             _check_type(value, f"{path}.value", table)
-        case _:
-            pass
 
 
 def _check_change(change: object, column: str, table: str) -> None:

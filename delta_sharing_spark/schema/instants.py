@@ -61,19 +61,12 @@ def parse_instant(text: str) -> datetime | None:
         return None
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     try:
-        naive = datetime(
+        utc = datetime(
             int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0),
             int((fraction or "0").ljust(6, "0")[:6]), tzinfo=timezone.utc,
         )  # fmt: skip
-    except ValueError:
-        return None
-    if zone in (None, "Z", "z"):
-        return naive
-    digits = zone[1:].replace(":", "").ljust(4, "0")
-    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-    try:
-        return naive - offset if zone[0] == "+" else naive + offset
-    except OverflowError:
+        return utc if zone is None else utc.replace(tzinfo=zone_of(zone.upper())).astimezone(timezone.utc)
+    except (ValueError, OverflowError):
         return None
 
 

@@ -47,7 +47,10 @@ def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "
     if name == "string":
         return text
     if name in _INTEGER_BITS:
-        return _integer(text, _INTEGER_BITS[name])
+        number, bits = int(text) if _INTEGER.fullmatch(text) else None, _INTEGER_BITS[name]
+        if number is None or not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+            raise ValueError(f"{text!r} is not an integer of {bits} bits")
+        return number
     if name in ("float", "double"):
         if "_" in text:  # Python's digit separators are not the protocol's
             raise ValueError(f"{text!r} is not a number")
@@ -59,10 +62,8 @@ def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "
         return lowered == "true"
     if name == "date":
         return _date(text)
-    if name == "timestamp":
-        return timestamp_micros(text, time_zone)
-    if name == "timestamp_ntz":
-        return timestamp_micros(text, None)
+    if name in ("timestamp", "timestamp_ntz"):
+        return timestamp_micros(text, time_zone if name == "timestamp" else None)
     if name == "binary":
         return text.encode("utf-8")  # what Delta on Spark and the kernels do with the "escaped binary" of the protocol
     raise ValueError(f"a {data_type} cannot be a partition column")
@@ -112,11 +113,9 @@ def timestamp_micros(text: str, time_zone: str | None) -> int:
     total = ((delta.days + shift) * 86_400 + delta.seconds) * 1_000_000 + micros
     if time_zone is None:
         return total
-    if zone is not None:
-        return total - _offset_seconds(zone) * 1_000_000
-    if time_zone == "UTC":
+    if zone is None and time_zone == "UTC":
         return total
-    offset = clock.replace(tzinfo=zone_of(time_zone)).utcoffset()
+    offset = clock.replace(tzinfo=zone_of(zone.upper() if zone else time_zone)).utcoffset()
     assert offset is not None
     return total - int(offset.total_seconds()) * 1_000_000
 
@@ -136,28 +135,6 @@ def _near_year(year: int) -> tuple[int, int]:
         return year, 0
     cycles, rest = divmod(year, 400)  # the Gregorian calendar repeats after 400 years
     return rest + 2000, (cycles - 5) * 146_097
-
-
-def _offset_seconds(zone: str) -> int:
-    if zone in ("Z", "z", "UTC", "GMT"):
-        return 0
-    sign = -1 if zone[0] == "-" else 1
-    if ":" in zone:
-        parts = [int(p) for p in zone[1:].split(":")]
-    else:
-        digits = zone[1:]
-        parts = [int(digits[:2])] + [int(digits[i : i + 2]) for i in range(2, len(digits), 2)]
-    hours, minutes, seconds = (*parts, 0, 0)[:3]
-    return sign * (hours * 3600 + minutes * 60 + seconds)
-
-
-def _integer(text: str, bits: int) -> int:
-    if not _INTEGER.fullmatch(text):
-        raise ValueError(f"{text!r} is not an integer")
-    number = int(text)
-    if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
-        raise ValueError(f"{text!r} does not fit {bits} bits")
-    return number
 
 
 def _decimal(text: str, target: Decimal) -> decimal.Decimal:

@@ -94,20 +94,11 @@ def _requested(table_struct: Struct, user_struct: Struct, table: str, path: str)
         if table_field.name in seen:
             raise SchemaError(f"the given schema names column {column!r} of {table} twice; name each column once")
         seen.add(table_field.name)
-        fields.append(
-            Field(
-                user_field.name,
-                _requested_type(table_field.type, user_field.type, table, column),
-                user_field.nullable,
-                {**table_field.metadata, **_named(table_field)},
-            )
-        )
+        data_type = _requested_type(table_field.type, user_field.type, table, column)
+        # The table's spelling of the name, by which the column is found in files and partition keys.
+        metadata = {**table_field.metadata, COLUMN_MAPPING_NAME: table_field.physical_name}
+        fields.append(Field(user_field.name, data_type, user_field.nullable, metadata))
     return Struct(tuple(fields))
-
-
-def _named(table_field: Field) -> dict[str, str]:
-    """Metadata with the table's spelling of the name, by which the column is found in files and partition keys."""
-    return {COLUMN_MAPPING_NAME: table_field.physical_name}
 
 
 def _requested_type(have: DataType, want: DataType, table: str, path: str) -> DataType:

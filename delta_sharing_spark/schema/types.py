@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from delta_sharing_spark.errors import ResponseError, SchemaError, UnsupportedFeatureError
@@ -14,24 +14,10 @@ COLUMN_MAPPING_NAME = "delta.columnMapping.physicalName"
 COLUMN_MAPPING_ID = "delta.columnMapping.id"
 
 #: Primitive type names of the Delta protocol that this reader knows, decimals aside.
-PRIMITIVES = frozenset(
-    [
-        "string",
-        "long",
-        "integer",
-        "short",
-        "byte",
-        "float",
-        "double",
-        "boolean",
-        "binary",
-        "date",
-        "timestamp",
-        "timestamp_ntz",
-        "void",
-        "variant",
-    ]
-)
+PRIMITIVES = frozenset({
+    "string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date", "timestamp",
+    "timestamp_ntz", "void", "variant",
+})  # fmt: skip
 _ALIASES = {"int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte", "null": "void"}
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)")
 #: Half of a surrogate pair, as JSON escapes it; alone it is no character.
@@ -264,12 +250,7 @@ def _parse_field(tree: Any, table: str, path: str, depth: int) -> Field:
     column = f"{path}.{name}" if path else name
     metadata = _parse_metadata(tree.get("metadata"), table, column)
     data_type = parse_type(tree["type"], table, column, depth)
-    return Field(
-        name,
-        data_type,
-        _flag(tree, "nullable", table, column) or data_type == _VOID,
-        metadata,
-    )
+    return Field(name, data_type, _flag(tree, "nullable", table, column) or data_type == _VOID, metadata)
 
 
 def _parse_metadata(tree: Any, table: str, column: str) -> dict[str, Any]:
@@ -309,24 +290,23 @@ def _unknown_type(name: str, table: str, path: str) -> UnsupportedFeatureError:
 
 def with_metadata(schema: Struct, kept: Callable[[str], bool]) -> Struct:
     """``schema`` with only the metadata whose keys ``kept`` accepts, at every level."""
-    return Struct(
-        tuple(
-            Field(f.name, _with_metadata(f.type, kept), f.nullable, {k: v for k, v in f.metadata.items() if kept(k)})
-            for f in schema.fields
-        )
-    )
+    return with_each_field(schema, lambda f: replace(f, metadata={k: v for k, v in f.metadata.items() if kept(k)}))
 
 
-def _with_metadata(data_type: DataType, kept: Callable[[str], bool]) -> DataType:
+def with_each_field(schema: Struct, change: Callable[[Field], Field]) -> Struct:
+    """``schema`` with every field changed, at every level; the outer one before those within it."""
+    return Struct(tuple(replace(f, type=_with_each_field(f.type, change)) for f in map(change, schema.fields)))
+
+
+def _with_each_field(data_type: DataType, change: Callable[[Field], Field]) -> DataType:
     match data_type:
         case Struct():
-            return with_metadata(data_type, kept)
+            return with_each_field(data_type, change)
         case Array(element, contains_null):
-            return Array(_with_metadata(element, kept), contains_null)
+            return Array(_with_each_field(element, change), contains_null)
         case Map(key, value, value_contains_null):
-            return Map(_with_metadata(key, kept), _with_metadata(value, kept), value_contains_null)
-        case _:
-            return data_type
+            return Map(_with_each_field(key, change), _with_each_field(value, change), value_contains_null)
+    return data_type
 
 
 def schema_to_json(schema: Struct) -> dict[str, Any]:
@@ -339,29 +319,17 @@ def schema_to_json(schema: Struct) -> dict[str, Any]:
 def _type_to_json(data_type: DataType) -> str | dict[str, Any]:
     match data_type:
         case Struct(fields):
-            return {
-                "type": "struct",
-                "fields": [
-                    {
-                        "name": f.name,
-                        "type": _type_to_json(f.type),
-                        "nullable": f.nullable,
-                        "metadata": dict(f.metadata),
-                    }
-                    for f in fields
-                ],
-            }
+            return {"type": "struct", "fields": [_field_to_json(f) for f in fields]}
         case Array(element, contains_null):
             return {"type": "array", "elementType": _type_to_json(element), "containsNull": contains_null}
         case Map(key, value, value_contains_null):
-            return {
-                "type": "map",
-                "keyType": _type_to_json(key),
-                "valueType": _type_to_json(value),
-                "valueContainsNull": value_contains_null,
-            }
-        case _:
-            return str(data_type)
+            types = {"keyType": _type_to_json(key), "valueType": _type_to_json(value)}
+            return {"type": "map", **types, "valueContainsNull": value_contains_null}
+    return str(data_type)
+
+
+def _field_to_json(f: Field) -> dict[str, Any]:
+    return {"name": f.name, "type": _type_to_json(f.type), "nullable": f.nullable, "metadata": dict(f.metadata)}
 
 
 def without_mapping(schema: Struct) -> Struct:

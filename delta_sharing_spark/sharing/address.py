@@ -33,7 +33,7 @@ class TableName:
     def __str__(self) -> str:
         """The name as ``parse_table_name`` reads it: odd parts in backquotes."""
         share, schema, table = (
-            name if _is_plain(name, kind) else backquoted(name)
+            backquoted(name) if is_odd(name, kind) else name
             for kind, name in (("share", self.share), ("schema", self.schema), ("table", self.table))
         )
         return f"{share}.{schema}.{table}"
@@ -162,13 +162,9 @@ def check_segment(name: str, kind: str) -> str:
 
 
 def is_odd(name: str, kind: str) -> bool:
-    """Whether the protocol does not allow a name that a server lists."""
-    return not _is_plain(name, kind)
-
-
-def _is_plain(name: str, kind: str) -> bool:
+    """Whether a name that a server lists stands in backquotes: the protocol does not allow it, or addresses use its signs."""
     try:
         check_name(name, kind)
     except AddressError:
-        return False
-    return not {"#", "`"} & set(name) and name == name.strip()
+        return True
+    return bool({"#", "`"} & set(name)) or name != name.strip()

@@ -11,9 +11,8 @@ from typing import Any, Literal
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, ResponseError, ServerError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment, shares_path
-from delta_sharing_spark.sharing.catalog import parse_credentials, parse_item
 from delta_sharing_spark.sharing.rest import UNKNOWN_CALL, SharingRest, near_name
-from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
+from delta_sharing_spark.sharing.wire_records import TemporaryCredentials, parse_credentials, parse_item
 
 Kind = Literal["volume", "model", "skill"]
 KINDS: tuple[Kind, ...] = ("volume", "model", "skill")
@@ -153,13 +152,16 @@ def get_asset(rest: SharingRest, asset: AssetName) -> Record:
     if not shares_kind(rest, asset.kind):
         raise _shares_none(rest, asset.kind)
     try:
-        return _asked(rest, asset, asset.path)
+        tree = rest.ask_json("GET", asset.path, f"the description of {asset}")
     except ServerError as unknown:
         if unknown.status not in UNKNOWN_CALL:
             raise
         if asset.version is not None:
             raise _without_version(rest, asset, unknown) from None
         return _listed(rest, asset, unknown)
+    if asset.version is not None:
+        return _version(tree, asset.name)
+    return _record(asset.kind, tree, asset.name.share, asset.name.schema)
 
 
 def model_versions(rest: SharingRest, model: AssetName) -> Iterator[ModelVersion]:
@@ -219,13 +221,6 @@ def asset_credentials(rest: SharingRest, asset: AssetName) -> TemporaryCredentia
 
 def _listing(kind: Kind, share: str, schema: str | None) -> str:
     return f"{shares_path(share)}/all-{kind}s" if schema is None else f"{shares_path(share, schema)}/{kind}s"
-
-
-def _asked(rest: SharingRest, asset: AssetName, path: str) -> Record:
-    tree = rest.ask_json("GET", path, f"the description of {asset}")
-    if asset.version is not None:
-        return _version(tree, asset.name)
-    return _record(asset.kind, tree, asset.name.share, asset.name.schema)
 
 
 def _listed(rest: SharingRest, asset: AssetName, unknown: ServerError) -> Record:

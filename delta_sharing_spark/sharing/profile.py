@@ -155,24 +155,17 @@ def _from_fields(fields: Mapping[str, Any], name: str, identity: Identity | None
             )
         return Profile(endpoint, "identity", version, identity=identity)
     if kind == "bearer_token":
-        expiration = fields.get("expirationTime")
-        return Profile(
-            endpoint,
-            kind,
-            version,
-            bearer_token=_bearer(fields, name),
-            expiration_time=str(expiration) if expiration else None,
-        )
+        token, end = _required(fields, "bearerToken", name).strip(), fields.get("expirationTime")
+        if not is_header_text(token):
+            raise ProfileError(
+                f"'bearerToken' in {name} has characters that no token has, such as a line break; {_ADVICE}"
+            )
+        return Profile(endpoint, kind, version, bearer_token=token, expiration_time=str(end) if end else None)
     if version < 2:
         raise ProfileError(f"{name}: type {kind!r} needs shareCredentialsVersion 2, it says {version}; {_ADVICE}")
     if kind == "basic":
-        return Profile(
-            endpoint,
-            kind,
-            version,
-            username=_required(fields, "username", name),
-            password=_required(fields, "password", name),
-        )
+        user, password = (_required(fields, key, name) for key in ("username", "password"))
+        return Profile(endpoint, kind, version, username=user, password=password)
     if kind == "oauth_client_credentials":
         return Profile(
             endpoint,
@@ -257,13 +250,6 @@ def _version(fields: Mapping[str, Any], name: str) -> int:
 def is_header_text(text: str) -> bool:
     """Whether a token can stand in a header: visible ASCII (RFC 6750 allows less)."""
     return bool(text) and all("!" <= c <= "~" for c in text)
-
-
-def _bearer(fields: Mapping[str, Any], name: str) -> str:
-    token = _required(fields, "bearerToken", name).strip()
-    if not is_header_text(token):
-        raise ProfileError(f"'bearerToken' in {name} has characters that no token has, such as a line break; {_ADVICE}")
-    return token
 
 
 def _required(fields: Mapping[str, Any], key: str, name: str) -> str:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from delta_sharing_spark.errors import RequestRefusedError, ResponseError, ServerError, UnavailableError
+from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.schema.features import reader_features_header
-from delta_sharing_spark.sharing.catalog import LONGEST_PAGE_TOKEN, MOST_EMPTY_PAGES, MOST_PAGES
 from delta_sharing_spark.sharing.response import Answer, Page
 from delta_sharing_spark.sharing.transport import is_about_versions
-from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol, TableSnapshotHead
+from delta_sharing_spark.sharing.wire_records import (
+    LONGEST_PAGE_TOKEN,
+    MOST_EMPTY_PAGES,
+    MOST_PAGES,
+    FileRecord,
+    Metadata,
+    Protocol,
+    TableSnapshotHead,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +52,7 @@ class Query:
 
     def body(self) -> dict[str, Any]:
         """The JSON body, without paging."""
-        fields: dict[str, Any] = {
-            "predicateHints": list(self.predicate_hints) or None,
-            "jsonPredicateHints": self.json_predicate_hints,
-            "limitHint": self.limit_hint,
-            "version": self.version,
-            "timestamp": self.timestamp,
-            "startingVersion": self.starting_version,
-            "endingVersion": self.ending_version,
-            "maxFiles": self.max_files,
-            "includeRefreshToken": self.include_refresh_token or None,
-            "refreshToken": self.refresh_token,
-            "includeHistoricalMetadata": self.include_historical_metadata or None,
-            "includeHistoricalProtocol": self.include_historical_protocol or None,
-            "idempotencyKey": self.idempotency_key,
-        }
-        return {name: value for name, value in fields.items() if value is not None}
+        return _sent(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +70,13 @@ class ChangesQuery:
 
     def params(self) -> dict[str, str]:
         """The URL's parameters, without paging."""
-        fields = {
-            "startingVersion": self.starting_version,
-            "startingTimestamp": self.starting_timestamp,
-            "endingVersion": self.ending_version,
-            "endingTimestamp": self.ending_timestamp,
-            "maxFiles": self.max_files,
-            "includeHistoricalMetadata": "true" if self.include_historical_metadata else None,
-            "includeHistoricalProtocol": "true" if self.include_historical_protocol else None,
-        }
-        return {name: str(value) for name, value in fields.items() if value is not None}
+        return {name: "true" if value is True else str(value) for name, value in _sent(self).items()}
+
+
+def _sent(query: Query | ChangesQuery) -> dict[str, Any]:
+    """The fields of a query that are set, by their names in the protocol, but for the hash of ids, which is a header."""
+    values = {camel_case(f.name): getattr(query, f.name) for f in fields(query) if f.name != "file_id_hash"}
+    return {name: value for name, value in values.items() if value is not None and value is not False and value != ()}
 
 
 class QueryResponse:
@@ -205,7 +200,6 @@ PAGE_SIZE = 10_000
 #: Statuses that can be about a query's shape: bad, too large an answer, unprocessable, not implemented.
 _ABOUT_SHAPE = (400, 413, 422, 501)
 _MOST_TABLES = 1024
-_QUOTED = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,12 +250,6 @@ def may_answer_other_shape(refusal: ServerError) -> bool:
     return isinstance(refusal, RequestRefusedError) and refusal.status in _ABOUT_SHAPE
 
 
-def fallback_after(refusal: ServerError, answered: Query) -> Fallback:
-    """The fallback to remember after ``answered`` was answered and the other shape refused."""
-    reason = refusal.server_message or f"HTTP {refusal.status}"
-    return Fallback(answered.max_files is not None, reason[:_QUOTED])
-
-
 _T = TypeVar("_T")
 #: By endpoint, the features that the server does not know.
 _unknown: ProcessCache[str, frozenset[str]] = ProcessCache(256)
@@ -303,3 +291,80 @@ def _first_named(refusal: RequestRefusedError, features: Sequence[str]) -> str |
     names = "|".join(map(re.escape, sorted(features, key=len, reverse=True)))
     found = re.search(rf"(?i)(?<![\w-])(?:{names})(?![\w-])", refusal.server_message or "")
     return found and found[0].lower()
+
+
+#: Bytes of a page that is held whole; a longer one is parsed as it arrives, and nothing is asked for ahead.
+_HELD_BYTES = 32 << 20
+#: Of a last line that is looked at before the lines above it.
+_LONGEST_END = 64 << 10
+
+#: The headers of a page, and its body.
+HeldPage: TypeAlias = "tuple[Mapping[str, str], list[bytes]]"
+
+
+class PagesAhead:
+    """The page that is being received, of one query; one at a time, which is dropped if another is asked for."""
+
+    def __init__(self) -> None:
+        self._begun: set[str] = set()
+        self._coming: tuple[str, Future[HeldPage]] | None = None
+
+    def take(self, token: str) -> HeldPage | None:
+        """Wait for the page of a token; None if it was not begun, or is too long to be held. Raises as ``receive`` did."""
+        coming, self._coming = self._coming, None
+        if coming is None or coming[0] != token:
+            return None
+        try:
+            return coming[1].result()
+        except _TooLong:
+            return None
+
+    def begin(self, chunks: Iterable[bytes], receive: Callable[[str], HeldPage]) -> Iterator[bytes]:
+        """The chunks of a page, once ``receive`` was begun with the token in its last line."""
+        arriving = iter(chunks)
+        try:
+            body = held(arriving)
+        except _TooLong as long:
+            return itertools.chain(long.chunks, arriving)
+        token = _next_token(body)
+        if token is not None and token not in self._begun:
+            self._begun.add(token)
+            self._coming = token, begin([partial(receive, token)], 1)[0]
+        return iter(body)
+
+
+class _TooLong(Exception):
+    """A page of more bytes than are held, and the chunks that have arrived of it."""
+
+    def __init__(self, chunks: list[bytes]) -> None:
+        super().__init__()
+        self.chunks = chunks
+
+
+def held(chunks: Iterable[bytes]) -> list[bytes]:
+    """All chunks of a page; raises _TooLong where they are too many."""
+    body, size = [], 0
+    for chunk in chunks:
+        body.append(chunk)
+        size += len(chunk)
+        if size > _HELD_BYTES:
+            raise _TooLong(body)
+    return body
+
+
+def _next_token(body: list[bytes]) -> str | None:
+    """The token in the last line, if it is one that tells of a next page; what is wrong with it is the parser's to say."""
+    end = b""
+    for chunk in reversed(body):
+        end = chunk + end
+        if len(end) > _LONGEST_END or b"\n" in end.rstrip():
+            break
+    last = end.rstrip().rpartition(b"\n")[2]
+    if len(last) > _LONGEST_END or b"nextPageToken" not in last:
+        return None
+    try:
+        tree = json.loads(last)
+        token = tree.get("endStreamAction", tree).get("nextPageToken")
+    except (ValueError, RecursionError, AttributeError):
+        return None
+    return token if isinstance(token, str) and token else None

@@ -10,19 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from delta_sharing_spark.errors import (
-    ForbiddenError,
     NotFoundError,
     RequestRefusedError,
     ResponseError,
-    ServerError,
-    UnauthenticatedError,
     UnavailableError,
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.network.retry import RetryableError
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.sharing.transport import truncated_answer
+from delta_sharing_spark.sharing.transport import error_kind, truncated_answer
 from delta_sharing_spark.sharing.wire_records import (
     EndStreamAction,
     FileRecord,
@@ -211,17 +208,12 @@ def _take_metadata(page: Page, body: Any, table: str) -> None:
 
 def _raise_error(end: EndStreamAction, table: str) -> None:
     status = end.http_status_error_code
-    kinds: dict[int | None, type[ServerError]] = {401: UnauthenticatedError, 403: ForbiddenError, 404: NotFoundError}
-    busy = status is not None and (status == 429 or status >= 500)
-    kind = kinds.get(status) or (UnavailableError if busy else RequestRefusedError)
-    error = kind(
+    error = error_kind(status)(
         f"the query of {table}: the server gave up in the middle of its answer"
         f"{f' ({status})' if status else ''}: {end.error_message or 'it gives no reason'}; try again, and ask the provider if it goes on",
         status=status,
     )
-    if busy:
-        raise RetryableError(error)
-    raise error
+    raise RetryableError(error) if isinstance(error, UnavailableError) else error
 
 
 def iter_lines(chunks: Iterable[bytes]) -> Iterable[bytes]:

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -27,20 +27,17 @@ from delta_sharing_spark.options.values import nearest
 from delta_sharing_spark.schema.instants import parse_instant
 from delta_sharing_spark.sharing.address import TableName, segment, shares_path
 from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable
-from delta_sharing_spark.sharing.catalog import (
-    parse_credentials,
-    parse_item,
-    walk_pages,
-)
-from delta_sharing_spark.sharing.pages_ahead import HeldPage, PagesAhead, held
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import (
     FALLBACKS,
     ChangesQuery,
+    Fallback,
+    HeldPage,
+    PagesAhead,
     Query,
     QueryResponse,
     asked_with_known_features,
-    fallback_after,
+    held,
     may_answer_other_shape,
     other_shape,
 )
@@ -48,15 +45,23 @@ from delta_sharing_spark.sharing.response import (
     CAPABILITIES,
     Answer,
     RecordSink,
+    await_query,
     expects_end_action,
     header_version,
     iter_lines,
     parse_page,
 )
 from delta_sharing_spark.sharing.transport import body_chunks, check_endpoint, read_text, send, with_retries
-from delta_sharing_spark.sharing.wire_records import Schema, Share, Table, TableSnapshotHead, TemporaryCredentials
-
-__all__ = ["ChangesQuery", "Query", "QueryResponse", "SharingRest"]
+from delta_sharing_spark.sharing.wire_records import (
+    Schema,
+    Share,
+    Table,
+    TableSnapshotHead,
+    TemporaryCredentials,
+    parse_credentials,
+    parse_item,
+    walk_pages,
+)
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -68,6 +73,8 @@ _FIRST_PAGE_ONLY = ("includeRefreshToken", "refreshToken")
 FORMATS = ("delta", "parquet")
 #: Names looked at, which is one page of a listing, and names shown where none is near.
 _LOOKED_AT, _SHOWN = 500, 5
+#: Characters of a refusal that are told of it later.
+_QUOTED = 300
 #: Seconds for an answer, and for tries: the error is known already, and this only explains it.
 _TIMEOUT = 5.0
 #: What a 404 says to do, which the names that there are make needless.
@@ -120,19 +127,32 @@ class SharingRest:
             yield from pages
 
     def table_version(self, table: TableName, starting_timestamp: str | None = None) -> int:
-        """The table's version; with a timestamp (ISO-8601 with zone) the earliest at or after it.
+        """The table's version; with a timestamp (ISO-8601 with zone, whole milliseconds) the earliest at or after it.
 
         Raises:
-            NotFoundError: No such table.
+            NotFoundError: No such table, or no version after the timestamp.
+            RequestRefusedError: The server does not share the table's history.
             ResponseError: The answer names no version.
         """
-        if starting_timestamp is None:
-            return self.named_version(table)
-
-        def newest_by(moment: str) -> int | None:
-            return self.query(table, Query(timestamp=moment, limit_hint=1)).head.version
-
-        return first_version_at(lambda moment: self.named_version(table, moment), newest_by, starting_timestamp)
+        refusal: RequestRefusedError | NotFoundError | None = None
+        version: int | None = None
+        try:
+            version = self.named_version(table, starting_timestamp)
+        except _REFUSALS as error:
+            refusal = error
+        # A server may name the version after the one of that very moment, which that of a millisecond before shows.
+        before = None if starting_timestamp is None else _millisecond_before(starting_timestamp)
+        if before is not None and version != 0:
+            earlier = _unless_refused(lambda: self.named_version(table, before))
+            if earlier is not None and (version is None or earlier < version):
+                travelled = Query(timestamp=before, limit_hint=1)
+                newest = _unless_refused(lambda: self.query(table, travelled).head.version)
+                if newest is None or newest < earlier:  # where the server does not tell, more is read
+                    return earlier
+        if refusal is not None:
+            raise refusal
+        assert version is not None
+        return version
 
     def named_version(self, table: TableName, starting_timestamp: str | None = None) -> int:
         """The version that the endpoint names, in one request. Raises as ``table_version``."""
@@ -156,7 +176,9 @@ class SharingRest:
             try:
                 return with_retries(self.settings, lambda: ask("HEAD", table.path))
             except (NotFoundError, RequestRefusedError, ResponseError):
-                raise (unknown if params else self._explained(unknown, table)) from None
+                if params or not isinstance(unknown, NotFoundError):
+                    raise unknown from None
+                raise self.with_near_names(unknown, table.share, table.schema, table.table) from None
 
     def metadata(
         self,
@@ -183,14 +205,8 @@ class SharingRest:
         except NotFoundError as error:
             if params:
                 raise  # it may be the version that there is not
-            raise self._explained(error, table) from None
+            raise self.with_near_names(error, table.share, table.schema, table.table) from None
         return answer.head(str(table), formats)
-
-    def _explained(self, error: ServerError, table: TableName) -> ServerError:
-        """A 404 with the nearest names that the share has; any other error unchanged."""
-        if not isinstance(error, NotFoundError):
-            return error
-        return self.with_near_names(error, table.share, table.schema, table.table)
 
     def with_near_names(self, error: NotFoundError, share: str, schema: str = "", table: str = "") -> NotFoundError:
         """The same error with the nearest names of the share added, if one page of one listing has any; else unchanged.
@@ -251,6 +267,10 @@ class SharingRest:
         Raises:
             ServerError: The server refuses the query as it was asked for.
         """
+
+        def ask(asked: Query, fallback: str | None) -> QueryResponse:
+            return self._query(table, asked, formats, sink, reads_all, fallback)
+
         key = self.profile.endpoint, str(table).lower()
         known = FALLBACKS.get(key)
         other = other_shape(query)
@@ -259,15 +279,14 @@ class SharingRest:
         else:
             first, second, known_shape = other, query, str(known)
         try:
-            return self._query(table, first, formats, sink, reads_all, known_shape)
+            return ask(first, known_shape)
         except ServerError as refusal:
             if second is None or not may_answer_other_shape(refusal):
                 raise
-            fallback = fallback_after(refusal, second) if second is other else None
+            why = refusal.server_message or f"HTTP {refusal.status}"
+            fallback = Fallback(second.max_files is not None, why[:_QUOTED]) if second is other else None
             try:
-                response = self._query(
-                    table, second, formats, sink, reads_all, None if fallback is None else str(fallback)
-                )
+                response = ask(second, None if fallback is None else str(fallback))
             except ServerError:
                 raise refusal from None
             if fallback is None:
@@ -306,29 +325,16 @@ class SharingRest:
         first = page()
         if first.page.query_status is None:
             return QueryResponse(str(table), formats, first, page, query, fallback)
-        from delta_sharing_spark.sharing.response import await_query
-
         sizes = {"maxFiles": query.max_files} if query.max_files else {}
 
-        def poll(query_id: str, more: Mapping[str, Any]) -> Answer:
-            return self._poll(table, query_id, {**sizes, **more}, formats, sink)
+        def poll(query_id: str, token: str | None = None) -> Answer:
+            """One poll of an asynchronous query (protocol, "Get Query Info")."""
+            body = sizes if token is None else {**sizes, "pageToken": token}
+            path = f"{table.path}/queries/{segment(query_id)}"
+            return self._page("POST", path, table, formats, lambda _: {"body": body}, sink=sink)
 
-        query_id, first = await_query(self.settings, table, first.page.query_status, lambda known: poll(known, {}))
-        return QueryResponse(
-            str(table), formats, first, lambda token: poll(query_id, {"pageToken": token}), query, fallback
-        )
-
-    def _poll(
-        self,
-        table: TableName,
-        query_id: str,
-        body: Mapping[str, Any],
-        formats: Sequence[str],
-        sink: Callable[[], RecordSink],
-    ) -> Answer:
-        """One poll of an asynchronous query (protocol, "Get Query Info")."""
-        path = f"{table.path}/queries/{segment(query_id)}"
-        return self._page("POST", path, table, formats, lambda _: {"body": dict(body)}, sink=sink)
+        query_id, first = await_query(self.settings, table, first.page.query_status, poll)
+        return QueryResponse(str(table), formats, first, partial(poll, query_id), query, fallback)
 
     def changes(
         self,
@@ -486,8 +492,6 @@ class SharingRest:
 
     def _expiry(self) -> str:
         """What to do about a 401, where the profile tells more than that the token is not valid."""
-        from datetime import datetime, timezone
-
         if self.profile.identity is not None:
             return (
                 f"the token of {self.profile.identity} is refused: check its audience and subject with the provider, who names "
@@ -528,35 +532,6 @@ _TICK = timedelta(milliseconds=1)
 _REFUSALS = (RequestRefusedError, NotFoundError)
 
 
-def first_version_at(named: Callable[[str], int], newest_by: Callable[[str], int | None], moment: str) -> int:
-    """The first version at or after ``moment`` (ISO-8601 with zone, whole milliseconds); two or three requests.
-
-    Args:
-        named: The version that ``/version`` names for a moment.
-        newest_by: The version that time travel to a moment reads; None if the server does not tell.
-
-    Raises:
-        RequestRefusedError, NotFoundError: The server has no such version, or does not share the table's history.
-    """
-    refusal: RequestRefusedError | NotFoundError | None = None
-    version: int | None = None
-    try:
-        version = named(moment)
-    except _REFUSALS as error:
-        refusal = error
-    before = _millisecond_before(moment)
-    if before is not None and version != 0:
-        earlier = _answer(named, before)
-        if earlier is not None and (version is None or earlier < version):
-            newest = _answer(newest_by, before)  # None, so that more is read, if the server does not tell
-            if newest is None or newest < earlier:
-                return earlier
-    if version is None:
-        assert refusal is not None
-        raise refusal
-    return version
-
-
 def _millisecond_before(moment: str) -> str | None:
     instant = parse_instant(moment)
     if instant is None:
@@ -565,8 +540,8 @@ def _millisecond_before(moment: str) -> str | None:
     return text.replace("+00:00", "Z")
 
 
-def _answer(ask: Callable[[str], int | None], moment: str) -> int | None:
+def _unless_refused(ask: Callable[[], int | None]) -> int | None:
     try:
-        return ask(moment)
+        return ask()
     except _REFUSALS:
         return None

@@ -320,15 +320,7 @@ _FAILS = "the server fails on this request each time; ask the provider, naming t
 
 @dataclass(frozen=True, slots=True)
 class RequestPurpose:
-    """What a request is for, in words that its errors use.
-
-    Attributes:
-        what: The thing asked for ("the metadata of share.schema.table").
-        server: The kind of server.
-        expired: What to do about a 401, instead of the usual advice.
-        refused: Advice for a 4xx, instead of the usual one about tables.
-        secrets: Parts of the request that errors do not quote if the server echoes them.
-    """
+    """What a request is for, in words that its errors use, and secrets that they do not quote; as ``send`` takes them."""
 
     what: str
     server: str
@@ -362,6 +354,13 @@ def unreachable_error(purpose: RequestPurpose, url: str, error: Exception) -> Ne
     )
 
 
+def error_kind(status: int | None) -> type[ServerError]:
+    """The class of an error answer by its status; UnavailableError where another try may help."""
+    if status is None or (status < 500 and status not in (408, 429)) or status in _NOT_IMPLEMENTED:
+        return _BY_STATUS.get(status or 0, RequestRefusedError)
+    return UnavailableError
+
+
 def error_of_response(response: requests.Response, purpose: RequestPurpose, hosts: list[str]) -> ServerError:
     status = response.status_code
     code, message = _error_body(response, purpose.secrets)
@@ -370,11 +369,11 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
         f" (redirected from {hosts[0]} to {hosts[-1]}, which is not sent the token)" if len(set(hosts)) > 1 else ""
     )
     cause = f"{purpose.what}: the {purpose.server} answered {status}{f' {code}' if code else ''}{quoted}{elsewhere}"
-    busy = status in (408, 429) or (status >= 500 and status not in _NOT_IMPLEMENTED)
     if status < 400:
         advice = "that is a redirect without a target, or one that is not followed; check the endpoint in the profile"
         return ResponseError(f"{cause}; {advice}", status=status, error_code=code)
-    if busy:
+    kind = error_kind(status)
+    if kind is UnavailableError:
         advice = _BUSY
     elif purpose.refused is not None:
         advice = purpose.refused
@@ -386,7 +385,6 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
         advice = "check the names of share, schema and table, and the endpoint in the profile"
     else:
         advice = "check the options of the load, and ask the provider if they are right"
-    kind = _BY_STATUS.get(status) or (UnavailableError if busy else RequestRefusedError)
     return kind(f"{cause}; {advice}", status=status, error_code=code, server_message=message)
 
 

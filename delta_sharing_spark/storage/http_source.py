@@ -89,6 +89,8 @@ class HttpSource:
         self._policy = policy or HttpPolicy()
         self._version = FileVersion(name, size)
         self._canceller = Canceller(f"file {name}")
+        #: The URL that was looked at last, and whether it may be local.
+        self._known: tuple[str, bool] | None = None
 
     def read(self, start: int, length: int) -> memoryview:
         """See ``ByteSource.read``. A broken transfer goes on from the byte it reached."""
@@ -176,9 +178,11 @@ class HttpSource:
         headers = {"Range": asked.header, "Accept-Encoding": "identity"}
         timeout = (self._policy.connect_timeout, self._policy.read_timeout)
         first = url
+        if (known := self._known) is None or known[0] != url:
+            self._known = known = url, self._may_be_local(url, first)
+        may_be_local = known[1]
         for _ in range(_MAX_REDIRECTS + 1):
-            guard = nullcontext() if self._may_be_local(url, first) else refusing_local_addresses()
-            with guard:
+            with nullcontext() if may_be_local else refusing_local_addresses():
                 response = send(self._session, "GET", url, headers, timeout)
             if isinstance(response, KeptAnswer) or not response.is_redirect:
                 return response
@@ -186,7 +190,7 @@ class HttpSource:
             target = redirect_target(url, response.headers["location"])
             if target is None:
                 raise bad_url(f"file {self.name}", "it redirects to what is no URL")
-            url = target
+            url, may_be_local = target, self._may_be_local(target, first)
         raise FileError(
             f"file {self.name}: more than {_MAX_REDIRECTS} redirects; ask the provider to check it", file=self.name
         )

@@ -112,17 +112,11 @@ def _stations(path: Path) -> SampleTable:
             Field("opened", Primitive("date")),
         )
     )
-    opened = datetime.date(2021, 3, 1)
     rows = [
-        {
-            "station": station,
-            "city": city,
-            "latitude": latitude,
-            "longitude": longitude,
-            "docks": docks,
-            "opened": opened + datetime.timedelta(days=97 * number),
-        }
-        for number, (station, city, latitude, longitude, docks) in enumerate(_STATIONS)
+        dict(
+            zip(schema.names, (*station, datetime.date(2021, 3, 1) + datetime.timedelta(days=97 * number)), strict=True)
+        )
+        for number, station in enumerate(_STATIONS)
     ]
     DeltaTableBuilder(path, schema, description="Bicycle stations").append(rows)
     return SampleTable("stations", str(path), len(rows), "Bicycle stations: a small table")

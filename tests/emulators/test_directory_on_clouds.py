@@ -15,7 +15,7 @@ from shared_tables import NAME, head_of, opened, rows, split_of
 from delta_sharing_spark.access.directory.access import StorageToken, issue
 from delta_sharing_spark.errors import CredentialError, FileGoneError
 from delta_sharing_spark.scan.split_reader import read_split
-from delta_sharing_spark.sharing.catalog import parse_credentials
+from delta_sharing_spark.sharing.wire_records import parse_credentials
 from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.settings import StorageSettings

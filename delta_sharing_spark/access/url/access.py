@@ -35,7 +35,8 @@ from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.rest import ChangesQuery, Query, QueryResponse, SharingRest
+from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.ranges import ByteSource, Part
 

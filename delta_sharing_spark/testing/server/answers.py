@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from delta_sharing_spark.testing.server.faults import Faults
 from delta_sharing_spark.testing.server.responses import Response, bad_request, lines_response
 from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
 from delta_sharing_spark.testing.server.table_logs import FileAction
+from delta_sharing_spark.testing.tables.protocols import protocol_body
 
 #: Reader features that change nothing for a client of URLs.
 _LOG_ONLY = frozenset({"v2checkpoint", "vacuumprotocolcheck"})
@@ -53,21 +54,21 @@ def parse_capabilities(header: str | None, settings: ServerSettings) -> Capabili
 
 
 def choose_format(
-    capabilities: Capabilities,
+    request: TableRequest,
     settings: ServerSettings,
-    table: SharedTable,
     protocol: Protocol,
     metadata: Metadata,
-    *,
-    has_vectors: bool,
+    items: Iterable[FileAction | dict[str, Any]],
 ) -> str:
-    """``parquet`` or ``delta``.
+    """``parquet`` or ``delta``, for an answer with these lines.
 
     Raises:
         Refusal: The table needs the delta format, or a reader feature that the client does not list; 400, by name.
     """
+    capabilities, table = request.capabilities, request.table
     if protocol.min_reader_version > FEATURES_READER_VERSION and "delta" in capabilities.formats:
         return "delta"  # nobody knows what it takes; the client must see the protocol and refuse
+    has_vectors = any(isinstance(item, FileAction) and item.vector is not None for item in items)
     needed = _needed(protocol, metadata, has_vectors)
     if "delta" not in capabilities.formats:
         if needed:
@@ -118,15 +119,7 @@ def protocol_line(response_format: str, protocol: Protocol, version: int | None 
     """The ``protocol`` line; ``version`` only of a historical one."""
     if response_format == "parquet":
         return {"protocol": {"minReaderVersion": 1}}
-    tree: dict[str, Any] = {
-        "minReaderVersion": protocol.min_reader_version,
-        "minWriterVersion": protocol.min_writer_version,
-    }
-    if protocol.reader_features is not None:
-        tree["readerFeatures"] = list(protocol.reader_features)
-    if protocol.writer_features is not None:
-        tree["writerFeatures"] = list(protocol.writer_features)
-    body: dict[str, Any] = {"deltaProtocol": tree}
+    body: dict[str, Any] = {"deltaProtocol": protocol_body(protocol)}
     if version is not None:
         body["version"] = version
     return {"protocol": body}

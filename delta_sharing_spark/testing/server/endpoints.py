@@ -51,11 +51,7 @@ class Endpoints:
     """Routes requests of the protocol."""
 
     def __init__(
-        self,
-        catalog: Catalog,
-        queries: TableQueries,
-        settings: ServerSettings,
-        vendors: Mapping[str, CredentialVendor],
+        self, catalog: Catalog, queries: TableQueries, settings: ServerSettings, vendors: Mapping[str, CredentialVendor]
     ) -> None:
         self._catalog, self._queries, self._settings, self._vendors = catalog, queries, settings, vendors
         self.assets = AssetEndpoints(catalog, settings, vendors)
@@ -107,7 +103,7 @@ class Endpoints:
             return self.assets.answer(kind, method, segments, parameters)
         if kind == "table" and method == "GET" and self._settings.get_table:
             table = self._catalog.table(segments[1], segments[3], segments[5])
-            return json_response(described_table(table))
+            return json_response({**table.names(), "format": table.format})  # and nothing of its locations
         if method != _METHODS.get(kind, "GET"):
             raise Refusal(405, "METHOD_NOT_ALLOWED", f"{method} is not allowed here")
         if kind in ("shares", "share", "schemas", "tables", "all-tables"):
@@ -212,9 +208,8 @@ class Endpoints:
         if self._settings.async_error is not None:
             return self._status(query_id, "failed", self._settings.async_error)
         paging = {k: v for k, v in request.parameters.items() if k in ("maxFiles", "pageToken")}
-        dropped = {"maxFiles", "pageToken"} | (
-            {"includeRefreshToken", "refreshToken"} if paging.get("pageToken") else set()
-        )
+        dropped = {"maxFiles", "pageToken"}
+        dropped |= {"includeRefreshToken", "refreshToken"} if paging.get("pageToken") else set()
         parameters = {k: v for k, v in job.request.parameters.items() if k not in dropped}
         capabilities = replace(request.capabilities, asynchronous=False)
         return self._queries.query(
@@ -315,9 +310,7 @@ class AssetEndpoints:
             ready = [one.item() for one in asset.versions.values() if one.fields["status"] == "READY"]
             return json_response(page(ready, parameters, self._settings))
         if kind in ("model-version", "model-alias", "model-credentials"):
-            asset = _version(
-                asset, "version" if kind == "model-credentials" else kind.removeprefix("model-"), segments[7]
-            )
+            asset = _version(asset, "alias" if kind == "model-alias" else "version", segments[7])
             if kind == "model-credentials" and asset.fields["status"] != "READY":
                 raise bad_request(f"version {segments[7]} of model {asset} is {asset.fields['status']}, not READY")
         if kind.endswith("-credentials"):
@@ -464,25 +457,9 @@ class Catalog:
 
 
 def _table_item(table: SharedTable) -> dict[str, Any]:
-    item: dict[str, Any] = {
-        "name": table.name,
-        "schema": table.schema,
-        "share": table.share,
-        "shareId": id_of(table.share),
-        "id": table.id or id_of(str(table)),
-        **table.directory_fields(),
-    }
-    if table.comment is not None:
-        item["comment"] = table.comment
-    if table.properties:
-        item["properties"] = dict(table.properties)
-    return item
-
-
-def described_table(table: SharedTable) -> dict[str, Any]:
-    """The answer of Get Table (OpenSharing): the format, and nothing of its locations."""
-    names = {"name": table.name, "schema": table.schema, "share": table.share, "shareId": id_of(table.share)}
-    return {**names, "id": table.id or id_of(str(table)), "format": table.format}
+    more = {"comment": table.comment, "properties": dict(table.properties) or None}
+    item = table.names() | table.directory_fields()
+    return item | {name: value for name, value in more.items() if value is not None}
 
 
 def page(items: Sequence[Any], parameters: Mapping[str, str], settings: ServerSettings) -> dict[str, Any]:

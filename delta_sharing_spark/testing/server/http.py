@@ -105,25 +105,11 @@ class RequestHandler(BaseHTTPRequestHandler):
     server: SocketServer
     _headers_buffer: list[bytes]
 
-    def do_GET(self) -> None:
-        self._serve()
-
-    def do_HEAD(self) -> None:
-        self._serve()
-
-    def do_POST(self) -> None:
-        self._serve()
-
-    def do_PUT(self) -> None:
-        self._serve()
-
-    def do_DELETE(self) -> None:
-        self._serve()
-
     def log_message(self, format: str, *args: Any) -> None:
         """The server keeps its own record, without URLs' queries."""
 
-    def _serve(self) -> None:
+    def do_GET(self) -> None:
+        """Answer a request of any method."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         sharing = self.server.sharing
         parts = urlsplit(self.path)
@@ -141,17 +127,18 @@ class RequestHandler(BaseHTTPRequestHandler):
             headers.pop("range", None)
             headers.pop("x-ms-range", None)
         response = self._answer(kind, parts.path, parts.query, headers, body, faults)
-        record = Request(self.command, kind, 0, response.status, parts.path, _kept(headers), file=local)
-        record.connection = self.client_address[1]
-        if kind != "token":
-            record.body = body
+        kept = {name: "" if name == "authorization" else value for name, value in headers.items()}
+        port = self.client_address[1]
+        record = Request(
+            self.command, kind, 0, response.status, parts.path, kept, b"" if kind == "token" else body, local, port
+        )
         sharing.record(record)
         try:
             self._send(record, response, faults)
-        except _ConnectionEnded:
+        except (_ConnectionEnded, ConnectionError):
             self.close_connection = True
-        except ConnectionError:
-            self.close_connection = True
+
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
 
     def _answer(
         self, kind: str, path: str, query: str, headers: Mapping[str, str], body: bytes, faults: list[Fault]
@@ -258,11 +245,6 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.server.resetting.add(self.connection)
         self.close_connection = True
-
-
-def _kept(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers for the record, without secrets."""
-    return {name: "" if name == "authorization" else value for name, value in headers.items()}
 
 
 def _failed(kind: str, fault: Fault) -> Response:

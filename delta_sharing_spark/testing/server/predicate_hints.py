@@ -20,13 +20,7 @@ from delta_sharing_spark.testing.server.table_logs import FileAction
 _Outcome = tuple[bool, bool]
 _UNKNOWN: _Outcome = (True, True)
 
-_COMPARISONS = {
-    "equal": "=",
-    "lessThan": "<",
-    "lessThanOrEqual": "<=",
-    "greaterThan": ">",
-    "greaterThanOrEqual": ">=",
-}
+_COMPARISONS = {"equal": "=", "lessThan": "<", "lessThanOrEqual": "<=", "greaterThan": ">", "greaterThanOrEqual": ">="}
 _FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<>": "<>"}
 _MAX_DEPTH = 100
 

@@ -56,7 +56,7 @@ class TableQueries:
         """Protocol and metadata of the newest version, of one, or of a time."""
         version = self._asked_version(request.table, request.parameters) if self._settings.metadata_at_version else None
         snapshot = self._logs.snapshot(request.table, version)
-        chosen = self._format(request, snapshot)
+        chosen = choose_format(request, self._settings, snapshot.protocol, snapshot.metadata, snapshot.files)
         lines = self._head(request.table, snapshot, chosen, with_version=version is not None)
         rewrite = self._settings.rewrite
         kept = [line for line in (lines if rewrite is None else map(rewrite, lines)) if line is not None]
@@ -97,7 +97,7 @@ class TableQueries:
         snapshot = self._logs.snapshot(request.table, version)
         if self._settings.engine == "reference" and takes_old_engine(parameters):
             check_old_engine(snapshot.protocol)
-        chosen = self._format(request, snapshot)
+        chosen = choose_format(request, self._settings, snapshot.protocol, snapshot.metadata, snapshot.files)
         files = HintFilter(snapshot.metadata, snapshot.protocol, parameters, self._settings).kept(snapshot.files)
         if self._settings.limit_hints and parameters.get("limitHint") is not None:
             files = limited(files, int(parameters["limitHint"]))
@@ -140,17 +140,6 @@ class TableQueries:
     def _check_start(self, table: SharedTable, version: int) -> None:
         if version < table.start_version:
             raise bad_request(f"You can only query table data since version {table.start_version}.")
-
-    def _format(self, request: TableRequest, snapshot: LoggedSnapshot) -> str:
-        has_vectors = any(f.vector is not None for f in snapshot.files)
-        return choose_format(
-            request.capabilities,
-            self._settings,
-            request.table,
-            snapshot.protocol,
-            snapshot.metadata,
-            has_vectors=has_vectors,
-        )
 
     def _head(
         self, table: SharedTable, snapshot: LoggedSnapshot, chosen: str, *, with_version: bool
@@ -260,7 +249,8 @@ class TableQueries:
                     f"for version [{commit.version}]"
                 )
             items += _files(commit, request.table, is_feed=is_feed)
-        chosen = max((self._commit_format(request, p, m, items) for p, m in seen), key=lambda f: f == "delta")
+        formats = [choose_format(request, self._settings, p, m, items) for p, m in seen]
+        chosen = "delta" if "delta" in formats else "parquet"
         for position, kind, (version, action) in reversed(history):
             if kind == "metaData":
                 items.insert(position, metadata_line(chosen, action, request.table, version=version))
@@ -272,12 +262,6 @@ class TableQueries:
             metadata_line(chosen, head.metadata, request.table, version=stamped if metadata else None),
         ]
         return Answer(start, chosen, lines, items, False, None, {"end": end})
-
-    def _commit_format(self, request: TableRequest, protocol: Protocol, metadata: Metadata, items: list[Any]) -> str:
-        has_vectors = any(isinstance(i, FileAction) and i.vector is not None for i in items)
-        return choose_format(
-            request.capabilities, self._settings, request.table, protocol, metadata, has_vectors=has_vectors
-        )
 
 
 def _heads(commit: LoggedCommit) -> Iterator[tuple[str, Protocol | Metadata]]:

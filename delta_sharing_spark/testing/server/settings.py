@@ -137,6 +137,11 @@ class SharedTable:
     def root(self) -> str:
         return f"file://{self.path}"
 
+    def names(self) -> dict[str, Any]:
+        """Names and ids, as listings and Get Table answer them."""
+        names = {"name": self.name, "schema": self.schema, "share": self.share, "shareId": id_of(self.share)}
+        return {**names, "id": self.id or id_of(str(self))}
+
     def directory_fields(self) -> dict[str, Any]:
         """``location``, ``auxiliaryLocations`` and ``accessModes`` of listings and metadata."""
         fields: dict[str, Any] = {}

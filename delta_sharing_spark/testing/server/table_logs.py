@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +23,7 @@ from delta_sharing_spark.deltalog.paths import (
 )
 from delta_sharing_spark.deltalog.replay import Head, load_head, load_snapshot
 from delta_sharing_spark.deltalog.vector_descriptor import vector_from
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.storage.local_files import LocalSource
 from delta_sharing_spark.testing.server.responses import not_found
@@ -86,8 +85,9 @@ class TableLogs:
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[Any, ...], LoggedSnapshot] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kept: ProcessCache[tuple[Any, ...], LoggedSnapshot] = ProcessCache(
+            _SNAPSHOTS, lambda snapshot: len(snapshot.files), _FILES
+        )
 
     def latest(self, table: SharedTable) -> int:
         """The newest version, by a listing."""
@@ -101,19 +101,11 @@ class TableLogs:
         """A version with its files, the newest by default."""
         newest, identity = self._newest(table)
         key = (table.path, newest if version is None else version, identity)
-        with self._lock:
-            kept = self._kept.pop(key, None)
-            if kept is not None:
-                self._kept[key] = kept
-                return kept
-        loaded = self._load(table, key[1])
-        with self._lock:
-            self._kept[key] = loaded
-            while len(self._kept) > 1 and (
-                len(self._kept) > _SNAPSHOTS or sum(len(s.files) for s in self._kept.values()) > _FILES
-            ):
-                self._kept.popitem(last=False)
-        return loaded
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._load(table, key[1])
+            self._kept.put(key, kept)
+        return kept
 
     def commits(self, table: SharedTable, start: int, end: int) -> Iterator[LoggedCommit]:
         """The commits of a range, both ends included, oldest first."""
@@ -150,14 +142,9 @@ class TableLogs:
                     body["deletionVector"] = {k: v for k, v in vector.items() if v is not None}
                 location = local_path(task.location)
                 files.append(FileAction("add", body, task.id, location, task.size, task.deletion_vector))
-        return LoggedSnapshot(
-            snapshot.version,
-            snapshot.timestamp_ms,
-            snapshot.protocol,
-            snapshot.metadata,
-            tuple(files),
-            sum(f.size for f in files),
-        )
+        size = sum(f.size for f in files)
+        head = (snapshot.version, snapshot.timestamp_ms, snapshot.protocol, snapshot.metadata)
+        return LoggedSnapshot(*head, tuple(files), size)
 
     def _newest(self, table: SharedTable) -> tuple[int, tuple[int, int, int]]:
         directory = os.path.join(table.path, LOG_DIR)
@@ -186,16 +173,8 @@ def located(kind: str, body: Mapping[str, Any], table: SharedTable, commit: Logg
     size = body.get("size")
     if size is None:
         size = os.path.getsize(location)  # a remove need not say
-    return FileAction(
-        kind,
-        body,
-        path,
-        location,
-        size,
-        None if vector is None else vector_from(vector, table.root, path),
-        commit.version,
-        commit.timestamp,
-    )
+    vector = None if vector is None else vector_from(vector, table.root, path)
+    return FileAction(kind, body, path, location, size, vector, commit.version, commit.timestamp)
 
 
 class LocalLogStore:

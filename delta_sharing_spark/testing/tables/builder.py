@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from delta_sharing_spark.deltalog.actions import Protocol
 from delta_sharing_spark.deltalog.paths import LOG_DIR, commit_name
 from delta_sharing_spark.schema.arrow import arrow_schema
-from delta_sharing_spark.schema.types import COLUMN_MAPPING_ID, Field, Struct, schema_to_json
+from delta_sharing_spark.schema.types import COLUMN_MAPPING_ID, Field, Struct, schema_to_json, with_each_field
 from delta_sharing_spark.testing.tables import checkpoints, protocols, schema_changes
 from delta_sharing_spark.testing.tables.columns import (
     empty_is_null,
@@ -71,7 +72,7 @@ class DeltaTableBuilder:
         *,
         features: Sequence[str] = (),
         legacy_mapping: bool = False,
-        protocol: protocols.TableProtocol | None = None,
+        protocol: Protocol | None = None,
         style: FileStyle | None = None,
         clock: Callable[[], int] | None = None,
         name: str | None = None,
@@ -96,7 +97,7 @@ class DeltaTableBuilder:
         self._created = self.clock()
         (self.path / LOG_DIR).mkdir(parents=True, exist_ok=True)
         self._map_columns(keep_names=False)
-        self.commit([self.protocol.action(), self.metadata_action()], "CREATE TABLE")
+        self.commit([self.protocol_action(), self.metadata_action()], "CREATE TABLE")
 
     # What stands in the log
 
@@ -116,11 +117,14 @@ class DeltaTableBuilder:
         return self.properties.get(protocols.MAPPING_MODE, "none")
 
     @property
-    def protocol(self) -> protocols.TableProtocol:
+    def protocol(self) -> Protocol:
         """The protocol that the table has, or needs now."""
         if self._fixed is not None:
             return self._fixed
         return protocols.protocol_for(self.schema, self.properties, self._features, legacy=self._legacy)
+
+    def protocol_action(self) -> dict[str, Any]:
+        return {"protocol": protocols.protocol_body(self.protocol)}
 
     def metadata_action(self) -> dict[str, Any]:
         tree: dict[str, Any] = {"id": self.table_id}
@@ -335,20 +339,20 @@ class DeltaTableBuilder:
             self.properties["delta.inCommitTimestampEnablementVersion"] = str(self.version + 1)
             stamp = self._stamp()
             self.properties["delta.inCommitTimestampEnablementTimestamp"] = str(stamp)
-            return self.commit([self.protocol.action(), self.metadata_action()], "SET TBLPROPERTIES", stamp=stamp)
-        return self.commit([self.protocol.action(), self.metadata_action()], "SET TBLPROPERTIES")
+            return self.commit([self.protocol_action(), self.metadata_action()], "SET TBLPROPERTIES", stamp=stamp)
+        return self.commit([self.protocol_action(), self.metadata_action()], "SET TBLPROPERTIES")
 
     def _evolve(self, schema: Struct, operation: str) -> DeltaTableBuilder:
         before, self.schema = self.protocol, schema
         self._map_columns(keep_names=False)
         actions = [self.metadata_action()]
-        return self.commit(actions if self.protocol == before else [self.protocol.action(), *actions], operation)
+        return self.commit(actions if self.protocol == before else [self.protocol_action(), *actions], operation)
 
     def _map_columns(self, *, keep_names: bool) -> None:
         if self.mapping == "none":
             return
         ids = protocols.ColumnIds(int(self.properties.get(protocols.MAX_COLUMN_ID, "0")), keep_names=keep_names)
-        self.schema = ids.assign(self.schema)
+        self.schema = with_each_field(self.schema, ids.assign)
         if any(COLUMN_MAPPING_ID in f.metadata for f in self.schema.fields):
             self.properties[protocols.MAX_COLUMN_ID] = str(ids.last)
 

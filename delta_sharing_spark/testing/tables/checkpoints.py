@@ -207,27 +207,13 @@ def parsed_stats(texts: Sequence[str | None], schema: Struct) -> pa.Array:
     """A struct array of the statistics of each file, typed after the table's schema (physical names)."""
     trees = [None if text is None else json.loads(text, parse_float=str) for text in texts]
     bounds = _bounds_type(schema)
-    kind = pa.struct(
-        [
-            ("numRecords", pa.int64()),
-            ("minValues", bounds),
-            ("maxValues", bounds),
-            ("nullCount", _nulls_type(schema)),
-            ("tightBounds", pa.bool_()),
-        ]
-    )
-    rows = [None if t is None else _row(t, schema) for t in trees]
-    return pa.array(rows, kind)
-
-
-def _row(tree: dict[str, Any], schema: Struct) -> dict[str, Any]:
-    return {
-        "numRecords": tree.get("numRecords"),
-        "minValues": _bounds(tree.get("minValues") or {}, schema),
-        "maxValues": _bounds(tree.get("maxValues") or {}, schema),
-        "nullCount": tree.get("nullCount") or {},
-        "tightBounds": tree.get("tightBounds"),
-    }
+    ends = ("minValues", "maxValues")
+    fields = [("numRecords", pa.int64()), *((end, bounds) for end in ends), ("nullCount", _nulls_type(schema))]
+    rows = [
+        None if t is None else {"nullCount": {}, **t, **{end: _bounds(t.get(end) or {}, schema) for end in ends}}
+        for t in trees
+    ]
+    return pa.array(rows, pa.struct([*fields, ("tightBounds", pa.bool_())]))
 
 
 def _has_bounds(field: Field) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -10,25 +11,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
-from delta_sharing_spark.schema.types import Array, DataType, Field, Map, Primitive, Struct
+from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
 
 _FIELD_ID = b"PARQUET:field_id"
 
 Naming = Callable[[Field], str]
 
 
-def logical_name(field: Field) -> str:
-    return field.name
-
-
-def physical_name(field: Field) -> str:
-    return field.physical_name
+logical_name: Naming = attrgetter("name")
+physical_name: Naming = attrgetter("physical_name")
 
 
 def table_of(data: pa.Table | pa.RecordBatch | list[dict[str, Any]], schema: Struct) -> pa.Table:
     """``data`` as a table of exactly the schema's logical columns; absent columns are null."""
     if isinstance(data, list):
-        return pa.Table.from_pylist(data, schema=arrow_schema(_all_nullable(schema))).cast(_loose(schema))
+        return pa.Table.from_pylist(data, schema=arrow_schema(schema))
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     return rename_columns(data, schema, logical_name, logical_name)
@@ -56,13 +53,7 @@ def empty_is_null(table: pa.Table, columns: Collection[str]) -> pa.Table:
 
 
 def rename_columns(
-    table: pa.Table,
-    schema: Struct,
-    source: Naming,
-    target: Naming,
-    *,
-    field_ids: bool = False,
-    required: bool = True,
+    table: pa.Table, schema: Struct, source: Naming, target: Naming, *, field_ids: bool = False, required: bool = True
 ) -> pa.Table:
     """Rebuild ``table`` in the schema's order and types, finding columns by ``source`` and naming them by ``target``."""
     build = _Build(source, target, field_ids, required)
@@ -139,29 +130,6 @@ def without(schema: Struct, names: Collection[str]) -> Struct:
     return Struct(tuple(f for f in schema.fields if f.name not in names and f.type != Primitive("void")))
 
 
-def _all_nullable(schema: Struct) -> Struct:
-    """Every level nullable, so that a test may write what the schema forbids."""
-    relaxed = _relax(schema)
-    assert isinstance(relaxed, Struct)
-    return relaxed
-
-
-def _relax(data_type: DataType) -> DataType:
-    match data_type:
-        case Struct(fields):
-            return Struct(tuple(Field(f.name, _relax(f.type), True, f.metadata) for f in fields))
-        case Array(element):
-            return Array(_relax(element))
-        case Map(key, value):
-            return Map(_relax(key), _relax(value))
-        case _:
-            return data_type
-
-
-def _loose(schema: Struct) -> pa.Schema:
-    return arrow_schema(_all_nullable(schema))
-
-
 def schema_from_arrow(schema: pa.Schema) -> Struct:
     """The Delta schema of an Arrow schema; a field's ``comment`` metadata is kept.
 
@@ -177,8 +145,6 @@ def _field_from(field: pa.Field) -> Field:
 
 
 def _type_from(kind: pa.DataType) -> DataType:
-    from delta_sharing_spark.schema.types import Decimal
-
     types = pa.types
     if types.is_decimal(kind):
         return Decimal(kind.precision, kind.scale)

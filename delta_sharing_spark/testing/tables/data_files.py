@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import json
 import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from delta_sharing_spark.deltalog.stats_json import NumberText, dump
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struct
@@ -54,20 +54,13 @@ class LiveFile:
             raise RuntimeError("this builder was made with keep_rows=False and does not know its rows")
         return self.rows if self.deleted is None else self.rows.filter(pa.array(~self.deleted))
 
-    def remove(self, timestamp: int, *, data_change: bool = True, size: bool = True) -> dict[str, Any]:
+    def remove(self, timestamp: int, *, data_change: bool = True) -> dict[str, Any]:
         """The ``remove`` action of this file."""
-        action: dict[str, Any] = {
-            "path": self.add["path"],
-            "deletionTimestamp": timestamp,
-            "dataChange": data_change,
-            "extendedFileMetadata": True,
-            "partitionValues": self.add["partitionValues"],
+        same = {
+            name: self.add[name] for name in ("path", "partitionValues", "size", "deletionVector") if name in self.add
         }
-        if size:
-            action["size"] = self.add["size"]
-        if "deletionVector" in self.add:
-            action["deletionVector"] = self.add["deletionVector"]
-        return {"remove": action}
+        own = {"deletionTimestamp": timestamp, "dataChange": data_change, "extendedFileMetadata": True}
+        return {"remove": same | own}
 
     def marked(self, deleted: npt.NDArray[np.bool_], descriptor: dict[str, Any] | None, timestamp: int) -> LiveFile:
         """The same file with another deletion vector (None: without)."""
@@ -130,7 +123,7 @@ class FileWriter:
             kinds = rows.column("_change_type")
             physical = self._physical(rows.drop_columns(["_change_type"]))
             held = self._held(physical).append_column("_change_type", kinds)
-            _, size, uri = self._put(held, values, "_change_data/")
+            size, uri = self._put(held, values, "_change_data/")
             yield {"cdc": {"path": uri, "partitionValues": values, "size": size, "dataChange": False}}
 
     def add_existing(self, table: pa.Table, timestamp: int) -> LiveFile:
@@ -145,22 +138,12 @@ class FileWriter:
     def _put_with_statistics(
         self, held: pa.Table, values: dict[str, str | None], timestamp: int, data_change: bool
     ) -> dict[str, Any]:
-        _, size, uri = self._put(held, values, "")
-        add = self._add(uri, values, size, timestamp, data_change)
+        size, uri = self._put(held, values, "")
+        add: dict[str, Any] = {"path": uri, "partitionValues": values, "size": size}
+        add |= {"modificationTime": timestamp, "dataChange": data_change}
         if self._style.stats:
             add["stats"] = statistics(held, indexed=self._style.indexed)
         return add
-
-    def _add(
-        self, uri: str, values: dict[str, str | None], size: int, timestamp: int, data_change: bool
-    ) -> dict[str, Any]:
-        return {
-            "path": uri,
-            "partitionValues": values,
-            "size": size,
-            "modificationTime": timestamp,
-            "dataChange": data_change,
-        }
 
     def _physical(self, rows: pa.Table) -> pa.Table:
         return to_physical(rows, self._schema, field_ids=self._style.field_ids, required=self._style.required)
@@ -194,7 +177,7 @@ class FileWriter:
             ordered = {name: values[name] for name, _ in columns}
             yield ordered, table.take(pa.array(rows[index]))
 
-    def _put(self, table: pa.Table, values: dict[str, str | None], below: str) -> tuple[Path, int, str]:
+    def _put(self, table: pa.Table, values: dict[str, str | None], below: str) -> tuple[int, str]:
         unique = uuid.uuid4()
         name = f"part-00000-{unique}.c000.snappy.parquet"
         folder = unique.hex[:2] if self._style.random_prefix else directory(values)
@@ -205,7 +188,7 @@ class FileWriter:
         options: dict[str, Any] = {"row_group_size": self._style.row_group_size, "store_schema": False}
         pq.write_table(table, path, **(options | dict(self._style.parquet)))
         uri = relative if self._style.location is None else f"file://{base.absolute()}/{relative}"
-        return path, path.stat().st_size, encode_uri(uri)
+        return path.stat().st_size, encode_uri(uri)
 
 
 def mask_of(where: Any, table: pa.Table) -> npt.NDArray[np.bool_]:
@@ -281,12 +264,6 @@ _STRING_PREFIX = 32
 _TIE_BREAKER = "\U0010ffff"
 
 
-class _Exact(str):
-    """A number of a decimal, written as it stands."""
-
-    __slots__ = ()
-
-
 def statistics(table: pa.Table, *, indexed: int = INDEXED_COLUMNS) -> str:
     """The ``stats`` JSON of a file holding ``table`` (physical names, no partition columns).
 
@@ -296,8 +273,7 @@ def statistics(table: pa.Table, *, indexed: int = INDEXED_COLUMNS) -> str:
     """
     budget = [indexed if indexed >= 0 else 1 << 30]
     low, high, nulls = _struct_stats([(f, table.column(i)) for i, f in enumerate(table.schema)], budget)
-    tree: dict[str, Any] = {"numRecords": table.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
-    return dump(tree)
+    return dump({"numRecords": table.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls})
 
 
 def _struct_stats(
@@ -338,14 +314,13 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
     extremes = pc.min_max(column)
     least, greatest = extremes["min"].as_py(), extremes["max"].as_py()
     if types.is_string(kind):
-        return least[:_STRING_PREFIX], greatest if len(greatest) <= _STRING_PREFIX else greatest[
-            :_STRING_PREFIX
-        ] + _TIE_BREAKER
+        cut = greatest if len(greatest) <= _STRING_PREFIX else greatest[:_STRING_PREFIX] + _TIE_BREAKER
+        return least[:_STRING_PREFIX], cut
     if types.is_timestamp(kind):
         raw = pc.min_max(column.cast(pa.int64()))
         return _millis(raw["min"].as_py(), kind.tz), _millis(raw["max"].as_py(), kind.tz)
     if types.is_decimal(kind):
-        return _Exact(format(least, "f")), _Exact(format(greatest, "f"))
+        return NumberText(format(least, "f")), NumberText(format(greatest, "f"))
     if types.is_date(kind):
         return least.isoformat(), greatest.isoformat()
     return least, greatest
@@ -374,13 +349,6 @@ def _millis(micros: int, zone: str | None) -> str:
     seconds, rest = divmod(micros // 1000, 1000)
     clock = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
     return f"{clock.isoformat()}.{rest:03d}" + ("Z" if zone else "")
-
-
-def dump(tree: Any) -> str:
-    """Compact JSON in which exact decimals stay exact."""
-    if isinstance(tree, dict):
-        return "{" + ",".join(f"{json.dumps(k, ensure_ascii=False)}:{dump(v)}" for k, v in tree.items()) + "}"
-    return str(tree) if isinstance(tree, _Exact) else json.dumps(tree, ensure_ascii=False)
 
 
 _TYPES = ((CHANGE_TYPE, pa.string()), (COMMIT_VERSION, pa.int64()), (COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC")))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
+from delta_sharing_spark.deltalog.actions import Protocol
 from delta_sharing_spark.schema.types import (
     COLUMN_MAPPING_ID,
     COLUMN_MAPPING_NAME,
@@ -37,27 +38,21 @@ _BY_PROPERTY = (
 _BY_TYPE = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
 
 
-@dataclass(frozen=True, slots=True)
-class TableProtocol:
-    """A ``protocol`` action."""
-
-    min_reader: int
-    min_writer: int
-    reader_features: tuple[str, ...] | None = None
-    writer_features: tuple[str, ...] | None = None
-
-    def action(self) -> dict[str, Any]:
-        tree: dict[str, Any] = {"minReaderVersion": self.min_reader, "minWriterVersion": self.min_writer}
-        if self.reader_features is not None:
-            tree["readerFeatures"] = list(self.reader_features)
-        if self.writer_features is not None:
-            tree["writerFeatures"] = list(self.writer_features)
-        return {"protocol": tree}
+def protocol_body(protocol: Protocol) -> dict[str, Any]:
+    """The body of a ``protocol`` action."""
+    tree: dict[str, Any] = {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+    }
+    for name, features in (("readerFeatures", protocol.reader_features), ("writerFeatures", protocol.writer_features)):
+        if features is not None:
+            tree[name] = list(features)
+    return tree
 
 
 def protocol_for(
     schema: Struct, properties: Mapping[str, str], extra: Collection[str] = (), *, legacy: bool = False
-) -> TableProtocol:
+) -> Protocol:
     """The lowest protocol that allows a table's types and properties.
 
     Args:
@@ -78,15 +73,15 @@ def protocol_for(
             writers.add(_BY_TYPE[name])
     mapped = properties.get(MAPPING_MODE, "none") != "none"
     if mapped and legacy and not readers:
-        return TableProtocol(2, 5)
+        return Protocol(2, 5)
     if mapped:
         readers.add("columnMapping")
         writers.add("columnMapping")
     if readers:
-        return TableProtocol(3, 7, tuple(sorted(readers)), tuple(sorted(writers)))
+        return Protocol(3, 7, tuple(sorted(readers)), tuple(sorted(writers)))
     if writers & {"inCommitTimestamp", "rowTracking"}:
-        return TableProtocol(1, 7, None, tuple(sorted(writers)))
-    return TableProtocol(1, 4 if writers else 2)
+        return Protocol(1, 7, None, tuple(sorted(writers)))
+    return Protocol(1, 4 if writers else 2)
 
 
 def _primitive_names(data_type: DataType) -> Iterator[str]:
@@ -114,26 +109,10 @@ class ColumnIds:
     def __init__(self, last: int = 0, *, keep_names: bool = False) -> None:
         self.last, self._keep = last, keep_names
 
-    def assign(self, schema: Struct) -> Struct:
-        assigned = self._type(schema)
-        assert isinstance(assigned, Struct)
-        return assigned
-
-    def _type(self, data_type: DataType) -> DataType:
-        match data_type:
-            case Struct(fields):
-                return Struct(tuple(self._field(f) for f in fields))
-            case Array(element, contains_null):
-                return Array(self._type(element), contains_null)
-            case Map(key, value, value_contains_null):
-                return Map(self._type(key), self._type(value), value_contains_null)
-            case _:
-                return data_type
-
-    def _field(self, field: Field) -> Field:
-        metadata = dict(field.metadata)
-        if COLUMN_MAPPING_ID not in metadata:
-            self.last += 1
-            metadata[COLUMN_MAPPING_ID] = self.last
-            metadata[COLUMN_MAPPING_NAME] = field.name if self._keep else f"col-{uuid.uuid4()}"
-        return Field(field.name, self._type(field.type), field.nullable, metadata)
+    def assign(self, field: Field) -> Field:
+        """The field, with an id and a physical name."""
+        if COLUMN_MAPPING_ID in field.metadata:
+            return field
+        self.last += 1
+        name = field.name if self._keep else f"col-{uuid.uuid4()}"
+        return replace(field, metadata={**field.metadata, COLUMN_MAPPING_ID: self.last, COLUMN_MAPPING_NAME: name})

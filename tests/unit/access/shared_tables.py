@@ -76,7 +76,7 @@ def falling_back(by_directory: Callable[[], Any]) -> TableOpener:
 
 def split_of(table: TableDirectory, snapshot: Snapshot, tasks: list[FileTask]) -> Split:
     """A split as it arrives on an executor: through a pickle, but for the issuer that counts."""
-    spec = ReadSpec(str(NAME), snapshot.schema, snapshot.schema, snapshot.partition_columns, snapshot.mapping)
+    spec = ReadSpec(str(NAME), snapshot.schema, snapshot.schema, snapshot.metadata.partition_columns, snapshot.mapping)
     access = table.renewed_access(tasks).restricted_to(tasks)
     split = Split(0, spec, tuple(FileSlice(task) for task in tasks), replace(access, issuer=None))
     arrived: Split = pickle.loads(pickle.dumps(split))

@@ -199,7 +199,7 @@ FEEDS: dict[str, Callable[[Path], DeltaTableBuilder]] = {
 
 def ways(built: DeltaTableBuilder) -> list[str]:
     """Format ``parquet`` cannot say what a table with reader features holds; the server refuses it."""
-    return [way for way in WAYS if way != "url-parquet" or built.protocol.min_reader == 1]
+    return [way for way in WAYS if way != "url-parquet" or built.protocol.min_reader_version == 1]
 
 
 def texts(rows: pa.Table) -> list[str]:

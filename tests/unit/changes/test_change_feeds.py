@@ -237,7 +237,7 @@ def test_versions_that_cannot_be_read_as_the_feed_are_refused(
 def with_protocols(path: Path, *features: str) -> DeltaTableBuilder:
     """Version 2 raises the protocol by the features, 3 adds rows under it, 4 takes them back, as DROP FEATURE does."""
     built = table(path, VECTORS)
-    plain = built.protocol.action()
+    plain = built.protocol_action()
     strange = copy.deepcopy(plain)
     for kind in ("readerFeatures", "writerFeatures"):
         strange["protocol"][kind] += features

@@ -126,9 +126,9 @@ def test_large_files_that_are_kept_are_bounded_and_one_that_failed_is_opened_ane
     for name in "ababcdda":
         assert kept.open(name).read(0, 10) == bytes(10)
     assert opened == [*"abcd", "a"]
-    assert sum(ranges.kept_bytes for ranges in kept._opened.values()) <= 2500 + 1000
+    assert sum(ranges.kept_bytes for _, ranges in kept._opened.items()) <= 2500 + 1000
     shorter = kept.open("b")
-    monkeypatch.setattr(kept._opened["b"], "_source", MemorySource("b", bytes(15)))
+    monkeypatch.setattr(shorter, "_source", MemorySource("b", bytes(15)))
     with pytest.raises(OSError, match="ends after 15 of 1000 bytes"):
         shorter.read(0, 20)
     assert kept.open("b").read(0, 10) == bytes(10)

@@ -111,3 +111,18 @@ def test_who_would_hold_too_much_waits_for_others() -> None:
         assert fetch(9) is not None
     finally:
         budget.close()
+
+
+def test_of_a_row_group_too_large_to_be_fetched_at_once_the_first_part_is_fetched_ahead() -> None:
+    """Its next part is, once the first one is being read, until there is no more room."""
+    budget = Budget(Bounds(held=64 * MIB, ahead=20 * MIB))
+    storage = TimedStorage(0, 1e9)
+    held, shown = HeldChunks(budget, pace.Pace()), ShownFile(storage, Layout(1 << 40, b"", ()))
+    chunks = [Chunk(Range(start, start + 4 * MIB), 0, b"%d" % start) for start in range(0, 10 * GROUP, GROUP)]
+    try:
+        for count in (2, 2, 4, 6, 6, 6):
+            held.fetch_ahead((0, 0), shown, chunks[max(0, count - 2) :])
+            assert [held.find((0, 0), chunk) is not None for chunk in chunks] == [n < count for n in range(10)]
+    finally:
+        held.close()
+        budget.close()

@@ -60,7 +60,7 @@ def test_golden_table_has_exactly_its_rows(name: str, max_split: int) -> None:
     root = GOLDEN / name / "delta"
     snapshot = load_snapshot(LocalLogStore(root), table=name)
     tasks: list[FileTask] = list(snapshot.tasks())
-    spec = spec_of(snapshot.schema, partition_columns=snapshot.partition_columns, mapping=snapshot.mapping)
+    spec = spec_of(snapshot.schema, partition_columns=snapshot.metadata.partition_columns, mapping=snapshot.mapping)
     access = LocalAccess()
     parts = [read(spec, access, slices=slices) for slices in pack(tasks, max_split)]
     schema = arrow_schema(snapshot.schema)

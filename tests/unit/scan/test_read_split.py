@@ -402,14 +402,14 @@ def test_the_logs_partition_value_wins_over_the_files_column() -> None:
     data = parquet(pa.table({"p": ["wrong"], "i": [1]}))
     schema = Struct((Field("P", STRING), Field("i", LONG)))
     spec = spec_of(schema, partition_columns=("P",), partition_names=frozenset({"p", "q"}))
-    assert read(spec, LocalAccess({"f": data}), [FileTask("f", "f", 0, {"p": "right"})]).to_pylist() == [
+    assert read(spec, LocalAccess({"f": data}), [FileTask("f", "f", len(data), {"p": "right"})]).to_pylist() == [
         {"P": "right", "i": 1}
     ]
     for left_out in ({}, {"Q": "x"}):
-        batches_read = read(spec, LocalAccess({"f": data}), [FileTask("f", "f", 0, left_out)])
+        batches_read = read(spec, LocalAccess({"f": data}), [FileTask("f", "f", len(data), left_out)])
         assert batches_read.to_pylist() == [{"P": None, "i": 1}], "Delta Lake leaves NULLs out"
     with pytest.raises(CorruptFileError, match="no value for the partition column 'P'"):
-        read(spec, LocalAccess({"f": data}), [FileTask("f", "f", 0, {"col-1": "right"})])
+        read(spec, LocalAccess({"f": data}), [FileTask("f", "f", len(data), {"col-1": "right"})])
 
 
 def test_change_columns() -> None:
@@ -423,14 +423,14 @@ def test_change_columns() -> None:
         )
     )
     spec = spec_of(schema, change_feed=True)
-    task = FileTask("f", "f", 0, commit_version=7, commit_timestamp=1_500)
+    task = FileTask("f", "f", len(data), commit_version=7, commit_timestamp=1_500)
     got = read(spec, LocalAccess({"f": data}), [task])
     assert got.drop_columns(["_commit_timestamp"]).to_pylist() == [
         {"i": 1, "_change_type": "insert", "_commit_version": 7},
         {"i": 2, "_change_type": "delete", "_commit_version": 7},
     ]
     assert got.column("_commit_timestamp").cast(pa.int64()).to_pylist() == [1_500_000] * 2
-    fixed = FileTask("f", "f", 0, change_type="delete", commit_version=8, commit_timestamp=1)
+    fixed = FileTask("f", "f", len(data), change_type="delete", commit_version=8, commit_timestamp=1)
     assert set(read(spec, LocalAccess({"f": data}), [fixed]).column("_change_type").to_pylist()) == {"delete"}
     assert read_one(data, NARROW).schema.names == ["i"]
 

@@ -32,7 +32,8 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.schema.features import reader_features_header
-from delta_sharing_spark.sharing.rest import ChangesQuery, Query, SharingRest
+from delta_sharing_spark.sharing.query import ChangesQuery, Query
+from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Protocol, Schema, Share, Table
 
 TABLE = "/shares/sh/schemas/sch/tables/t"

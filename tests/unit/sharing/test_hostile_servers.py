@@ -43,7 +43,8 @@ from delta_sharing_spark.network.sessions import data_session
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.sharing.profile import load_profile
-from delta_sharing_spark.sharing.rest import Query, SharingRest
+from delta_sharing_spark.sharing.query import Query
+from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.ranges import check_range
 

@@ -41,7 +41,8 @@ from delta_sharing_spark.network.retry import RetryableError, backoff, retry
 from delta_sharing_spark.network.sessions import data_session, rest_session
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.sharing.rest import Query, SharingRest
+from delta_sharing_spark.sharing.query import Query
+from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import check_endpoint, with_retries
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 

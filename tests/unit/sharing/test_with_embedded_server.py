@@ -19,11 +19,11 @@ from scripted_server import Clock
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnauthenticatedError
 from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.network.settings import NetworkSettings
-from delta_sharing_spark.sharing import pages_ahead
+from delta_sharing_spark.sharing import query as pages_ahead
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import load_profile
-from delta_sharing_spark.sharing.query import QueryResponse
-from delta_sharing_spark.sharing.rest import ChangesQuery, Query, SharingRest
+from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import FileRecord
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder

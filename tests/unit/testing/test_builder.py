@@ -190,7 +190,7 @@ def test_protocol(
     protocol = next(json.loads(line)["protocol"] for line in lines if "protocol" in json.loads(line))
     assert protocol["minReaderVersion"] == min_reader
     assert tuple(protocol.get("readerFeatures", ())) == (readers or ())
-    assert builder.protocol.min_reader == min_reader
+    assert builder.protocol.min_reader_version == min_reader
 
 
 def test_file_style(tmp_path: Path) -> None:

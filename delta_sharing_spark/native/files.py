@@ -22,10 +22,10 @@ from delta_sharing_spark.native.joined_layout import DifferentLayoutsError, Memb
 from delta_sharing_spark.native.layout import Chunk, Constants, Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.open_ones import OpenOnes
+from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import FIRST_GAP, TAIL
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
-from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Struct, without_mapping
 from delta_sharing_spark.storage.local_files import LocalSource

@@ -88,11 +88,9 @@ class FileList(list[FileTask]):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files, as they lie in storage."""
         return sum(task.size for task in self)
 
     def live_rows(self) -> int | None:
-        """Rows of all files that are not deleted; None where statistics do not tell of one."""
         rows = [live_rows(task) for task in self]
         return None if None in rows else sum(filter(None, rows))
 

@@ -175,7 +175,7 @@ def _first_version(options: ReadOptions) -> int | None:
 
 
 class TaskColumns(Sequence[FileTask]):
-    """The tasks of a snapshot's files, built when they are asked for."""
+    """The tasks of a snapshot's files (``contract.PlannedFiles``), built when they are asked for."""
 
     def __init__(self, batches: Sequence[AddBatch]) -> None:
         self._batches = list(batches)
@@ -185,7 +185,6 @@ class TaskColumns(Sequence[FileTask]):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files, as they lie in storage."""
         return int(self._sizes().sum())
 
     def bins(self, max_bytes: int) -> list[Sequence[FileSlice]]:
@@ -198,7 +197,6 @@ class TaskColumns(Sequence[FileTask]):
         return np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
 
     def live_rows(self) -> int | None:
-        """Rows of all files that are not deleted; None where statistics do not tell of one."""
         total = 0
         for batch in self._batches:
             rows = batch.num_records()

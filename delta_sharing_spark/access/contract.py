@@ -298,7 +298,6 @@ class FilePruner:
     """Skips files none of whose rows can pass the scan's conditions, and counts them.
 
     Args:
-        scan: The conditions.
         listed: Called with the number of files that were looked at since its last call.
 
     Attributes:

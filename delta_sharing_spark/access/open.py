@@ -78,10 +78,6 @@ MODES: Mapping[str, Callable[[NegotiatedTable], OpenTable]] = {
 class TableOpener:
     """Opens a negotiated table once per process, and by the other access mode where the chosen one cannot read it.
 
-    Args:
-        negotiated: The table, and the access mode that was chosen.
-        modes: How each access mode opens a table.
-
     Pickled, it is the negotiated table alone.
     """
 

@@ -158,7 +158,6 @@ def splits_of(
     """Cut the files of a batch or a stream into splits, balanced by bytes, each with what its files need of ``access``.
 
     Args:
-        scan, spec: What is read, and how.
         first_index: The number of the first split.
     """
     bins: Sequence[Sequence[FileSlice]]

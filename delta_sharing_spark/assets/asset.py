@@ -147,7 +147,7 @@ class Asset(_Shared):
 
         Args:
             path: A file or a directory; all by default.
-            to: The directory; for a file also its new name.
+            to: The directory; for a file also its new name, unless a directory is there or ``to`` ends in ``/``.
             replace: Whether files that are there and differ are replaced.
             progress: Whether a bar is shown on a terminal and in a notebook.
 

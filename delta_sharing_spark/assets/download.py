@@ -47,8 +47,6 @@ class ArrivingFile:
     Safe to call from several threads.
 
     Args:
-        place: Where it comes from.
-        file: Which one.
         target: Where it goes; whatever is there is replaced at the end.
 
     Attributes:
@@ -213,13 +211,7 @@ class Downloaded:
 
 
 def download(place: Place, path: str, to: str | os.PathLike[str], *, replace: bool, progress: bool) -> Downloaded:
-    """Download a file, or a directory with all below it.
-
-    Args:
-        place, path: What.
-        to: A directory for a directory's content; for a file also its new name, unless a directory is there or ``to`` ends in ``/``.
-        replace: Whether files that are there and differ are replaced.
-        progress: Whether a bar is shown where somebody watches.
+    """Download a file, or a directory with all below it; arguments as for ``Asset.download``.
 
     Raises:
         NoSuchFileError: There is no such file or directory.

@@ -47,10 +47,7 @@ def to_pandas(
 
     Args:
         count: How many rows there are expected to be, for which room is made at once; None if unknown.
-        types_mapper: From an Arrow type to a pandas extension type, or None for the usual one.
-        dtype_backend: ``"pyarrow"`` or ``"numpy_nullable"``, as in ``pandas.read_parquet``.
-        decimals: ``"objects"``, ``"floats"`` or ``"arrow"``.
-        **options: Further ones of ``pyarrow.Table.to_pandas``.
+        types_mapper, dtype_backend, decimals, **options: As for ``RowSource.to_pandas``.
 
     Raises:
         ConfigError: An argument is unknown.

@@ -37,10 +37,6 @@ _OF_A_FILE = 1000
 class Driver:
     """The way to the driver. Safe to call from several threads.
 
-    Args:
-        host, port: Of the driver's gateway.
-        key: The application's key.
-
     Raises:
         OSError: It cannot be reached, or holds another key.
     """
@@ -102,11 +98,6 @@ class Driver:
 
 class MachineGateway(Gateway):
     """Serves the plans and places of one application to the executors of one machine.
-
-    Args:
-        driver: Where the plans are.
-        key: The application's key.
-        bounds: As for ``Gateway``.
 
     Attributes:
         name: The machine's, for errors.

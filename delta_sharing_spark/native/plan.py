@@ -68,11 +68,7 @@ class ScanColumns:
 
 
 class ScanNames:
-    """The names of a load's scans in paths: the columns that each reads, as the bits of a number.
-
-    Args:
-        leaves: The paths of the load's columns.
-    """
+    """The names of a load's scans in paths: the columns that each reads, as the bits of a number."""
 
     def __init__(self, leaves: Sequence[bytes]) -> None:
         self._leaves = leaves
@@ -324,9 +320,6 @@ class NativePlan:
         """This listing for a scan that reads no column: a file for each partition that has just its number of rows.
 
         None where statistics do not tell it.
-
-        Args:
-            token: The new plan's id in paths.
         """
         by_partition: dict[int, list[PlannedFile]] = {}
         for file in self.files:

@@ -43,12 +43,7 @@ _AHEAD, _GROUPS_AHEAD = 8 << 20, 16
 
 
 class ShownFiles:
-    """The files of one plan as they are served, by number. Safe to call from several threads.
-
-    Args:
-        plan: The plan.
-        budget: Bounds the footers that all plans hold.
-    """
+    """The files of one plan as they are served, by number. Safe to call from several threads."""
 
     def __init__(self, plan: NativePlan, budget: Budget) -> None:
         self._plan = plan
@@ -228,10 +223,6 @@ Pieces = Generator[memoryview | Doubt, Reaction | None, None]
 
 class PlanReader:
     """Reads one plan's files, and fetches ahead what Spark will read next.
-
-    Args:
-        plan: The plan.
-        budget: Bounds what all plans hold.
 
     Attributes:
         plan: The plan.

@@ -158,7 +158,6 @@ def conjectures(plan: str, word: str, schemas: Sequence[Struct], time_zone: str)
     """Conditions in the words of ``where`` that the filters of a plan may be, by table; None where there is none.
 
     Args:
-        plan: A physical plan's text.
         word: What the marks of columns begin with.
         time_zone: The session's zone, in which the plan shows timestamps.
     """
@@ -301,7 +300,6 @@ def implied_conditions(
     """Those of the conditions that the query itself implies; what they change is left out and tried no more.
 
     Args:
-        word: What the marks of columns begin with.
         conditions: One for each table, or None.
         plan_with: The query's plan over tables that are filtered by conditions; None if Spark makes none.
     """

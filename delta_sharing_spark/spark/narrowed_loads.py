@@ -33,11 +33,7 @@ class TableNeed:
 
 
 class Frames:
-    """Loads of shared tables; mentions that need the same share one.
-
-    Args:
-        client, spark: The client whose tables are read, and the session that reads them.
-    """
+    """Loads of shared tables; mentions that need the same share one."""
 
     def __init__(self, client: Recipient, spark: SparkSession) -> None:
         self._client, self._spark = client, spark

@@ -154,10 +154,6 @@ def why_no_gateways(reach: Reach) -> str | None:
 def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) -> DataFrame:
     """A load as a DataFrame that Spark's own reader reads, and of which each query asks for the files with its own filters.
 
-    Args:
-        opened: The load, and what it was resolved over.
-        reach: What the session's executors reach.
-
     Raises:
         StepAsideError: The native lane cannot read the load, or not in this session.
         DeltaSharingError: The load cannot be planned.

@@ -50,7 +50,6 @@ class PlanningRelations:
     """Relations to plan over, in a directory of its own; a context manager.
 
     Args:
-        spark: A classic session.
         zone: The zone in which loads read ``where``.
     """
 

@@ -64,7 +64,6 @@ def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream:
 
     Args:
         given: The options that the user gave, which come first.
-        is_stream: Whether the load is a stream.
 
     Raises:
         ConfigError: Settings that belong together contradict each other.

@@ -63,7 +63,6 @@ def register_views(
     """Create temporary views of shared tables (``SharingClient.register``).
 
     Args:
-        client, spark, tables, engine: As there.
         load_of: Makes the load of a table that a view is of.
         listed: Lists the tables of a share, or of all shares.
     """

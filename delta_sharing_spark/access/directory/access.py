@@ -213,8 +213,6 @@ class TokenCache:
         """A token that should work now: the one kept, or a new one shortly before that one expires.
 
         Args:
-            issuer: Issues the token.
-            location: Where the token must hold.
             refused: A token that the storage refused; it is never returned again.
 
         Raises:

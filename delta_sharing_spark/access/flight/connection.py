@@ -277,11 +277,7 @@ def _text(path: str | None) -> str | None:
 
 
 class FlightCatalog:
-    """The listings and descriptions of ``SharingRest``, by the calls of a gateway.
-
-    Args:
-        connection: The connection to the gateway; its errors pass through.
-    """
+    """The listings and descriptions of ``SharingRest``, by the calls of a gateway."""
 
     def __init__(self, connection: GatewayConnection) -> None:
         self._connection = connection

@@ -36,11 +36,7 @@ from delta_sharing_spark.schema.types import backquoted, parse_schema
 
 
 class FlightTable(OpenTable):
-    """A table in access mode flight (``OpenTable``). Columns, ``where`` and ``limit`` are applied by the gateway, whose rows are final.
-
-    Args:
-        negotiated: The table, and what was asked for.
-    """
+    """A table in access mode flight (``OpenTable``). Columns, ``where`` and ``limit`` are applied by the gateway, whose rows are final."""
 
     mode = "flight"
 

@@ -120,8 +120,6 @@ class StreamPlanner:
     """Finds how far a stream can go from a position, and the files between two positions.
 
     Args:
-        opener: Opens the table.
-        spec: How files are read.
         policy: The stream's schema, fixed at its start, and what may differ from it.
         clock: Seconds that only grow; tests give their own.
 

@@ -305,7 +305,6 @@ class UrlTable(OpenTable):
         """The access to an answer's files; executors repeat the answered query to renew URLs.
 
         Args:
-            scan: What is read.
             response: The answer, read to its end.
             files: How many files it listed, where that is known.
         """

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -331,6 +330,8 @@ def _named_value(text: str) -> tuple[str, str]:
 
 def _plain(item: Any) -> dict[str, Any]:
     """A listing's item as a dict without its empty fields."""
+    from dataclasses import asdict
+
     told = {name: value for name, value in asdict(item).items() if value not in (None, (), {})}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in told.items()}
 

@@ -3,6 +3,7 @@
     JVM_PEER=... python benchmarks/file_index.py                     400 files, 20,000 small files, 8 large ones; TPC-H
     JVM_PEER=... python benchmarks/file_index.py --many              and 100,000 files in 10,000 partitions
     JVM_PEER=... python benchmarks/file_index.py --many --tables --scale 0               these alone
+    JVM_PEER=... python benchmarks/file_index.py --whole --tables few tiny --networks loopback 0.005,100e6   whole small files
     python benchmarks/file_index.py --runs 1 --tables few --networks loopback --contenders file "lane url"
 
 ``file`` is ``spark.read.parquet`` of the local files; ``lane`` is ``to_spark(engine="native")`` and ``python`` is
@@ -13,7 +14,8 @@ contenders take turns, and the first round does not count. A cell holds medians:
 the table's log + requests for data, and megabytes of data. The server is a process of its own and counts. It is also the
 storage by directory: a stand-in for S3. The answers of all contenders are compared; after each table stand the cells of the lane that
 miss the aims: ``JVM_TIMES`` times the JVM connector's time and none of its requests and bytes more, ``FILE_TIMES`` times the time
-of ``file``. In TPC-H the contenders are views that stand from the start, and joins that differ from those of ``file`` are told.
+of ``file``. With ``--whole`` the queries of large tables are asked of small files too, and behind the megabytes stand the most MiB that the
+driver and the largest Python worker held. In TPC-H the contenders are views that stand from the start, and joins that differ from those of ``file`` are told.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -57,6 +60,7 @@ CONTENDERS = ("file", "lane url", "lane dir", "jvm", "tuned", "python url", "pyt
 TABLES = {
     "few": ("400 files", 2_000_000, 400, 5_000, 400),
     "small": ("20,000 small files", 2_000_000, 20_000, 5_000, 20),
+    "tiny": ("5,000 files of 50 kB", 5_000_000, 5_000, 1_000, 50),
     "large": ("8 large files", 4_000_000, 8, 500_000, 8),
 }
 _LOADS = itertools.count()
@@ -71,9 +75,11 @@ class Cell:
     asked: list[int] = field(default_factory=list)
     fetched: list[int] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
+    held: list[tuple[int, int]] = field(default_factory=list)
 
-    def add(self, seconds: float, counts: Mapping[str, Sequence[int]]) -> None:
+    def add(self, seconds: float, counts: Mapping[str, Sequence[int]], held: tuple[int, int] | None) -> None:
         fetched, sent = counts.get("data", (0, 0))
+        self.held += [] if held is None else [held]
         self.seconds.append(seconds)
         self.asked.append(sum(count for kind, (count, _) in counts.items() if kind != "data"))
         self.fetched.append(fetched)
@@ -90,7 +96,9 @@ class Cell:
         if not self.seconds:
             return "failed"
         seconds, asked, fetched, sent = self.medians
-        return f"{seconds:.2f} {asked:.0f}+{fetched:.0f} {sent / 1e6:.1f}"
+        told = f"{seconds:.2f} {asked:.0f}+{fetched:.0f} {sent / 1e6:.1f}"
+        driver, worker = (max(sizes) >> 20 for sizes in zip(*self.held, strict=True)) if self.held else (0, 0)
+        return f"{told} {driver}+{worker}" if self.held else told
 
 
 class Ways:
@@ -100,8 +108,11 @@ class Ways:
         differing: Queries whose answers were not the same for all contenders.
     """
 
-    def __init__(self, spark: Any, served: Served, root: Path, peer: JvmPeer | None) -> None:
+    def __init__(
+        self, spark: Any, served: Served, root: Path, peer: JvmPeer | None, *, tells_memory: bool = False
+    ) -> None:
         self._spark, self._served, self._root, self._peer = spark, served, root, peer
+        self._tells_memory = tells_memory
         self.differing = 0
 
     def load(self, way: str, table: str, told: Mapping[str, Any]) -> Any:
@@ -120,6 +131,23 @@ class Ways:
         seconds, answer = self._peer.ask(query, address, {}, TUNED if way == "tuned" else {})
         return seconds, answer
 
+    def memory(self, way: str) -> tuple[int, int]:
+        """The most bytes that the driver and the largest Python worker held since this was last asked."""
+        if way in ("jvm", "tuned"):
+            assert self._peer is not None
+            family = _family(self._peer.pid)
+        else:
+            family = [os.getpid(), *_family(int(self._spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()))]
+        driver = worker = 0
+        for pid in family:
+            with suppress(OSError):
+                most = _resident(pid)["VmHWM"]
+                if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    worker = max(worker, most)
+                else:
+                    driver += most
+        return driver, worker
+
     def compare(self, table: str, query: str, ways: Sequence[str], runs: int) -> dict[str, Cell]:
         """The cells of one query; a contender that fails has an empty one, and its error is told."""
         cells = {way: Cell() for way in ways}
@@ -131,6 +159,7 @@ class Ways:
                 if way in failed:
                     continue
                 self._served.served()
+                held = self.memory(way) if self._tells_memory else None  # from here on
                 try:
                     seconds, answer = self.ask(way, table, query)
                 except Exception as error:  # another contender's failure is a figure of it, not the end of the run
@@ -140,7 +169,8 @@ class Ways:
                     continue
                 time.sleep(0.05)  # answers that a reader left in the middle are counted when the server notices
                 if turn:
-                    cells[way].add(seconds, self._served.served())
+                    held = self.memory(way) if self._tells_memory else None
+                    cells[way].add(seconds, self._served.served(), held)
                 first = answer if first is None else first
                 if answer != first:
                     tell(f"{table}, {query}, {way}: answered {answer}, others {first}")
@@ -148,6 +178,18 @@ class Ways:
         self.differing += differs
         tell(f"{table}, {query}: " + ", ".join(f"{way} {cell}" for way, cell in cells.items()))
         return cells
+
+
+def _family(root: int) -> list[int]:
+    """A process and those that it started, and they."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
 
 
 def shared_frame(spark: Any, profile: str, table: str, engine: str, mode: str, told: Mapping[str, Any]) -> Any:
@@ -167,10 +209,13 @@ def shared_frame(spark: Any, profile: str, table: str, engine: str, mode: str, t
 
 
 def show_table(title: str, cells: Mapping[str, Mapping[str, Cell]], ways: Sequence[str]) -> None:
-    print(f"\n{title}: seconds, requests of protocol and log + for data, MB of data")
-    print(f"{'':15}" + "".join(f"{way:>19}" for way in ways))
+    held = any(cell.held for row in cells.values() for cell in row.values())
+    told = ", MiB of driver + worker" if held else ""
+    print(f"\n{title}: seconds, requests of protocol and log + for data, MB of data{told}")
+    wide = 28 if held else 19
+    print(f"{'':15}" + "".join(f"{way:>{wide}}" for way in ways))
     for query, row in cells.items():
-        print(f"{query:15}" + "".join(f"{row[way]!s:>19}" for way in ways), flush=True)
+        print(f"{query:15}" + "".join(f"{row[way]!s:>{wide}}" for way in ways), flush=True)
     for query, row in cells.items():
         for way in ("lane url", "lane dir"):
             for miss in misses(row, way, beside_file=query in WHOLE):
@@ -281,7 +326,7 @@ def _resident(pid: int | str) -> dict[str, int]:
 def list_all(profile: str, mode: str, memory: str) -> dict[str, float]:
     """Seconds of a first listing of all files in this process, and what its memory grew by at most."""
     spark = session(memory)
-    shared_frame(spark, profile, "tiny", "lane", mode, {}).count()  # what is imported once counts for nobody
+    shared_frame(spark, profile, "one", "lane", mode, {}).count()  # what is imported once counts for nobody
     java = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
     before = {pid: _resident(pid)["VmRSS"] for pid in (os.getpid(), java)}
     began = time.perf_counter()
@@ -336,17 +381,17 @@ def chosen_of(queries: Mapping[str, Query], options: argparse.Namespace) -> list
 def measure_tables(ways: Ways, served: Served, options: argparse.Namespace) -> None:
     """The queries of each table, and over the slow network where files are chosen."""
     for network in options.networks:
-        if network == "slow":
-            served.shape(LATENCY, BANDWIDTH)
+        over = network
+        if network != "loopback":
+            latency, bandwidth = (LATENCY, BANDWIDTH) if network == "slow" else map(float, network.split(","))
+            served.shape(latency, bandwidth)
+            over = f"{latency * 1000:.0f} ms and {bandwidth / 1e6:.0f} MB/s a connection"
         for table in options.tables:
-            if network == "slow" and table == "large":
+            if network != "loopback" and table == "large" and not options.whole:
                 continue
-            queries = WHOLE if table == "large" else SELECTIVE
-            kinds = [way for way in options.contenders if network != "slow" or way != "file"]
+            queries = WHOLE if table == "large" or options.whole else SELECTIVE
+            kinds = [way for way in options.contenders if network == "loopback" or way != "file"]
             cells = {query: ways.compare(table, query, kinds, options.runs) for query in chosen_of(queries, options)}
-            over = (
-                f"{LATENCY * 1000:.0f} ms and {BANDWIDTH / 1e6:.0f} MB/s a connection" if network == "slow" else network
-            )
             if cells:
                 show_table(f"{TABLES[table][0]}, {over}", cells, kinds)
 
@@ -356,7 +401,7 @@ def write_tables(root: Path, options: argparse.Namespace) -> list[str]:
     if options.many:
         tell(f"writing {options.files:,} files")
         write_many(root / "many", options.files, options.partitions)
-        write_table(root / "tiny", 100, 1, 100)
+        write_table(root / "one", 100, 1, 100)
     for name in options.tables:
         title, rows, files, row_group, commits = TABLES[name]
         tell(f"writing {title}")
@@ -371,8 +416,13 @@ def write_tables(root: Path, options: argparse.Namespace) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="counted runs, after one that is not")
-    parser.add_argument("--tables", nargs="*", choices=TABLES, default=list(TABLES))
-    parser.add_argument("--networks", nargs="+", choices=("loopback", "slow"), default=["loopback", "slow"])
+    parser.add_argument("--tables", nargs="*", choices=TABLES, default=["few", "small", "large"])
+    parser.add_argument(
+        "--networks", nargs="+", default=["loopback", "slow"], help="or seconds of latency, bytes a second"
+    )
+    parser.add_argument(
+        "--whole", action="store_true", help="whole tables of small files, and the memory that they take"
+    )
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--queries", nargs="+", choices=[*SELECTIVE, *WHOLE, *MANY], help="these alone")
     parser.add_argument("--scale", type=float, default=0.1, help="of TPC-H; 0 leaves it out")
@@ -393,7 +443,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="file-index-") as directory:
         root = Path(directory)
         tpch = write_tables(root, options)
-        many = ["many", "tiny"] if options.many else []
+        many = ["many", "one"] if options.many else []
         served = Served({name: root / name for name in (*options.tables, *tpch, *many)})
         (root / "config.share").write_text(served.profile)
         peer = None
@@ -403,7 +453,7 @@ def main() -> int:
         print(f"Spark {spark.version}, {os.cpu_count()} cores, medians of {options.runs}", end="")
         print(f"; JVM connector: {'yes' if home else 'not built'}")
         try:
-            ways = Ways(spark, served, root, peer)
+            ways = Ways(spark, served, root, peer, tells_memory=options.whole)
             kinds = [way for way in CONTENDERS[:3] if way in options.contenders]
             if tpch and kinds:
                 compare_tpch(ways, spark, tpch, kinds, options.runs)

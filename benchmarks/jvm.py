@@ -76,6 +76,11 @@ class JvmPeer:
             raise RuntimeError(f"the JVM connector failed on {case}: {answer.get('error')}")
         return answer["s"]
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()

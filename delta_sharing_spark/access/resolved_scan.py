@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from delta_sharing_spark.errors import SchemaError, TableChangedError
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.predicates.tree import Expression, conjunction
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from delta_sharing_spark.schema.features import check_protocol, check_type_changes, mapping_mode
+from delta_sharing_spark.schema.features import TYPE_CHANGES, check_protocol, check_type_changes, mapping_mode
 from delta_sharing_spark.schema.types import Field, FieldsByName, Primitive, Struct, parse_schema, without_mapping
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, TableSnapshotHead
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.deltalog import actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,8 @@ class TableShape:
     may_have_vectors: bool = False
 
 
-def shape_of(protocol: Protocol, metadata: Metadata, table: str) -> TableShape:
-    """The shape of a table as the sharing server describes it; the protocol passes the gate first.
+def shape_of(protocol: Protocol | actions.Protocol, metadata: Metadata | actions.Metadata, table: str) -> TableShape:
+    """The shape of a table as the sharing server or its log describes it; the protocol passes the gate first.
 
     Raises:
         UnsupportedFeatureError: A reader feature or a type that this reader does not know, by its name.
@@ -45,11 +48,12 @@ def shape_of(protocol: Protocol, metadata: Metadata, table: str) -> TableShape:
     """
     check_protocol(protocol.min_reader_version, protocol.reader_features or None, table=table)
     schema = parse_schema(metadata.schema_string, table)
-    check_type_changes(schema, table=table)
+    if TYPE_CHANGES in metadata.schema_string:
+        check_type_changes(schema, table=table)
     mapping = mapping_mode(metadata.configuration, protocol.min_reader_version, protocol.reader_features, table=table)
     if mapping == "none":
         schema = without_mapping(schema)
-    vectors = "deletionVectors" in protocol.reader_features
+    vectors = "deletionVectors" in (protocol.reader_features or ())
     return TableShape(metadata.id, schema, metadata.partition_columns, mapping, vectors)
 
 

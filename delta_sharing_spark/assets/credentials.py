@@ -23,7 +23,7 @@ from delta_sharing_spark.storage.settings import StorageSettings
 
 @dataclass(frozen=True, slots=True)
 class AssetIssuer:
-    """Asks the sharing server for tokens of an asset (``access.directory.tokens.Issuer``)."""
+    """Asks the sharing server for tokens of an asset (``access.directory.access.Issuer``)."""
 
     profile: Profile = field(repr=False)
     settings: NetworkSettings = field(repr=False, compare=False)

@@ -15,30 +15,19 @@ from delta_sharing_spark.schema.types import Struct, parse_schema
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
 
-VECTOR_TYPE = pa.struct(
-    [
-        ("storageType", pa.string()),
-        ("pathOrInlineDv", pa.string()),
-        ("offset", pa.int32()),
-        ("sizeInBytes", pa.int32()),
-        ("cardinality", pa.int64()),
-    ]
-)
+VECTOR_TYPE = pa.struct([
+    ("storageType", pa.string()), ("pathOrInlineDv", pa.string()), ("offset", pa.int32()),
+    ("sizeInBytes", pa.int32()), ("cardinality", pa.int64()),
+])  # fmt: skip
 
 
 def file_action_schema(partition_columns: Collection[str]) -> pa.Schema:
     """The columns of JSON commits that a snapshot needs; partition values as a struct of their (physical) names."""
     partitions = pa.struct([(name, pa.string()) for name in sorted(set(partition_columns))])
-    add = pa.struct(
-        [
-            ("path", pa.string()),
-            ("partitionValues", partitions),
-            ("size", pa.int64()),
-            ("modificationTime", pa.int64()),
-            ("stats", pa.string()),
-            ("deletionVector", VECTOR_TYPE),
-        ]
-    )
+    add = pa.struct([
+        ("path", pa.string()), ("partitionValues", partitions), ("size", pa.int64()),
+        ("modificationTime", pa.int64()), ("stats", pa.string()), ("deletionVector", VECTOR_TYPE),
+    ])  # fmt: skip
     remove = pa.struct([("path", pa.string()), ("deletionVector", VECTOR_TYPE)])
     return pa.schema([("add", add), ("remove", remove)])
 
@@ -99,9 +88,8 @@ class Metadata:
         Raises:
             UnsupportedFeatureError: An unknown mode.
         """
-        return features.mapping_mode(
-            self.configuration, protocol.min_reader_version, protocol.reader_features, table=table
-        )
+        version, known = protocol.min_reader_version, protocol.reader_features
+        return features.mapping_mode(self.configuration, version, known, table=table)
 
     def physical_partition_columns(self, mapping: str, table: str) -> dict[str, str]:
         """Logical to physical names of the partition columns, in the table's order.
@@ -124,11 +112,7 @@ class Metadata:
 
 
 def protocol_from(tree: Mapping[str, Any], where: str) -> Protocol:
-    """A ``protocol`` action from JSON or a checkpoint's row; ``where`` names the file.
-
-    Raises:
-        LogError: It is malformed.
-    """
+    """A ``protocol`` action from JSON or a checkpoint's row of the file ``where``; raises LogError where it is malformed."""
     try:
         writer = tree.get("minWriterVersion")
         return Protocol(
@@ -138,9 +122,7 @@ def protocol_from(tree: Mapping[str, Any], where: str) -> Protocol:
             _texts(tree.get("writerFeatures")),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise LogError(
-            f"the protocol action in {where} is malformed ({error!r}); the table's log is corrupt"
-        ) from error
+        raise _malformed("protocol", where, error) from error
 
 
 def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
@@ -160,9 +142,11 @@ def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
             created_time=tree.get("createdTime"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise LogError(
-            f"the metaData action in {where} is malformed ({error!r}); the table's log is corrupt"
-        ) from error
+        raise _malformed("metaData", where, error) from error
+
+
+def _malformed(kind: str, where: str, error: Exception) -> LogError:
+    return LogError(f"the {kind} action in {where} is malformed ({error!r}); the table's log is corrupt")
 
 
 def _version(value: Any) -> int:

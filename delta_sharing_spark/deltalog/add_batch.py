@@ -105,22 +105,14 @@ class AddBatch:
         return columns.int64s(rows)
 
     def vector(self, index: int) -> DeletionVector | None:
-        """One file's deletion vector, located.
-
-        Raises:
-            LogError: A malformed descriptor.
-        """
+        """One file's deletion vector, located; raises LogError for a malformed descriptor."""
         if self.vectors is None:
             return None
         tree = self.vectors[index].as_py()
         return None if tree is None else vector_from(tree, self.root, self.paths[index].as_py())
 
     def tasks(self, *, keep_stats: bool = False) -> Iterator[FileTask]:
-        """A task for each file, in order; with their statistics as JSON only if asked.
-
-        Raises:
-            LogError: A malformed deletion vector.
-        """
+        """A task for each file, in order, with its statistics as JSON only if asked; raises LogError for a malformed vector."""
         root = self.root
         paths = self.paths.to_pylist()
         sizes = self.sizes.to_pylist()

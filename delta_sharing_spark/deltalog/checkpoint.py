@@ -288,11 +288,7 @@ class Checkpoint:
 
 
 def _has_struct(footer: Footer, name: str) -> bool:
-    """Whether a file has the column of an action.
-
-    Raises:
-        ValueError: The column is no struct.
-    """
+    """Whether a file has the column of an action; raises ValueError where that is no struct."""
     found = [field for field in footer.schema if field.name == name]
     if len(found) > 1:
         raise ValueError(f"it has several columns {name!r}")
@@ -302,11 +298,7 @@ def _has_struct(footer: Footer, name: str) -> bool:
 
 
 def _columns(footer: Footer, with_stats: bool, stats_columns: Collection[str] | None) -> list[str]:
-    """The leaves of ``add`` to read, by dotted path.
-
-    Raises:
-        ValueError: A file's path, size or partition values are not columns of it.
-    """
+    """The leaves of ``add`` to read, by dotted path; raises ValueError where a file's path, size or partition values are none."""
     add = footer.schema.field("add").type
     names = {f.name for f in add}
     if missing := {"path", "partitionValues", "size"} - names:

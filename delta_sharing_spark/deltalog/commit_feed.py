@@ -21,7 +21,7 @@ from delta_sharing_spark.deltalog.segment import READERS, read_all
 from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads
-from delta_sharing_spark.scan.change_feed import change_files
+from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, MAX_MILLIS, DeletionVector, FileTask
 
 
@@ -149,27 +149,8 @@ def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Action:
-    """An add, remove or change file of a commit, for the reconciler (``scan.change_files.ChangedFile``)."""
-
-    commit: _Commit
-    tree: Mapping[str, Any]
-
-    @property
-    def vector(self) -> DeletionVector | None:
-        return self.commit.vector(self.tree)
-
-    def task(self) -> FileTask:
-        return self.commit.task(self.tree)
-
-
 class _Commit:
-    """One parsed commit.
-
-    Args:
-        before: Protocol and metadata before it.
-    """
+    """One parsed commit; ``before`` is the protocol and metadata before it."""
 
     def __init__(self, store: LogStore, version: int, data: bytes, before: Head, table: str) -> None:
         self.version, self.time = version, 0
@@ -211,17 +192,20 @@ class _Commit:
         """The commit's change feed."""
         if self._is_idle_merge and not self.cdc:
             return []
-        cdc = [_Action(self, tree) for tree in self.cdc]
-        return list(change_files(self._by_path(self.adds), self._by_path(self.removes), cdc))
+        cdc = map(self._changed, self.cdc)
+        return list(change_files(self._by_path(self.adds), self._by_path(self.removes), list(cdc)))
 
-    def _by_path(self, actions: list[dict[str, Any]]) -> dict[str, _Action]:
-        actions_by_path: dict[str, _Action] = {}
+    def _changed(self, action: dict[str, Any]) -> ChangedFile:
+        return ChangedFile(partial(self._vector, action), partial(self.task, action))
+
+    def _by_path(self, actions: list[dict[str, Any]]) -> dict[str, ChangedFile]:
+        files: dict[str, ChangedFile] = {}
         for action in actions:
             path = join(self._store.root, self._decoded(action))
-            if path in actions_by_path:
+            if path in files:
                 raise self._corrupt(f"{path} is added or removed twice")
-            actions_by_path[path] = _Action(self, action)
-        return actions_by_path
+            files[path] = self._changed(action)
+        return files
 
     def task(self, action: Mapping[str, Any]) -> FileTask:
         """The task of a file of this commit."""
@@ -234,7 +218,7 @@ class _Commit:
             size=self._size(action, location),
             partition_values=self._partition_values(action, path),
             rows=rows_in_stats(stats if isinstance(stats, str) else None),
-            deletion_vector=self.vector(action),
+            deletion_vector=self._vector(action),
             commit_version=self.version,
             commit_timestamp=self.time,
             stats=stats if isinstance(stats, str) else None,
@@ -246,7 +230,7 @@ class _Commit:
             raise self._corrupt("a file has no path")
         return decode_uri(path)
 
-    def vector(self, action: Mapping[str, Any]) -> DeletionVector | None:
+    def _vector(self, action: Mapping[str, Any]) -> DeletionVector | None:
         tree = action.get("deletionVector")
         if tree is None:
             return None

@@ -40,11 +40,7 @@ def find_actions(data: bytes, kind: str, where: str) -> Iterator[dict[str, Any]]
 
 
 def action_of(tree: dict[str, Any], kind: str, where: str) -> dict[str, Any] | None:
-    """The action of one kind on a parsed line; None if the line holds another.
-
-    Raises:
-        LogError: It is not an object.
-    """
+    """The action of one kind on a parsed line, None if it holds another; raises LogError where it is not an object."""
     action = tree.get(kind)
     if action is not None and not isinstance(action, dict):
         raise _corrupt(where, f"the action {kind!r} of a line is not an object")
@@ -52,11 +48,7 @@ def action_of(tree: dict[str, Any], kind: str, where: str) -> dict[str, Any] | N
 
 
 def parse_line(line: bytes, where: str) -> dict[str, Any]:
-    """One line of a commit.
-
-    Raises:
-        LogError: It is not a JSON object of Unicode text.
-    """
+    """One line of a commit; raises LogError where it is not a JSON object of Unicode text."""
     try:
         tree = json.loads(str(line, "utf-8"))
         if _SURROGATE.search(line):

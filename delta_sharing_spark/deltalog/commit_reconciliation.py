@@ -59,11 +59,7 @@ class CommitTail:
         self._has_vectors = False
 
     def append(self, files: list[tuple[str, bytes]], partition_columns: Collection[str]) -> None:
-        """Parse commits (names and contents, oldest first).
-
-        Raises:
-            LogError: A corrupt commit.
-        """
+        """Parse commits (names and contents, oldest first); raises LogError where one is corrupt."""
         table = parse_file_actions(files, partition_columns)
         if not table.num_rows:
             return

@@ -33,11 +33,7 @@ def _number(metadata: Metadata, key: str) -> int | None:
 
 
 def in_commit_timestamp(data: bytes, path: str, table: str) -> int:
-    """The timestamp in a commit.
-
-    Raises:
-        LogError: The commit has none.
-    """
+    """The timestamp in a commit; raises LogError where it has none."""
     for info in find_actions(data, "commitInfo", path):
         stamp = info.get("inCommitTimestamp")
         if type(stamp) is int and abs(stamp) <= MAX_MILLIS:
@@ -66,11 +62,7 @@ class CommitTimes:
         self._start = start
 
     def time(self, version: int) -> int:
-        """A version's timestamp in milliseconds.
-
-        Raises:
-            LogError: Its commit file is gone, or lacks its timestamp.
-        """
+        """A version's timestamp in milliseconds; raises LogError where its commit file is gone, or lacks it."""
         path = in_log(commit_name(version))
         if self._since is not None and version >= self._since:
             try:
@@ -86,11 +78,7 @@ class CommitTimes:
         return modified
 
     def at_or_before(self, timestamp_ms: int) -> int:
-        """The last version committed at or before a timestamp.
-
-        Raises:
-            VersionError: It lies before the first version that is there.
-        """
+        """The last version committed at or before a timestamp; raises VersionError where that lies before the first one there."""
         low, high = self._search_range(timestamp_ms)
         first = self.time(low)
         if timestamp_ms < first:
@@ -107,11 +95,7 @@ class CommitTimes:
         return low
 
     def at_or_after(self, timestamp_ms: int) -> int:
-        """The first version committed at or after a timestamp, among those that are there.
-
-        Raises:
-            VersionError: It lies after the newest version.
-        """
+        """The first version there that was committed at or after a timestamp; raises VersionError where none was."""
         try:
             version = self.at_or_before(timestamp_ms)
         except VersionError:

@@ -70,11 +70,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def decode_uri(uri: str) -> str:
-    """Decode a path of the log (a URI, RFC 2396) to the storage's own: percent-decoded once, as UTF-8.
-
-    Raises:
-        LogError: Its bytes are not UTF-8.
-    """
+    """Decode a path of the log (a URI, RFC 2396) to the storage's own, once; raises LogError where its bytes are not UTF-8."""
     if "%" not in uri:
         return uri
     try:

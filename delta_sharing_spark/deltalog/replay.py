@@ -60,11 +60,7 @@ class Snapshot:
 
     @cached_property
     def timestamp_ms(self) -> int:
-        """When the version was committed, milliseconds since the epoch: in-commit, or the commit file's time.
-
-        Raises:
-            LogError: The commit file is needed for it and is gone.
-        """
+        """When the version was committed, milliseconds since the epoch; raises LogError where the commit is needed for it and gone."""
         times = CommitTimes(self._store, self.version, self.metadata, self.table, start=self.version)
         return times.time(self.version)
 
@@ -276,11 +272,7 @@ def version_at_or_after(store: LogStore, timestamp_ms: int, *, table: str = "the
 
 
 def commit_times(store: LogStore, most: int, *, table: str = "the table") -> dict[int, int]:
-    """The newest versions and their timestamps in milliseconds, at most ``most``, the newest last.
-
-    Raises:
-        LogError: The log cannot be read.
-    """
+    """The newest versions, at most ``most``, and their timestamps in milliseconds, the newest last; raises as ``load_head``."""
     times, newest = _times(store, table)
     return {version: times.time(version) for version in range(max(times.first(), newest - most + 1), newest + 1)}
 

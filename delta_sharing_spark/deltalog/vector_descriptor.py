@@ -21,11 +21,7 @@ def unique_id(storage: str, path_or_inline: str, offset: int | None) -> str:
 
 
 def relative_vector_path(path_or_inline: str) -> str:
-    """The path below the table's root of a vector with storage ``u``: ``<prefix>/deletion_vector_<uuid>.bin``.
-
-    Raises:
-        ValueError: The text does not end in an encoded uuid.
-    """
+    """The path of a vector with storage ``u`` below the table's root; raises ValueError where the text does not end in a uuid."""
     if len(path_or_inline) < _UUID_CHARACTERS:
         raise ValueError(f"{len(path_or_inline)} characters hold no uuid of {_UUID_CHARACTERS}")
     prefix, encoded = path_or_inline[:-_UUID_CHARACTERS], path_or_inline[-_UUID_CHARACTERS:]

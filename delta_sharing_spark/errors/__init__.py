@@ -56,10 +56,7 @@ class PredicateError(ConfigError):
 
 class CommandError(ConfigError):
     """A Flight descriptor, criteria or action that names nothing the gateway has.
-
-    Attributes:
-        unimplemented: It is of a kind that the gateway does not have at all: an action, a write, Flight SQL.
-    """
+    Attribute: ``unimplemented``, where the gateway has nothing of its kind: an action, a write, Flight SQL."""
 
     unimplemented: bool = False
 
@@ -96,11 +93,7 @@ class RequestRefusedError(ServerError):
 
 
 class UnavailableError(ServerError):
-    """429 or 5xx that outlasted the retries.
-
-    Attributes:
-        permanent: The server failed on the same request in the same words each time: another try will not help.
-    """
+    """429 or 5xx that outlasted the retries. Attribute: ``permanent``, where the server failed in the same words each time."""
 
     permanent: bool = False
 
@@ -111,10 +104,7 @@ class ResponseError(ServerError):
 
 class NetworkError(DeltaSharingError):
     """No answer: unreachable, reset, timed out, a TLS failure, or a storage that stays overloaded.
-
-    Attributes:
-        busy: The storage answered, again and again, that it is not ready.
-    """
+    Attribute: ``busy``, where the storage answered, again and again, that it is not ready."""
 
     busy: bool = False
 
@@ -190,11 +180,8 @@ class StreamError(DeltaSharingError):
 
 
 class TicketError(DeltaSharingError):
-    """A Flight ticket that the gateway refuses.
-
-    Attributes:
-        reason: ``"forged"``, ``"identity"``, ``"cancelled"`` or ``"expired"``; only an expired ticket can be renewed.
-    """
+    """A Flight ticket that the gateway refuses. Attribute: ``reason``: ``"forged"``, ``"identity"``, ``"cancelled"`` or
+    ``"expired"``; only an expired ticket can be renewed."""
 
     reason: str = ""
 

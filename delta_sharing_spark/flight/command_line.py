@@ -51,15 +51,8 @@ def settings_of(arguments: argparse.Namespace) -> GatewaySettings:
             raise ConfigError(
                 f"{arguments.ticket_key} is not 32 bytes in hex; make one with: openssl rand -hex 32"
             ) from None
-    return GatewaySettings(
-        arguments.listen,
-        tuple(tokens) or None,
-        arguments.cert,
-        arguments.key,
-        arguments.mtls_ca,
-        key,
-        tuple(arguments.advertise),
-    )
+    pem = (arguments.cert, arguments.key, arguments.mtls_ca)
+    return GatewaySettings(arguments.listen, tuple(tokens) or None, *pem, key, tuple(arguments.advertise))
 
 
 def run(arguments: argparse.Namespace, options: Mapping[str, Any], out: TextIO, wait: Callable[[], None]) -> None:

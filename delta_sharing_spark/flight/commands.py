@@ -154,11 +154,7 @@ def parse_command(text: bytes) -> Command:
 
 
 def table_names_matching(criteria: bytes) -> Callable[[str], bool]:
-    """Returns a test of three-part names by the criteria of ``ListFlights``: a prefix, or a glob; empty means all.
-
-    Raises:
-        CommandError: The criteria are not UTF-8.
-    """
+    """Returns a test of three-part names by a prefix or a glob; raises CommandError where these criteria are not UTF-8."""
     try:
         text = criteria.decode()
     except UnicodeDecodeError:

@@ -43,11 +43,7 @@ class _Read:
 
 
 class Flights:
-    """Reads, renews and cancels; used by many threads.
-
-    Args:
-        planner: Plans the flights that are renewed.
-    """
+    """Reads, renews (by a new plan) and cancels; used by many threads."""
 
     def __init__(self, planner: FlightPlanner, settings: GatewaySettings) -> None:
         self._planner = planner

@@ -49,7 +49,8 @@ class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow i
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str]]) -> _Caller:
         """Identify the caller (``flight.ServerMiddlewareFactory``)."""
-        kind, _, value = _authorization(headers).partition(" ")
+        values = next((v for k, v in headers.items() if k.lower() == "authorization"), ())
+        kind, _, value = str(values[0] if len(values) == 1 else "").partition(" ")
         token = value.strip()
         if kind.lower() == "basic":
             token = _password(token)
@@ -101,11 +102,6 @@ def identity_of(context: flight.ServerCallContext) -> str:
     return f"certificate {certificate.decode(errors='replace')}" if certificate else ANYONE
 
 
-def _authorization(headers: Mapping[str, Sequence[str]]) -> str:
-    values = next((v for k, v in headers.items() if k.lower() == "authorization"), ())
-    return str(values[0]) if len(values) == 1 else ""
-
-
 def _password(encoded: str) -> str:
     try:
         # arrow-go and ADBC leave the padding out.
@@ -123,18 +119,12 @@ REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
 _ABOUT_BYTES, _ENDPOINT_BYTES = 8 << 10, 8
 #: A client reads so many endpoints at the same time: a flight is not cut into fewer.
 _LEAST_ENDPOINTS = 8
-_ACTIONS = [
-    flight.ActionType(
-        RENEW, "Extend the time of an endpoint: the share is asked again. RenewFlightEndpointRequest -> FlightEndpoint."
-    ),
-    flight.ActionType(
-        CANCEL, "End a flight's reads and refuse its tickets. CancelFlightInfoRequest -> CancelFlightInfoResult."
-    ),
-    flight.ActionType(
-        VERSION, "A table's newest version, or its first one at or after a timestamp. A command -> a number; JSON."
-    ),
-    flight.ActionType(DESCRIBE, "A table's version, id and schema. A command -> an object; JSON."),
-]
+_ACTIONS = {
+    RENEW: "Extend the time of an endpoint: the share is asked again. RenewFlightEndpointRequest -> FlightEndpoint.",
+    CANCEL: "End a flight's reads and refuse its tickets. CancelFlightInfoRequest -> CancelFlightInfoResult.",
+    VERSION: "A table's newest version, or its first one at or after a timestamp. A command -> a number; JSON.",
+    DESCRIBE: "A table's version, id and schema. A command -> an object; JSON.",
+}
 _READ_ONLY = "Delta Sharing is read-only: this gateway takes no data, and speaks no Flight SQL; use DoGet"
 
 
@@ -285,7 +275,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
         """The actions: renewal, cancellation, a table's newest version and its description."""
-        return list(_ACTIONS)
+        return [flight.ActionType(name, about) for name, about in _ACTIONS.items()]
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         """One of ``list_actions``."""

@@ -77,11 +77,7 @@ class PlannedFlight:
 
 
 class FlightPlanner:
-    """Plans commands as one recipient, whose profile no caller gets.
-
-    Args:
-        ticket_seconds: The longest time of a ticket.
-    """
+    """Plans commands as one recipient, whose profile no caller gets; tickets last for ``ticket_seconds`` at most."""
 
     def __init__(self, client: SharingClient, ticket_seconds: float) -> None:
         self._client = client

@@ -134,11 +134,7 @@ class Seal:
         return "Seal()"
 
     def close(self, ticket: Ticket, parts: SharedParts | None = None) -> bytes:
-        """The bytes of a Flight ticket.
-
-        Args:
-            parts: What it shares with other tickets of its flight.
-        """
+        """The bytes of a Flight ticket; ``parts`` is what it shares with other tickets of its flight."""
         nonce, out = os.urandom(_NONCE_BYTES), io.BytesIO()
         pickler = _TicketPickler(out, ticket, parts or SharedParts())
         pickler.dump(ticket)

@@ -6,12 +6,14 @@ Only this module and ``plan.py`` use the access contract (splits, tasks, sources
 from __future__ import annotations
 
 import bisect
+import itertools
 import logging
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import IO, Any
 
 import numpy as np
@@ -29,7 +31,7 @@ from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAcces
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Struct, without_mapping
 from delta_sharing_spark.storage.local_files import LocalSource
-from delta_sharing_spark.storage.ranges import ByteSource, Range
+from delta_sharing_spark.storage.ranges import ByteSource, Range, coalesce
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +138,7 @@ def show_file(
     source = opened.source
     try:
         layout = lay_out(
-            source.footer,
+            _thrift(opened.footer),
             source.size,
             spec.schema,
             spec.mapping,
@@ -151,7 +153,7 @@ def show_file(
         limited = replace(shape, spec=replace(spec, limit=limit))
         return _shown_rewritten([(task, access)], limited, str(reason))
     _check_chunks(layout.chunks, layout.data_end, task, spec)
-    return ShownFile(source.inner, layout, opened.footer.file_bytes, footer_bytes=len(source.footer) + 8)
+    return ShownFile(source, layout, opened.footer.file_bytes, footer_bytes=opened.footer.size)
 
 
 def show_together(
@@ -215,7 +217,7 @@ def show_together(
 class _Opened:
     """A file whose footer and deletion vector were fetched."""
 
-    source: _TailRecorder
+    source: ByteSource
     footer: Footer
     kept: RowSelection | None
     limit: int | None
@@ -240,7 +242,7 @@ class _Opened:
 def _opened(
     task: FileTask, access: FileAccess, shape: FileShape, whole_below: int, tail_bytes: int, limit: int | None = None
 ) -> _Opened:
-    source = _TailRecorder(access.open(task))
+    source = access.open(task)
     footer = read_footer(source, shape.spec.table, whole_below, tail_bytes)
     rows = footer.metadata.num_rows
     if shape.checks_rows and rows != task.rows:
@@ -282,17 +284,18 @@ def _member_file(
     source = opened.source
     try:
         constants = _constants(task, spec)
-        member = read_member(source.footer, source.size, spec.schema, spec.mapping, opened.deleted(shape), constants)
+        footer = _thrift(opened.footer)
+        member = read_member(footer, source.size, spec.schema, spec.mapping, opened.deleted(shape), constants)
     except NotNativeError as reason:
         source.close()
         if not may_rewrite:
             raise
-        rewritten = _rewritten([(task, access)], spec, str(reason))
+        rewritten, footer = _rewritten([(task, access)], spec, str(reason))
         columns = without_mapping(spec.schema)
-        member = read_member(rewritten.footer, rewritten.size, columns, "none", None, {})
-        return _MemberFile(member, rewritten.inner, None, 0)
+        member = read_member(footer, rewritten.size, columns, "none", None, {})
+        return _MemberFile(member, rewritten, None, 0)
     _check_chunks(member.chunks, member.data_end, task, spec)
-    return _MemberFile(member, source.inner, opened.footer.file_bytes, len(source.footer) + 8)
+    return _MemberFile(member, source, opened.footer.file_bytes, opened.footer.size)
 
 
 def _close_member(future: Future[_MemberFile]) -> None:
@@ -317,45 +320,28 @@ class _JoinedSource:
     def read(self, start: int, length: int) -> memoryview:
         """See ``ByteSource.read``: pieces of one file that lie near each other are one request."""
         end = start + length
-        pieces: list[tuple[int, Range]] = [] if start >= 4 else [(-1, Range(start, min(4, end)))]
-        for place in range(max(0, bisect.bisect_right(self._starts, start) - 1), len(self._spans)):
-            span = self._spans[place]
+        joined = [memoryview(b"PAR1")[start:end]]
+        pieces: list[tuple[int, Range]] = []
+        for span in self._spans[max(0, bisect.bisect_right(self._starts, start) - 1) :]:
             if span.start >= end:
                 break
             by = span.source.start - span.start
             piece = Range(max(start, span.start) + by, min(end, span.end) + by)
             if piece.length > 0:
                 pieces.append((span.member, piece))
-        if len(pieces) == 1 and pieces[0][0] >= 0:
+        if len(pieces) == 1 and start >= 4:
             return self._members[pieces[0][0]].read(pieces[0][1])
-        joined, waiting = [], pieces
-        while waiting:
-            member, first = waiting[0]
-            if member < 0:
-                joined.append(memoryview(b"PAR1")[first.start : first.end])
-                waiting = waiting[1:]
-                continue
-            count = _near(waiting)
-            until = waiting[count - 1][1].end
-            data = self._members[member].read(Range(first.start, until))
-            joined += [data[p.start - first.start : p.end - first.start] for _, p in waiting[:count]]
-            waiting = waiting[count:]
+        for member, parts in itertools.groupby(pieces, itemgetter(0)):
+            wanted = [part for _, part in parts]
+            fetched = {whole: self._members[member].read(whole) for whole in coalesce(wanted, FIRST_GAP)}
+            for part in wanted:
+                whole = next(whole for whole in fetched if whole.start <= part.start < whole.end)
+                joined.append(fetched[whole][part.start - whole.start : part.end - whole.start])
         return memoryview(b"".join(joined))
 
     def close(self) -> None:
         for member in self._members:
             member.source.close()
-
-
-def _near(pieces: Sequence[tuple[int, Range]]) -> int:
-    """How many of the first pieces are one request: of one file, in its order, with little between them."""
-    count = 1
-    while count < len(pieces):
-        (member, before), (other, piece) = pieces[count - 1], pieces[count]
-        if member != other or not 0 <= piece.start - before.end <= FIRST_GAP:
-            break
-        count += 1
-    return count
 
 
 def _constants(task: FileTask, spec: ReadSpec) -> Constants:
@@ -393,31 +379,35 @@ def _mask(kept: RowSelection, first: int, count: int) -> npt.NDArray[np.bool_]:
 
 def _shown_rewritten(files: Sequence[tuple[FileTask, FileAccess]], shape: FileShape, reason: str) -> ShownFile:
     spec = shape.spec
-    source = _rewritten(files, spec, reason)
+    source, footer = _rewritten(files, spec, reason)
     layout = lay_out(
-        source.footer,
+        footer,
         source.size,
         without_mapping(spec.schema),
         "none",
         deletion_column=shape.deletion_column,
         length_planned=sum(task.size for task, _ in files),
     )
-    return ShownFile(source.inner, layout, None, reason)
+    return ShownFile(source, layout, None, reason)
 
 
-def _rewritten(files: Sequence[tuple[FileTask, FileAccess]], spec: ReadSpec, reason: str) -> _TailRecorder:
-    """Write the rows that the Python source reads to a Parquet file on local disk, which has no name; its footer is read."""
+def _rewritten(files: Sequence[tuple[FileTask, FileAccess]], spec: ReadSpec, reason: str) -> tuple[ByteSource, bytes]:
+    """Write the rows that the Python source reads to a Parquet file on local disk, which has no name; returns it and its footer."""
     names = files[0][0].id if len(files) == 1 else f"{files[0][0].id} and {len(files) - 1} more"
     _log.info("file %s of %s is rewritten for Spark's reader: %s", names, spec.table, reason)
     out = tempfile.TemporaryFile(prefix="delta-sharing-")  # noqa: SIM115 - lives as long as the file is shown
     try:
         _write_rows(out, files, spec)
-        source = _TailRecorder(LocalSource(out, files[0][0].id))
-        read_footer(source, spec.table, 0)
+        source = LocalSource(out, files[0][0].id)
+        return source, _thrift(read_footer(source, spec.table, 0))
     except BaseException:
         out.close()
         raise
-    return source
+
+
+def _thrift(footer: Footer) -> bytes:
+    """A footer without its length and magic."""
+    return footer.raw[:-8]
 
 
 def _write_rows(out: IO[bytes], files: Sequence[tuple[FileTask, FileAccess]], spec: ReadSpec) -> None:
@@ -448,30 +438,6 @@ def _write(writer: Any, batches: list[Any], schema: Any) -> None:
 
     if batches:
         writer.write_table(pa.Table.from_batches(batches, schema), row_group_size=1 << 30)
-
-
-class _TailRecorder:
-    """Passes reads on to a source, and keeps the bytes read up to its end: the footer as it stands in the file."""
-
-    def __init__(self, inner: ByteSource) -> None:
-        self.inner = inner
-        self.name, self.size = inner.name, inner.size
-        self._tail = b""
-
-    def read(self, start: int, length: int) -> memoryview:
-        data = self.inner.read(start, length)
-        if start + length == self.size:
-            self._tail = bytes(data)
-        return data
-
-    def close(self) -> None:
-        self.inner.close()
-
-    @property
-    def footer(self) -> bytes:
-        """The footer without its length and magic."""
-        length = int.from_bytes(self._tail[-8:-4], "little")
-        return self._tail[-8 - length : -8]
 
 
 def rewriting_spec(spec: ReadSpec, columns: Struct) -> ReadSpec:

@@ -39,8 +39,8 @@ from delta_sharing_spark.native.schema_match import (
     match_columns,
     schema_tree,
 )
-from delta_sharing_spark.native.thrift import I32, I64, STRUCT, read_struct
-from delta_sharing_spark.native.thrift import Struct as ThriftStruct
+from delta_sharing_spark.scan.thrift import I32, I64, STRUCT, read_struct
+from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.storage.ranges import Range
 

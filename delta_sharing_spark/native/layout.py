@@ -29,8 +29,17 @@ from delta_sharing_spark.native.schema_match import (
     match_columns,
     schema_tree,
 )
-from delta_sharing_spark.native.thrift import BINARY, I32, I64, LIST, STRUCT, ThriftList, read_struct, write_struct
-from delta_sharing_spark.native.thrift import Struct as ThriftStruct
+from delta_sharing_spark.scan.thrift import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    ThriftList,
+    read_struct,
+    write_struct,
+)
+from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
 from delta_sharing_spark.scan.varint import append_varint
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.storage.ranges import Range

@@ -59,15 +59,11 @@ def rest_session(settings: NetworkSettings) -> requests.Session:
     Raises:
         OptionError: The certificates' file does not exist.
     """
-    return _session("rest", settings)
+    return data_session(settings, "rest")
 
 
-def data_session(settings: NetworkSettings) -> requests.Session:
+def data_session(settings: NetworkSettings, purpose: str = "data") -> requests.Session:
     """The process's pooled session for data URLs. It never carries a token; raises OptionError where the certificates' file does not exist."""
-    return _session("data", settings)
-
-
-def _session(purpose: str, settings: NetworkSettings) -> requests.Session:
     # One that goes is not closed: a request of another thread may still be using it.
     key = (purpose, settings.proxy, settings.ca_bundle, settings.user_agent)
     return _sessions.get_or_make(key, lambda: _Session(settings))

@@ -157,11 +157,9 @@ class ReadOptions:
         return {name: value for name, value in values_by_name if value is not None}
 
 
-def _declared(attribute: str, default: Any, option: dict[str, Any]) -> Option:
-    return Option(values.camel_case(attribute), attribute, default=default, **option)
-
-
 #: Every option, in the order of the documentation.
 OPTIONS: tuple[Option, ...] = tuple(
-    _declared(f.name, f.default, f.metadata["option"]) for f in fields(ReadOptions) if "option" in f.metadata
+    Option(values.camel_case(f.name), f.name, default=f.default, **f.metadata["option"])
+    for f in fields(ReadOptions)
+    if "option" in f.metadata
 )

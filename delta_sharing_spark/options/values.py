@@ -58,8 +58,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 def text(name: str, value: str, zone: tzinfo) -> str:
     """Free text of one line."""
-    if not value.strip():
-        raise OptionError(f"option '{name}' is empty; give it a value or leave it out", option=name)
+    expression(name, value, zone)
     if any(ord(c) < 32 for c in value):
         raise OptionError(f"option '{name}' holds a line break or another control character; remove it", option=name)
     return value
@@ -220,19 +219,14 @@ def find_zone(zone_name: str, option: str = "timeZone") -> tzinfo:
         raise invalid(option, zone_name, f"must be a time zone's name such as 'Europe/Berlin'{hint}") from None
 
 
-def timestamp(name: str, value: str, zone: tzinfo) -> datetime:
-    """An instant, as :func:`to_timestamp` parses it."""
-    return to_timestamp(value, zone, name)
-
-
 def first_moment(name: str, value: str, zone: tzinfo) -> datetime:
     """An instant, rounded up to milliseconds, in which versions are stamped; other instants are rounded down."""
-    moment = to_timestamp(value, zone, name)
+    moment = timestamp(name, value, zone)
     up = timedelta(microseconds=-moment.microsecond % 1000)
     return moment + up if moment.replace(tzinfo=None) <= datetime.max - up else moment
 
 
-def to_timestamp(value: str, zone: tzinfo, option: str) -> datetime:
+def timestamp(name: str, value: str, zone: tzinfo) -> datetime:
     """An instant, in UTC.
 
     Text is an ISO date or timestamp (``T`` or a blank between), with or without a zone, or an epoch number: 9 to 11
@@ -261,13 +255,13 @@ def to_timestamp(value: str, zone: tzinfo, option: str) -> datetime:
             int((part["fraction"] or "0")[:6].ljust(6, "0")),
         )
         if part["zone"]:
-            zone = zone_of(part["zone"]) if part["zone"][0] in "+-" else find_zone(part["zone"], option)
+            zone = zone_of(part["zone"]) if part["zone"][0] in "+-" else find_zone(part["zone"], name)
         return local.replace(tzinfo=zone).astimezone(timezone.utc)
     except (ValueError, OverflowError):
         raise OptionError(
-            f"option '{option}': The provided timestamp ({value}) cannot be converted to a valid timestamp. "
+            f"option '{name}': The provided timestamp ({value}) cannot be converted to a valid timestamp. "
             f"Write '2026-01-31T12:00:00Z', '2026-01-31 12:00:00 Europe/Berlin' or seconds since 1970",
-            option=option,
+            option=name,
         ) from None
 
 

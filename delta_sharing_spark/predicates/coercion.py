@@ -185,11 +185,7 @@ Scalar = tree.Column | Monotone | Coalesce | tree.Literal
 
 
 def coalesce(operands: Sequence[Scalar], zone: Zone) -> Scalar:
-    """``coalesce(operands)``: a column or a function of one, then literals.
-
-    Raises:
-        PredicateError: Other operands, or types of which Spark would cast the column to a string or round it.
-    """
+    """``coalesce(operands)``: a column or a function of one, then literals; raises PredicateError for other operands or types."""
     present = [operand for operand in operands if not (isinstance(operand, tree.Literal) and operand.value is None)]
     common = reduce(common_type, (operand.type for operand in operands))
     if STRING in {operand.type for operand in present} and common != STRING:
@@ -339,12 +335,12 @@ def membership(value: Scalar, items: Sequence[Scalar], zone: Zone) -> tree.Expre
 
 def _equal(left: Scalar, right: Scalar, common: DataType, zone: Zone) -> tree.Expression:
     """Two operands compared in the common type of a whole list."""
-    if not isinstance(right, tree.Literal):
-        return (
-            compare("=", left, right, zone) if not isinstance(left, tree.Literal) else _equal(right, left, common, zone)
-        )
     if isinstance(left, tree.Literal):
-        return _compare_literals("=", left, right, common, zone)
+        if isinstance(right, tree.Literal):
+            return _compare_literals("=", left, right, common, zone)
+        left, right = right, left
+    if not isinstance(right, tree.Literal):
+        return compare("=", left, right, zone)
     return tree.UNKNOWN if right.value is None else _compare_in("=", left, right, common, zone)
 
 

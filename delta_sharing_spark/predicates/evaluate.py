@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.predicates.like import ANY, like_parts, like_regex
-from delta_sharing_spark.schema.types import Decimal, Primitive
+from delta_sharing_spark.predicates.scalar_types import FLOATS
+from delta_sharing_spark.schema.types import Decimal
 
 _FUNCTIONS = {"=": "equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
-_FLOATS = (Primitive("float"), Primitive("double"))
 
 
 def evaluate(expression: tree.Expression, batch: pa.RecordBatch | pa.Table) -> pa.BooleanArray | pa.ChunkedArray:
@@ -109,7 +109,7 @@ class _Evaluation:
             whole = max(left.type.precision - left.type.scale, right.type.precision - right.type.scale)
             wide = pa.decimal128(whole + scale, scale)
             a, b = pc.cast(a, wide), pc.cast(b, wide)
-        if left.type not in _FLOATS:
+        if left.type not in FLOATS:
             return getattr(pc, _FUNCTIONS[op])(a, b)
         if op in (">", ">="):
             a, b, op = b, a, "<" if op == ">" else "<="
@@ -124,7 +124,7 @@ class _Evaluation:
     def _membership(self, column: tree.Column, literals: tuple[tree.Literal, ...]) -> Any:
         pc = self._pc
         values = self._column(column)
-        if column.type in _FLOATS:
+        if column.type in FLOATS:
             numbers_sought = {v.value for v in literals}
             numbers = [v for v in numbers_sought if v == v]
             numbers += [-0.0] if 0.0 in numbers else []  # hashed by bits

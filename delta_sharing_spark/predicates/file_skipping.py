@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import decimal
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from fractions import Fraction
+from itertools import repeat
 from operator import ge, gt, le, lt
 from typing import Any
 
@@ -27,6 +28,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     DATE,
     DOUBLE,
     FLOAT,
+    FLOATS,
     SCALARS,
     STRING,
     TIMESTAMP,
@@ -69,13 +71,13 @@ def lower(value: Any, kind: DataType) -> Any:
     """A key that no value is below, from ``minValues``; None if there is none that is certain."""
     key = _bound(value, kind, False)
     # A minimum of NaN may be a writer's that compares by IEEE: it says nothing of the numbers beside the NaN.
-    return None if kind in (FLOAT, DOUBLE) and key is not None and key >= domain(kind)[1] else key
+    return None if kind in FLOATS and key is not None and key >= domain(kind)[1] else key
 
 
 def upper(value: Any, kind: DataType) -> tuple[Any, Any]:
     """Two keys from ``maxValues``: one that no value is above, one that no value but NaN is above; None where none is certain."""
     key = _bound(value, kind, True)
-    if kind in (FLOAT, DOUBLE):
+    if kind in FLOATS:
         nan = domain(kind)[1]
         return nan, None if key is None or key >= nan else key
     return key, key
@@ -94,7 +96,7 @@ def _bound(value: Any, kind: DataType, is_upper: bool) -> Any:
         if kind in (TIMESTAMP, TIMESTAMP_NTZ):
             cut = 1000 if is_upper else 0  # writers drop microseconds
             return _timestamp(value, kind == TIMESTAMP_NTZ) + cut if isinstance(value, str) else None
-        if kind in (FLOAT, DOUBLE):
+        if kind in FLOATS:
             return _floating(value, 32 if kind == FLOAT else 64, is_upper)
         if isinstance(kind, Decimal):
             return _decimal(value, kind.scale, is_upper)
@@ -185,9 +187,8 @@ class FileSkipping:
                 self._partition.append((slot, (fields[0].physical_name, fields[0].name), column.type))
             else:
                 physical = tuple(f.physical_name for f in fields)
-                readable = has_bounds(column.type) and not (
-                    column.type == DOUBLE and "delta.typeChanges" in fields[-1].metadata
-                )
+                was_float = column.type == DOUBLE and "delta.typeChanges" in fields[-1].metadata
+                readable = has_bounds(column.type) and not was_float
                 self._data.append((slot, physical, column.type, readable))
         self._slots = len(paths)
         self._possible_values = compile_possible_values(expression, {path: slot for slot, path in enumerate(paths)})
@@ -249,9 +250,8 @@ class FileSkipping:
         result = np.zeros(count, np.uint8)
         found = [_under(partition_values, names, None) for _, names, _ in self._partition]
         columns_of_text = [[_MISSING] * count if column is None else column.to_pylist() for column in found]
-        keys: Sequence[tuple[str | None, ...]] = (
-            list(zip(*columns_of_text, strict=True)) if columns_of_text else [()] * count
-        )
+        rows: Iterable[tuple[str | None, ...]] = zip(*columns_of_text, strict=True) if found else repeat((), count)
+        keys = list(rows)
         verdicts = {k: self._by_partition(k) for k in set(keys)}
         excluded = {k for k, (bits, _) in verdicts.items() if not bits & TRUE}
         if excluded:
@@ -327,7 +327,7 @@ class FileSkipping:
         """Whether this is ``float > x``, which statistics cannot exclude: they do not show NaN, the greatest value."""
         if not isinstance(part, Compare) or part.op not in (">", ">="):
             return False
-        return part.column.type in (FLOAT, DOUBLE) and part.column.path not in self._partition_names
+        return part.column.type in FLOATS and part.column.path not in self._partition_names
 
 
 def _fields(path: tuple[str, ...], schema: Struct) -> list[Field]:
@@ -409,11 +409,7 @@ class Exclusion:
 
 
 def exclusions(expression: Expression, physical: Mapping[tuple[str, ...], str]) -> tuple[Exclusion, ...]:
-    """The exclusions of a predicate: of its comparisons with integers and dates that are joined by AND.
-
-    Args:
-        physical: The physical name of each top-level column with statistics, by its path in the predicate.
-    """
+    """The exclusions by the comparisons with integers and dates that AND joins; ``physical`` names the columns with statistics."""
     return tuple(
         Exclusion(bound, physical[part.column.path], part.column.type == DATE, part.literal.value, excludes, function)
         for part in conjuncts(expression)

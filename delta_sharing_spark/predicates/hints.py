@@ -23,6 +23,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     DATE,
     DOUBLE,
     FLOAT,
+    FLOATS,
     INTEGER,
     LONG,
     STRING,
@@ -104,19 +105,17 @@ class HintBuilder:
                 return self._membership(column, literals, is_negated)
             case tree.Like(column, pattern, escape):
                 return None if is_negated else self._like(column, pattern, escape)
-            case tree.IsNull(tree.Column() as column) if (
-                is_negated and self._is_partition(column) and column.type in _NAMES
-            ):
-                return {"op": "not", "children": [{"op": "isNull", "children": [_column(column)]}]}
+            case tree.IsNull(tree.Column() as column) if is_negated and self._is_partition(column):
+                is_null = {"op": "isNull", "children": [_column(column)]} if column.type in _NAMES else None
+                return is_null and {"op": "not", "children": [is_null]}
         return None
 
     def _junction(
         self, operands: tuple[tree.Expression, ...], is_conjunction: bool, is_negated: bool, depth: int
     ) -> Node | None:
         if not is_conjunction:  # of an OR, a side that can never be true adds no row
-            operands = tuple(
-                o for o in operands if not (isinstance(o, tree.Constant) and o.value in (None, is_negated))
-            )
+            never = (tree.UNKNOWN, tree.Constant(is_negated))
+            operands = tuple(o for o in operands if o not in never)
         hints = [self.build(o, is_negated, depth + 1) for o in operands]
         return _all(hints) if is_conjunction else _any(hints)
 
@@ -134,10 +133,9 @@ class HintBuilder:
         kind = column.type
         if kind == BOOLEAN and op != "=":
             return None
-        if kind in (FLOAT, DOUBLE):
-            return _float(
-                op, column, literal, 32 if kind == FLOAT or column.path[0].lower() in self._once_float else 64
-            )
+        if kind in FLOATS:
+            is_single = kind == FLOAT or column.path[0].lower() in self._once_float
+            return _float(op, column, literal, 32 if is_single else 64)
         if kind == TIMESTAMP:
             return None if self._is_partition(column) else _timestamp(op, column, literal)
         text = _text(literal)
@@ -146,7 +144,7 @@ class HintBuilder:
     def _membership(self, column: tree.Column, literals: tuple[tree.Literal, ...], is_negated: bool) -> Node | None:
         if is_negated:
             return _all([self._compare("=", column, v, True) for v in literals[:MAX_VALUES]])
-        if len(literals) <= MAX_VALUES and column.type not in (FLOAT, DOUBLE):
+        if len(literals) <= MAX_VALUES and column.type not in FLOATS:
             return _any([self._compare("=", column, v, False) for v in literals])
         ordered = sorted(literals, key=lambda v: key(v.value, v.type))
         ends = ((">=", ordered[0]), ("<=", ordered[-1]))
@@ -246,7 +244,7 @@ def _sql(node: tree.Expression, partitions: set[str]) -> str | None:
             return _sql_compare(op, column, literal, partitions)
         case tree.Not(tree.Compare("=", column, literal)):
             return _sql_compare("<>", column, literal, partitions)
-        case tree.Not(tree.Compare(op, column, literal)) if column.type not in (FLOAT, DOUBLE):
+        case tree.Not(tree.Compare(op, column, literal)) if column.type not in FLOATS:
             return _sql_compare(_NEGATED[op], column, literal, partitions)
         case tree.Not(tree.IsNull(tree.Column() as column)) if _sql_column(column, partitions):
             return f"{_sql_column(column, partitions)} is not null"

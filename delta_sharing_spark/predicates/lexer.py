@@ -53,11 +53,7 @@ def error_at(text: str, start: int, message: str) -> PredicateError:
 
 
 def tokenize(text: str) -> list[Token]:
-    """Cut the text into tokens, comments and white space left out, an ``end`` token last.
-
-    Raises:
-        PredicateError: A character, an unclosed quote or comment, with its position.
-    """
+    """Cut the text into tokens, without comments and white space, and an ``end`` token last; raises PredicateError."""
     position, tokens = 0, []
     while True:
         position = _skip(text, position)
@@ -166,11 +162,7 @@ _T = TypeVar("_T")
 
 
 class Cursor:
-    """The tokens of an expression, the last of which is the end, and a place among them.
-
-    Raises:
-        PredicateError: The text cannot be cut into tokens.
-    """
+    """The tokens of an expression, the last of which is the end, and a place among them; raises as ``tokenize``."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -208,6 +200,10 @@ class Cursor:
         """The error of a token, with its position."""
         return error_at(self._text, token.start, message)
 
+    def outside(self, token: Token, what: str, advice: str = "") -> PredicateError:
+        """The error of something that Spark has and the language of ``where`` has not."""
+        return self.error(token, f"{what} is not part of the language of where{advice and '; '}{advice}")
+
     def bound(self, token: Token, build: Callable[[], _T]) -> _T:
         """Run ``build``, and add the token's position to an error that it raises."""
         try:
@@ -220,7 +216,7 @@ class Cursor:
         if token.kind == "end":
             return self.error(token, "the expression ends too early")
         if token.kind == "operator" and token.value in ARITHMETIC:
-            return self.error(token, f"arithmetic ({token.text}) is not part of the language of where")
+            return self.outside(token, f"arithmetic ({token.text})")
         if token.kind == "word" and token.value in RESERVED:
             return self.error(
                 token, f"the keyword {token.text} cannot stand here; a column of that name needs backquotes"

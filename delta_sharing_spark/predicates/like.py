@@ -12,11 +12,7 @@ ANY, ONE = 1, 2
 
 
 def like_parts(pattern: str, escape: str) -> list[str | int]:
-    """Cut a pattern into literal texts, ``ANY`` and ``ONE``; neighbouring texts are joined.
-
-    Raises:
-        PredicateError: The escape character stands at the end, or before something that needs no escape.
-    """
+    """Cut a pattern into texts, ``ANY`` and ``ONE``; raises PredicateError where the escape character stands before what needs none."""
     parts: list[str | int] = []
     characters = iter(pattern)
     for character in characters:

@@ -20,6 +20,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     DATE,
     DOUBLE,
     FLOAT,
+    FLOATS,
     INTEGER,
     INTERVAL_DAY,
     INTERVAL_MONTH,
@@ -123,11 +124,7 @@ def fit(value: int, kind: DataType) -> int:
 
 
 def cast(literal: Literal, target: DataType, zone: Zone) -> Literal:
-    """``CAST(literal AS target)`` under ANSI rules.
-
-    Raises:
-        PredicateError: The literal is malformed or out of range, or this pair of types is not cast here.
-    """
+    """``CAST(literal AS target)``; raises PredicateError where Spark does, and for a pair of types that is not cast here."""
     value, source = literal.value, literal.type
     if value is None or source == target:
         return Literal(value, target)
@@ -168,7 +165,7 @@ def _cast_string(text: str, target: DataType, zone: Zone) -> Value:
     assert isinstance(target, Primitive)
     if target in BITS and _INTEGER.fullmatch(trimmed):
         return fit(int(trimmed), target)
-    if target in (FLOAT, DOUBLE):
+    if target in FLOATS:
         match = _FLOATING.fullmatch(trimmed)
         if match:
             exact = _exact(match[1])
@@ -184,7 +181,7 @@ def _cast_string(text: str, target: DataType, zone: Zone) -> Value:
 def _cast_number(value: Value, source: DataType, target: DataType) -> Value:
     assert isinstance(value, int | float | decimal.Decimal)
     finite = not isinstance(value, float) or value - value == 0
-    if target in (FLOAT, DOUBLE):
+    if target in FLOATS:
         if not finite or (isinstance(value, float) and (target == DOUBLE or value == 0)):
             return value
         return nearest_float32(Fraction(value)) if target == FLOAT else to_double(Fraction(value))
@@ -236,17 +233,13 @@ _SECONDS = re.compile(r"\s*([+-]?)([0-9]{0,10})(?:\.([0-9]{1,9}))?\s*")
 _RANGES = {
     ("YEAR", "MONTH"): re.compile(r"\s*([+-]?)([0-9]{1,9})-([0-9]{1,2})\s*"),
     ("DAY", "SECOND"): re.compile(
-        r"\s*([+-]?)([0-9]{1,9})[ ]([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:\.([0-9]{1,6}))?\s*"
+        r"\s*([+-]?)([0-9]{1,9}) ([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:\.([0-9]{1,6}))?\s*"
     ),
 }
 
 
 def interval(parts: Sequence[tuple[str, str]]) -> Literal:
-    """``INTERVAL 1 YEAR 2 MONTHS``, ``INTERVAL '7' DAY``: numbers, each with its unit.
-
-    Raises:
-        PredicateError: A number that is none, months beside days, or more than Spark's types hold.
-    """
+    """``INTERVAL 1 YEAR 2 MONTHS``, ``INTERVAL '7' DAY``; raises PredicateError for numbers or units that are no interval."""
     units = [UNITS[unit] for _, unit in parts]
     in_months = [unit in _MONTHS for unit in units]
     if all(in_months):
@@ -315,24 +308,18 @@ def negate(value: Literal) -> Literal:
 
 
 def fold(op: str, left: Literal, right: Literal, zone: Zone) -> Literal:
-    """``left op right`` with ``op`` one of ``+ - * / % DIV``.
-
-    Raises:
-        PredicateError: Types that are not computed with here, an overflow, a division by zero.
-    """
+    """``left op right`` with ``op`` one of ``+ - * / % DIV``; raises PredicateError where it overflows or is not computed here."""
     if left.value is None or right.value is None:
         return Literal(None, VOID)
     if op in "+-":
         moved = _moved(op, left, right, zone)
         if moved is not None:
             return moved
-    numeric = [v for v in (left, right) if v.type in BITS or v.type in (FLOAT, DOUBLE) or isinstance(v.type, Decimal)]
-    if len(numeric) < 2:
-        raise PredicateError(
-            f"{spark_name(left.type)} {op} {spark_name(right.type)} is not part of the language of where"
-        )
+    if not all(kind in BITS or kind in FLOATS or isinstance(kind, Decimal) for kind in (left.type, right.type)):
+        operation = f"{spark_name(left.type)} {op} {spark_name(right.type)}"
+        raise PredicateError(f"{operation} is not part of the language of where")
     is_whole_division = op == "/" and left.type in BITS and right.type in BITS
-    if {FLOAT, DOUBLE} & {left.type, right.type} or is_whole_division:
+    if left.type in FLOATS or right.type in FLOATS or is_whole_division:
         single = left.type == right.type == FLOAT and op != "/"
         return Literal(_floating(op, _double(left, zone), _double(right, zone), single), FLOAT if single else DOUBLE)
     if isinstance(left.type, Decimal) or isinstance(right.type, Decimal):

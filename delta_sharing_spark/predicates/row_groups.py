@@ -16,12 +16,11 @@ from delta_sharing_spark.predicates.scalar_types import (
     BOOLEAN,
     DATE,
     DOUBLE,
-    FLOAT,
+    FLOATS,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
     domain,
-    float_key,
     key,
 )
 from delta_sharing_spark.predicates.three_valued import (
@@ -85,9 +84,8 @@ class RowGroupSkipping:
                 if leaf is None:
                     bounds[slot] = ALL_NULL
                 elif metadata.schema.column(leaf).max_repetition_level == 0:
-                    readers.append(
-                        (slot, leaf, column.type, _reading(metadata.schema.column(leaf), column.type, is_trusted))
-                    )
+                    reading = _reading(metadata.schema.column(leaf), column.type, is_trusted)
+                    readers.append((slot, leaf, column.type, reading))
 
         def may_match(index: int) -> bool:
             rows = metadata.row_group(index).num_rows
@@ -151,7 +149,7 @@ def _bounds_of(statistics: Any, rows: int, kind: DataType, reading: Reading | No
         low = low.numerator // low.denominator
     if isinstance(high, Fraction):
         high = -(-high.numerator // high.denominator)
-    if kind in (FLOAT, DOUBLE):  # NaN is not in the statistics, and is above all that is
+    if kind in FLOATS:  # NaN is not in the statistics, and is above all that is
         return ColumnBounds(nulls, True, low, domain(kind)[1], high)
     return ColumnBounds(nulls, True, low, high, high)
 
@@ -164,11 +162,10 @@ def _reading(column: Any, kind: DataType, is_trusted: bool) -> Reading | None:
     plain_integer = physical in ("INT32", "INT64") and (name == "None" or (name == "Int" and logical.get("isSigned")))
     if kind in BITS:
         return int if plain_integer else None
-    if kind in (FLOAT, DOUBLE):
+    if kind in FLOATS:
         if physical in ("FLOAT", "DOUBLE") if kind == DOUBLE else physical == "FLOAT":
-            bits = 32 if kind == FLOAT else 64
-            return lambda raw: None if raw != raw else float_key(raw, bits)
-        return (lambda raw: float_key(float(raw), 64)) if plain_integer and physical == "INT32" else None
+            return lambda raw: None if raw != raw else key(raw, kind)
+        return (lambda raw: key(float(raw), DOUBLE)) if plain_integer and physical == "INT32" else None
     if isinstance(kind, Decimal):
         if plain_integer:
             return lambda raw: raw * 10**kind.scale

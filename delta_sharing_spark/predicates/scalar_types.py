@@ -17,7 +17,7 @@ from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
 VOID, BOOLEAN, STRING, BINARY = Primitive("void"), Primitive("boolean"), Primitive("string"), Primitive("binary")
 BYTE, SHORT, INTEGER, LONG = Primitive("byte"), Primitive("short"), Primitive("integer"), Primitive("long")
-FLOAT, DOUBLE = Primitive("float"), Primitive("double")
+FLOATS = FLOAT, DOUBLE = Primitive("float"), Primitive("double")
 DATE, TIMESTAMP, TIMESTAMP_NTZ = Primitive("date"), Primitive("timestamp"), Primitive("timestamp_ntz")
 
 BITS: dict[DataType, int] = {BYTE: 8, SHORT: 16, INTEGER: 32, LONG: 64}
@@ -125,7 +125,7 @@ def common_type(left: DataType, right: DataType) -> DataType:
         other = right if left == STRING else left
         if other in BITS:
             return LONG
-        if other in (FLOAT, DOUBLE) or isinstance(other, Decimal):
+        if other in FLOATS or isinstance(other, Decimal):
             return DOUBLE
         if other in SCALARS:
             return other
@@ -135,7 +135,7 @@ def common_type(left: DataType, right: DataType) -> DataType:
         wider = left if _RANK[left] > _RANK[right] else right
         return DOUBLE if wider == FLOAT else wider
     elif isinstance(left, Decimal) or isinstance(right, Decimal):
-        if left in (FLOAT, DOUBLE) or right in (FLOAT, DOUBLE):
+        if left in FLOATS or right in FLOATS:
             return DOUBLE
         a, b = as_decimal(left), as_decimal(right)
         if a and b:
@@ -176,7 +176,7 @@ def from_key(key: int, kind: DataType) -> Value:
     """The value of an integer key."""
     if isinstance(kind, Decimal):
         return from_unscaled(key, kind.scale)
-    if kind in (FLOAT, DOUBLE):
+    if kind in FLOATS:
         return float_value(key, 32 if kind == FLOAT else 64)
     return bool(key) if kind == BOOLEAN else key
 
@@ -185,7 +185,7 @@ def domain(kind: DataType) -> tuple[int, int]:
     """The least and greatest key of a type."""
     if isinstance(kind, Decimal):
         return 1 - 10**kind.precision, 10**kind.precision - 1
-    if kind in (FLOAT, DOUBLE):
+    if kind in FLOATS:
         return float_keys(32 if kind == FLOAT else 64)
     if kind == BOOLEAN:
         return 0, 1

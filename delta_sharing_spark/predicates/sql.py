@@ -41,6 +41,7 @@ Operand = Scalar | tree.Expression
 Steps: TypeAlias = "Generator[Steps, Operand, Operand]"
 _CHAR = re.compile(r"(?<!var)char\s*\(", re.IGNORECASE)
 _PRODUCTS = ("*", "/", "%", "DIV")
+_OTHER_LIKES = ("ILIKE", "RLIKE", "REGEXP")
 
 
 def parse_where(text: str, schema: Struct, *, time_zone: str = "UTC", now: int | None = None) -> tree.Expression:
@@ -82,9 +83,7 @@ class _Parser(Cursor):
         if self.peek.kind != "end":
             raise self.unexpected(self.peek)
         if tree.depth(result) > _MAX_DEPTH:
-            raise self.error(
-                self.peek, f"conditions are nested more than {_MAX_DEPTH} deep; write a flatter expression"
-            )
+            raise self.error(self.peek, f"conditions nest more than {_MAX_DEPTH} deep; write a flatter expression")
         return result
 
     def _or(self) -> Steps:
@@ -126,9 +125,8 @@ class _Parser(Cursor):
             return self.bound(start, lambda: coercion.compare("=", operand, tree.Literal(True, BOOLEAN), self._zone))
         if isinstance(operand, tree.Literal):
             if operand.type not in (BOOLEAN, VOID):
-                raise self.error(
-                    start, f"a condition is needed here, not the {spark_name(operand.type)} literal {operand}"
-                )
+                kind = spark_name(operand.type)
+                raise self.error(start, f"a condition is needed here, not the {kind} literal {operand}")
             assert operand.value is None or isinstance(operand.value, bool)
             return tree.Constant(operand.value)
         return operand
@@ -140,26 +138,21 @@ class _Parser(Cursor):
         if token.is_one_of("IS"):
             self.advance()
             return (yield self._is_predicate(value, start))
-        negated = token.is_one_of("NOT") and self.ahead(1).is_one_of(
-            "IN", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "REGEXP"
-        )
+        negated = token.is_one_of("NOT") and self.ahead(1).is_one_of("IN", "BETWEEN", "LIKE", *_OTHER_LIKES)
         if negated:
             self.advance()
         result: Operand
         word = self.peek
         if self.accept("BETWEEN"):
-            lower = yield self._comparison()
+            lower = self._compare(">=", value, (yield self._comparison()), word)
             self.expect("AND")
-            upper = yield self._comparison()
-            result = tree.conjunction(
-                [self._compare(">=", value, lower, word), self._compare("<=", value, upper, word)]
-            )
+            result = tree.conjunction([lower, self._compare("<=", value, (yield self._comparison()), word)])
         elif self.accept("IN"):
             result = yield self._membership(value, word)
         elif self.accept("LIKE"):
             result = yield self._like(value, word)
-        elif word.is_one_of("ILIKE", "RLIKE", "REGEXP"):
-            raise self.error(word, f"{word.value} is not part of the language of where; filter the DataFrame for it")
+        elif word.is_one_of(*_OTHER_LIKES):
+            raise self.outside(word, f"{word.value}", "filter the DataFrame for it")
         else:
             return value
         return tree.negation(self._boolean(result, start)) if negated else result
@@ -185,7 +178,7 @@ class _Parser(Cursor):
     def _membership(self, value: Operand, word: Token) -> Steps:
         self.expect("(")
         if self.peek.is_one_of("SELECT", "WITH", "VALUES", "FROM", "TABLE") and self.ahead(1).kind != "operator":
-            raise self.error(self.peek, "a subquery is not part of the language of where; list the values")
+            raise self.outside(self.peek, "a subquery", "list the values")
         items = [self._lone_literal() or (yield self._or())]
         while self.accept(","):
             items.append(self._lone_literal() or (yield self._or()))
@@ -226,9 +219,9 @@ class _Parser(Cursor):
                     raise self.error(token, "a chained comparison compares a condition; write a < b AND b < c")
                 value, is_chained = self._compare(_COMPARISONS[token.value], value, right, token), True
             elif token.kind == "operator" and token.value in ARITHMETIC:
-                raise self.error(token, f"arithmetic ({token.text}) is not part of the language of where")
+                raise self.outside(token, f"arithmetic ({token.text})")
             elif token.is_one_of("COLLATE"):
-                raise self.error(token, "a collation is not part of the language of where; strings compare by bytes")
+                raise self.outside(token, "a collation", "strings compare by bytes")
             else:
                 return value
 
@@ -246,16 +239,10 @@ class _Parser(Cursor):
                 return coercion.is_true(same) if op == "<=>" else same if op == "=" else tree.negation(same)
         if isinstance(left, tree.Constant) and isinstance(right, tree.Constant):
             return self._compare(op, tree.Literal(left.value, BOOLEAN), tree.Literal(right.value, BOOLEAN), token)
-        raise self.error(
-            token, "a condition is compared with TRUE or FALSE only; combine conditions with AND, OR and NOT"
-        )
+        raise self.error(token, "a condition is compared with TRUE or FALSE only; combine them with AND, OR and NOT")
 
     def _sum(self) -> Steps:
-        """Operands joined by ``+`` and ``-``, each joined by ``*``, ``/``, ``%`` and ``DIV``: of literals, computed here.
-
-        Raises:
-            PredicateError: There is no operand here, or one that the language of ``where`` does not have.
-        """
+        """Operands joined by ``+`` and ``-``, each joined by ``*``, ``/``, ``%`` and ``DIV``: of literals, computed here."""
         value = yield self._product()
         while self.peek.is_one_of("+", "-"):
             token = self.advance()
@@ -271,9 +258,7 @@ class _Parser(Cursor):
 
     def _compute(self, token: Token, left: Operand, right: Operand) -> Operand:
         if not (isinstance(left, tree.Literal) and isinstance(right, tree.Literal)):
-            raise self.error(
-                token, f"arithmetic ({token.text}) on columns is not part of the language of where; compute the literal"
-            )
+            raise self.outside(token, f"arithmetic ({token.text}) on columns", "compute the literal")
         result = self.bound(token, lambda: literals.fold(token.value, left, right, self._zone))
         return CastLiteral(result.value, result.type)
 
@@ -325,26 +310,17 @@ class _Parser(Cursor):
 
     def _signed(self, token: Token, value: Operand) -> tree.Literal:
         if not isinstance(value, tree.Literal):
-            raise self.error(
-                token, f"arithmetic ({token.text}) on columns is not part of the language of where; compute the literal"
-            )
+            raise self.outside(token, f"arithmetic ({token.text}) on columns", "compute the literal")
         result = self.bound(token, lambda: literals.negate(value)) if token.value == "-" else value
         return CastLiteral(result.value, result.type)
 
     def _parenthesised(self) -> Steps:
         self.advance()
-        if self.peek.is_one_of("SELECT", "WITH", "VALUES") and self.ahead(1).kind in (
-            "word",
-            "quoted",
-            "number",
-            "string",
-        ):
-            raise self.error(self.peek, "a subquery is not part of the language of where")
+        if self.peek.is_one_of("SELECT", "WITH", "VALUES") and self.ahead(1).kind not in ("operator", "end"):
+            raise self.outside(self.peek, "a subquery")
         value = yield self._or()
         if self.peek.is_one_of(","):
-            raise self.error(
-                self.peek, "rows in parentheses are not part of the language of where; compare column by column"
-            )
+            raise self.outside(self.peek, "a row in parentheses", "compare column by column")
         self.expect(")")
         return value
 
@@ -359,9 +335,9 @@ class _Parser(Cursor):
             if token.value == "CAST" and following.is_one_of("("):
                 return (yield self._cast_call())
             if token.value == "EXISTS" and following.is_one_of("("):
-                raise self.error(token, "EXISTS (a subquery) is not part of the language of where")
+                raise self.outside(token, "EXISTS (a subquery)")
             if token.value == "CASE" and not self._follows_operand(following):
-                raise self.error(token, "CASE is not part of the language of where; write AND, OR and NOT")
+                raise self.outside(token, "CASE", "write AND, OR and NOT")
             if token.value == "INTERVAL" and self._begins_interval():
                 return self._interval()
             if token.value in RESERVED and not (self._is_column(token) and self._follows_operand(following)):
@@ -369,9 +345,8 @@ class _Parser(Cursor):
             if token.value in CURRENT and not following.is_one_of("(", "."):
                 self.advance()
                 if self._is_column(token):
-                    raise self.error(
-                        token, f"{token.text} is a column and a function; write `{token.text}` or {token.text}()"
-                    )
+                    name = token.text
+                    raise self.error(token, f"{name} is a column and a function; write `{name}` or {name}()")
                 return self._call(token, token.value, [])
         if following.is_one_of("("):
             return (yield self._function(token))
@@ -382,7 +357,7 @@ class _Parser(Cursor):
             part = self.advance()
             parts.append(part.text if part.kind == "word" else part.value)
         if self.peek.is_one_of("("):
-            raise self.error(token, f"the function {'.'.join(parts)}() is not part of the language of where")
+            raise self.outside(token, f"the function {'.'.join(parts)}()")
         return self.bound(token, lambda: resolve(parts, self._schema))
 
     def _is_column(self, token: Token) -> bool:
@@ -409,9 +384,7 @@ class _Parser(Cursor):
     def _call(self, token: Token, name: str, arguments: list[Operand]) -> Operand:
         result = self.bound(token, lambda: call(name, arguments, self._zone, self._now))
         if result is None:
-            raise self.error(
-                token, f"the function {token.text}() is not part of the language of where; filter the DataFrame for it"
-            )
+            raise self.outside(token, f"the function {token.text}()", "filter the DataFrame for it")
         return result
 
     def _typed_literal(self) -> tree.Literal:
@@ -450,7 +423,7 @@ class _Parser(Cursor):
                 self.advance()
                 last = self.advance()
                 if len(parts) > 1 or not last.is_one_of(*literals.UNITS):
-                    raise self.error(last, "an interval of this form is not part of the language of where")
+                    raise self.outside(last, "an interval of this form")
                 return self.bound(start, partial(literals.interval_range, *parts[0], last.value))
         return self.bound(start, lambda: literals.interval(parts))
 
@@ -482,9 +455,9 @@ class _Parser(Cursor):
                 raise self.error(token, "a DECIMAL has 1 to 38 digits, and no more after the point")
             return Decimal(*sizes)
         if name not in SQL_TYPES:
-            raise self.error(token, f"a cast to {token.text or 'nothing'} is not part of the language of where")
+            raise self.outside(token, f"a cast to {token.text or 'nothing'}")
         if self.peek.is_one_of("(", "COLLATE"):
-            raise self.error(self.peek, f"a cast to {name} with parameters is not part of the language of where")
+            raise self.outside(self.peek, f"a cast to {name} with parameters")
         return SQL_TYPES[name]
 
     def _size(self) -> int:

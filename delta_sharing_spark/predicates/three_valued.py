@@ -64,11 +64,7 @@ _NOT = [(b & UNKNOWN) | (FALSE if b & TRUE else 0) | (TRUE if b & FALSE else 0) 
 
 
 def compile_possible_values(expression: tree.Expression, slots: Mapping[tuple[str, ...], int]) -> PossibleValues:
-    """Compile a predicate to a function from the bounds of each column (by slot) to the truth values that rows may give.
-
-    Args:
-        slots: The place in the list of bounds of every column path.
-    """
+    """Compile a predicate to a function from the bounds of columns, listed by ``slots``, to the truth values that rows may give."""
     match expression:
         case tree.Constant(value):
             bits = UNKNOWN if value is None else TRUE if value else FALSE

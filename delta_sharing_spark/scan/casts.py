@@ -45,14 +45,20 @@ def _integer_fits(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _bytes_fit(source: pa.DataType, target: pa.DataType) -> bool:
-    text = pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source)
-    raw = (
-        pa.types.is_binary(source)
-        or pa.types.is_large_binary(source)
-        or pa.types.is_fixed_size_binary(source)
-        or pa.types.is_binary_view(source)
+    is_fixed = pa.types.is_fixed_size_binary(source)
+    return (is_text(source) or is_bytes(source) or is_fixed) and (
+        pa.types.is_string(target) or pa.types.is_binary(target)
     )
-    return (text or raw) and (pa.types.is_string(target) or pa.types.is_binary(target))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values are strings, however Arrow lays them out."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values are bytes of any length, however Arrow lays them out."""
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
 
 
 def cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:

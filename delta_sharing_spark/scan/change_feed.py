@@ -6,24 +6,20 @@ version both removes and adds changed its deletion vector: only rows in one vect
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from delta_sharing_spark.scan.plan import DeletionVector, FileTask
 
 _INSERT, _DELETE = "insert", "delete"
 
 
-class ChangedFile(Protocol):
-    """One add, remove or change file of a version; its task is made only if it is read."""
+@dataclass(frozen=True, slots=True)
+class ChangedFile:
+    """One add, remove or change file of a version: what makes its vector, and its task, which is made only if it is read."""
 
-    @property
-    def vector(self) -> DeletionVector | None:
-        """Its deletion vector."""
-
-    def task(self) -> FileTask:
-        """The file to read, with its vector and the version's number and time."""
+    vector: Callable[[], DeletionVector | None]
+    task: Callable[[], FileTask]
 
 
 def change_files(
@@ -44,7 +40,7 @@ def change_files(
         if added is None:
             yield replace(removed.task(), change_type=_DELETE)
         else:
-            yield from _changed_vector(removed.vector, added)
+            yield from _changed_vector(removed.vector(), added)
     for name, added in adds.items():
         if name not in removes:
             yield replace(added.task(), change_type=_INSERT)
@@ -52,7 +48,7 @@ def change_files(
 
 def _changed_vector(before: DeletionVector | None, added: ChangedFile) -> Iterator[FileTask]:
     """Rows deleted since ``before``, and rows that came back."""
-    after = added.vector
+    after = added.vector()
     if before is not None and after is not None and before.unique_id == after.unique_id:
         return
     task = added.task()

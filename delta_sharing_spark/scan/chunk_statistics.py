@@ -13,14 +13,13 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from delta_sharing_spark.scan.varint import append_varint, read_varint, unzigzag, zigzag
+from delta_sharing_spark.scan.thrift import BINARY, I32, I64, STRUCT, read_struct
+from delta_sharing_spark.scan.varint import append_varint, zigzag
 
-#: Types of the compact protocol.
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 12
-#: Of ``ColumnMetaData``: the fields after ``data_page_offset`` up to the one that is wanted.
-_INDEX_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET, _STATISTICS = 10, 11, 12
+#: Of ``ColumnMetaData``.
+_DATA_PAGE_OFFSET, _STATISTICS = 9, 12
 #: Of ``Statistics``; the first two are deprecated: their order is known for signed numbers only.
-_OLD_MAX, _OLD_MIN, _NULL_COUNT, _DISTINCT_COUNT, _MAX, _MIN = 1, 2, 3, 4, 5, 6
+_OLD_MAX, _OLD_MIN, _NULL_COUNT, _MAX, _MIN = 1, 2, 3, 5, 6
 _NUMBERS = {"INT32": struct.Struct("<i"), "INT64": struct.Struct("<q"), "FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d"), "BOOLEAN": struct.Struct("<?")}  # fmt: skip
 
 
@@ -60,75 +59,18 @@ def find_statistics(
         position = footer.find(needle)
     if position < 0:
         return None, start
+    end = position + len(needle)
     try:
-        statistics = _Reader(footer, position + len(needle)).statistics(physical_type)
-    except (IndexError, ValueError, struct.error, _Unreadable):
-        statistics = None
-    return statistics, position + len(needle)
+        fields, _ = read_struct(footer, _STATISTICS, end, _DATA_PAGE_OFFSET)
+        return _decoded(fields[_STATISTICS], physical_type), end
+    except (KeyError, ValueError, struct.error):
+        return None, end
 
 
-class _Unreadable(Exception):
-    """A field has a type that the format does not allow in its place."""
-
-
-class _Reader:
-    """Fields of a compact Thrift struct, one after the other."""
-
-    __slots__ = ("_data", "_position")
-
-    def __init__(self, data: bytes, position: int) -> None:
-        self._data, self._position = data, position
-
-    def statistics(self, physical_type: str) -> ChunkStatistics | None:
-        """Read the statistics; the reader stands behind ``data_page_offset``."""
-        field = 9
-        while True:
-            field, kind = self._header(field)
-            if field == _STATISTICS and kind == _STRUCT:
-                return _decoded(self._fields(), physical_type)
-            if field not in (_INDEX_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET) or kind != _I64:
-                return None
-            self._number()
-
-    def _fields(self) -> dict[int, Any]:
-        values: dict[int, Any] = {}
-        field = 0
-        while True:
-            field, kind = self._header(field)
-            if kind == 0:
-                return values
-            if kind == _BINARY:
-                values[field] = self._binary()
-            elif kind in (_I16, _I32, _I64):
-                values[field] = self._number()
-            elif kind not in (_TRUE, _FALSE):
-                raise _Unreadable
-
-    def _header(self, before: int) -> tuple[int, int]:
-        byte = self._data[self._position]
-        self._position += 1
-        kind, delta = byte & 0x0F, byte >> 4
-        if kind == 0:
-            return before, 0
-        return (before + delta if delta else self._number()), kind
-
-    def _number(self) -> int:
-        return unzigzag(self._unsigned())
-
-    def _unsigned(self) -> int:
-        number, self._position = read_varint(self._data, self._position)
-        return number
-
-    def _binary(self) -> bytes:
-        length = self._unsigned()
-        start = self._position
-        self._position += length
-        if self._position > len(self._data):
-            raise _Unreadable
-        return self._data[start : self._position]
-
-
-def _decoded(values: dict[int, Any], physical_type: str) -> ChunkStatistics:
+def _decoded(field: tuple[int, Any], physical_type: str) -> ChunkStatistics:
+    if field[0] != STRUCT:
+        raise ValueError("statistics are a struct")
+    values = {number: value for number, (kind, value) in field[1].items() if kind in (I32, I64, BINARY)}
     nulls = values.get(_NULL_COUNT)
     counted = isinstance(nulls, int) and nulls >= 0
     number = _NUMBERS.get(physical_type)

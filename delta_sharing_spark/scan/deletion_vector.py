@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,10 @@ from delta_sharing_spark.scan.plan import DeletionVector
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
-#: First byte of a deletion vector file.
-FILE_VERSION = 1
-_MAGIC = 1681511377
+MAGIC = 1681511377
 
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_Z85_VALUES = {character: value for value, character in enumerate(_Z85)}
+Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_Z85_VALUES = {character: value for value, character in enumerate(Z85)}
 
 
 def z85_decode(text: str) -> bytes:
@@ -55,20 +53,6 @@ def z85_decode(text: str) -> bytes:
             raise ValueError(f"the group at {start} is above {8 * length} bits")
         out += value.to_bytes(length, "big")
     return bytes(out)
-
-
-def z85_encode(data: bytes) -> str:
-    """Encode bytes, a multiple of four, in Z85."""
-    if len(data) % 4:
-        raise ValueError(f"{len(data)} bytes are not groups of four")
-    out: list[str] = []
-    for (value,) in struct.iter_unpack(">I", data):
-        group = []
-        for _ in range(5):
-            value, digit = divmod(value, 85)
-            group.append(_Z85[digit])
-        out += reversed(group)
-    return "".join(out)
 
 
 def decode(framed: bytes | memoryview, vector: DeletionVector, *, file: str = "a file") -> BitMap64:
@@ -112,8 +96,8 @@ def _decode_payload(payload: memoryview, vector: DeletionVector, file: str) -> B
     if len(payload) < 12:
         raise _corrupt(vector, file, f"{len(payload)} bytes hold no bitmap")
     (magic,) = struct.unpack_from("<i", payload)
-    if magic != _MAGIC:
-        raise _corrupt(vector, file, f"its format is {magic}, and only {_MAGIC} (portable Roaring) is known")
+    if magic != MAGIC:
+        raise _corrupt(vector, file, f"its format is {magic}, and only {MAGIC} (portable Roaring) is known")
     from pyroaring import BitMap64
 
     try:
@@ -135,20 +119,6 @@ def _corrupt(vector: DeletionVector, file: str, why: str) -> CorruptFileError:
 
 def _short(name: str) -> str:
     return name if len(name) <= 60 else f"{name[:50]}..."
-
-
-def encode(positions: Any) -> bytes:
-    """The payload of a vector over ``positions`` (an iterable of row numbers): what :func:`decode` reads inside its frame."""
-    from pyroaring import BitMap64
-
-    rows = BitMap64(positions)
-    rows.run_optimize()
-    return struct.pack("<i", _MAGIC) + bytes(rows.serialize())
-
-
-def frame(payload: bytes) -> bytes:
-    """A payload as it lies in a file: size, payload, CRC-32."""
-    return struct.pack(">i", len(payload)) + payload + struct.pack(">I", zlib.crc32(payload))
 
 
 def select_mask(

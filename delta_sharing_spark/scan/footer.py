@@ -32,14 +32,15 @@ class Footer:
         metadata, schema: As pyarrow has them.
         first_rows: For each row group, its first row's position in the file.
         file_bytes: The file's bytes, where they were small enough to be read at once.
-        size: Bytes of the footer.
+        raw: The footer as it stands in the file, up to the file's end.
+        size: Its bytes.
     """
 
     metadata: Any
     schema: pa.Schema
     first_rows: list[int]
     file_bytes: memoryview | None
-    _raw: bytes = field(repr=False)
+    raw: bytes = field(repr=False)
     _refusal: Callable[[str], CorruptFileError] = field(repr=False)
     _file_size: int = 0
     _is_checked: bool = False
@@ -47,7 +48,7 @@ class Footer:
 
     @property
     def size(self) -> int:
-        return len(self._raw)
+        return len(self.raw)
 
     def row_group(self, index: int) -> Any:
         """``metadata.row_group(index)``, whose columns may be asked for.
@@ -67,7 +68,7 @@ class Footer:
         """Statistics of one column chunk; None where the writer left none, or none that can be read."""
         chunk = self.row_group(row_group).column(leaf)
         kind = self.metadata.schema.column(leaf).physical_type
-        statistics, self._places[leaf] = find_statistics(self._raw, chunk, kind, self._places.get(leaf, 0))
+        statistics, self._places[leaf] = find_statistics(self.raw, chunk, kind, self._places.get(leaf, 0))
         return statistics
 
     def row_groups_in(self, start: int, end: int | None) -> list[int]:

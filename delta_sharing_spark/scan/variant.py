@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, UnsupportedFeatureError
+from delta_sharing_spark.scan.casts import is_bytes, is_text
+from delta_sharing_spark.scan.column_resolution import is_list
 from delta_sharing_spark.scan.variant_encoding import (
     FALSE,
     NULL,
@@ -119,7 +121,7 @@ def _group(array: pa.StructArray, dictionaries: Sequence[Dictionary], selected: 
     selected = selected & typed.is_valid().to_numpy(zero_copy_only=False)
     if pa.types.is_struct(typed.type):
         return _objects(typed, values, dictionaries, selected)
-    encoded = _lists(typed, dictionaries, selected) if _is_list(typed.type) else _primitives(typed)
+    encoded = _lists(typed, dictionaries, selected) if is_list(typed.type) else _primitives(typed)
     for row in np.flatnonzero(selected):
         if values[row] is not None:
             raise MalformedVariant("a value is there both shredded and whole")
@@ -227,14 +229,14 @@ def _primitives(typed: pa.Array) -> _Encoded:
         kind = typed.type
     if pa.types.is_boolean(kind):
         return [TRUE if v else FALSE for v in typed.to_pylist()]
-    if _is_text(kind):
+    if is_text(kind):
         return [None if v is None else encode_string(v) for v in _as_binary(typed).to_pylist()]
     if pa.types.is_fixed_size_binary(kind):
         if kind.byte_width != 16:
             raise _UnknownShredding(str(kind))
         head = bytes((primitive_header(_UUID),))
         return [None if v is None else head + v for v in typed.to_pylist()]
-    if _is_bytes(kind):
+    if is_bytes(kind):
         return [None if v is None else encode_binary(v) for v in _as_binary(typed).to_pylist()]
     if pa.types.is_decimal(kind):
         return _decimals(typed)
@@ -290,18 +292,6 @@ def _parts(array: pa.StructArray) -> dict[str, pa.Array]:
 def _as_binary(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if not (_is_bytes(array.type) or _is_text(array.type)):
+    if not (is_bytes(array.type) or is_text(array.type)):
         raise MalformedVariant(f"a part of it is stored as {array.type}, not as binary")
     return array if pa.types.is_binary(array.type) else array.cast(pa.binary())
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)

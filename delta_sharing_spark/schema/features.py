@@ -102,16 +102,12 @@ def _refusal(name: str) -> str:
     return f"{name!r} (unknown to this version; upgrade delta-sharing-spark, or ask the provider to drop the feature)"
 
 
-def check_type_changes(schema: Struct, *, table: str) -> None:
+def check_type_changes(data_type: DataType, *, table: str, path: str = "") -> None:
     """Refuse a type change that the protocol does not allow (Delta protocol, "Type Widening", "Type Change Metadata").
 
     Raises:
-        UnsupportedFeatureError: There is such a change; names its column and types.
+        UnsupportedFeatureError: There is such a change in the schema, or below ``path``; names its column and types.
     """
-    _check_type(schema, "", table)
-
-
-def _check_type(data_type: DataType, path: str, table: str) -> None:
     match data_type:
         case Struct(fields):
             for field in fields:
@@ -119,12 +115,12 @@ def _check_type(data_type: DataType, path: str, table: str) -> None:
                 changes = field.metadata.get(TYPE_CHANGES) or ()
                 for change in changes if isinstance(changes, (list, tuple)) else (changes,):
                     _check_change(change, name, table)
-                _check_type(field.type, name, table)
+                check_type_changes(field.type, table=table, path=name)
         case Array(element):
-            _check_type(element, f"{path}.element", table)
+            check_type_changes(element, table=table, path=f"{path}.element")
         case Map(key, value):
-            _check_type(key, f"{path}.key", table)
-            _check_type(value, f"{path}.value", table)
+            check_type_changes(key, table=table, path=f"{path}.key")
+            check_type_changes(value, table=table, path=f"{path}.value")
 
 
 def _check_change(change: object, column: str, table: str) -> None:

@@ -26,11 +26,7 @@ _SHORT_IDS = {
 
 @functools.lru_cache(64)
 def zone_of(name: str) -> tzinfo:
-    """The time zone that Spark means by a name: ``Europe/Berlin``, ``UTC+1``, ``-08:00``, ``EST``.
-
-    Raises:
-        ValueError: Spark has no such zone, or this machine has no data of it.
-    """
+    """The time zone of a name of Spark (``Europe/Berlin``, ``UTC+1``, ``-08:00``, ``EST``); raises ValueError where there is none."""
     name = _SHORT_IDS.get(name, name)
     if name in ("UTC", "GMT", "UT", "Z"):
         return timezone.utc

@@ -72,11 +72,7 @@ def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "
 def partition_scalar(
     text: str | None, data_type: DataType, *, column: str, file: str, time_zone: str = "UTC"
 ) -> pa.Scalar:
-    """The Arrow scalar (of Spark's type) of one serialized partition value.
-
-    Raises:
-        CorruptFileError: The text is not a value of that type; names file and column.
-    """
+    """The Arrow scalar (of Spark's type) of one serialized partition value; raises CorruptFileError where it is none."""
     target = arrow_type(data_type)
     try:
         if text and data_type == Primitive("date"):

@@ -73,24 +73,16 @@ def merge(first: Struct, second: Struct) -> Struct:
     return Struct(tuple(fields.values()))
 
 
-def requested(table_schema: Struct, user_schema: Struct, table: str) -> Struct:
-    """A user's schema, resolved against the table's: its names, order and nullability, the table's metadata.
-
-    Raises:
-        SchemaError: An unknown column, or a type that is not the table's.
-    """
-    return _requested(table_schema, user_schema, table, "")
-
-
-def _requested(table_struct: Struct, user_struct: Struct, table: str, path: str) -> Struct:
+def requested(table_schema: Struct, user_schema: Struct, table: str, path: str = "") -> Struct:
+    """A user's schema with the table's metadata; raises SchemaError for an unknown column, or a type that is not the table's."""
     fields: list[Field] = []
     seen: set[str] = set()
-    known_fields = FieldsByName(table_struct)
-    for user_field in user_struct.fields:
+    known_fields = FieldsByName(table_schema)
+    for user_field in user_schema.fields:
         column = f"{path}.{user_field.name}" if path else user_field.name
         table_field = known_fields.find(user_field.name)
         if table_field is None:
-            raise unknown_column(user_field.name, table_struct, table, path)
+            raise unknown_column(user_field.name, table_schema, table, path)
         if table_field.name in seen:
             raise SchemaError(f"the given schema names column {column!r} of {table} twice; name each column once")
         seen.add(table_field.name)
@@ -104,7 +96,7 @@ def _requested(table_struct: Struct, user_struct: Struct, table: str, path: str)
 def _requested_type(have: DataType, want: DataType, table: str, path: str) -> DataType:
     match have, want:
         case Struct(), Struct():
-            return _requested(have, want, table, path)
+            return requested(have, want, table, path)
         case Array(), Array():
             return Array(_requested_type(have.element, want.element, table, f"{path}.element"), want.contains_null)
         case Map(), Map():

@@ -123,11 +123,7 @@ class Struct:
         return tuple(f.name for f in self.fields)
 
     def find(self, name: str) -> Field | None:
-        """The field of that name, compared as Spark does: exactly first, then without case; None if absent.
-
-        Raises:
-            SchemaError: The name fits several fields that differ by case only.
-        """
+        """The field of a name, exactly or else without case, None if absent; raises SchemaError where several differ by case only."""
         exact = [f for f in self.fields if f.name == name]
         return _only(name, exact or [f for f in self.fields if f.name.lower() == name.lower()])
 
@@ -311,15 +307,13 @@ def _with_each_field(data_type: DataType, change: Callable[[Field], Field]) -> D
 
 def schema_to_json(schema: Struct) -> dict[str, Any]:
     """The schema as Delta and Spark write it (a JSON-ready dict), metadata included."""
-    tree = _type_to_json(schema)
-    assert isinstance(tree, dict)
-    return tree
+    return {"type": "struct", "fields": [_field_to_json(f) for f in schema.fields]}
 
 
 def _type_to_json(data_type: DataType) -> str | dict[str, Any]:
     match data_type:
-        case Struct(fields):
-            return {"type": "struct", "fields": [_field_to_json(f) for f in fields]}
+        case Struct():
+            return schema_to_json(data_type)
         case Array(element, contains_null):
             return {"type": "array", "elementType": _type_to_json(element), "containsNull": contains_null}
         case Map(key, value, value_contains_null):

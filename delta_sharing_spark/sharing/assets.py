@@ -8,11 +8,16 @@ from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
-from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, ResponseError, ServerError
+from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, ServerError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment, shares_path
 from delta_sharing_spark.sharing.rest import UNKNOWN_CALL, SharingRest, near_name
-from delta_sharing_spark.sharing.wire_records import TemporaryCredentials, parse_credentials, parse_item
+from delta_sharing_spark.sharing.wire_records import (
+    TemporaryCredentials,
+    broken,
+    parse_credentials,
+    parse_item,
+)
 
 Kind = Literal["volume", "model", "skill"]
 KINDS: tuple[Kind, ...] = ("volume", "model", "skill")
@@ -277,7 +282,7 @@ def _version(item: Any, name: TableName) -> ModelVersion:
     if isinstance(number, str) and number.isascii() and number.isdecimal() and len(number) < 20:
         number = int(number)
     if not isinstance(number, int) or isinstance(number, bool):
-        raise ResponseError(f"a version of model {name} has no number; ask the provider to check the server")
+        raise broken(f"a version of model {name} has no number")
     told = {**told, "name": told.get("modelName") or name.table, "version": None}
     version = parse_item(ModelVersion, told, "status", share=name.share, schema=name.schema, version=number)
     return replace(version, status=version.status.upper())

@@ -183,10 +183,9 @@ def _token_of_identity(identity: Identity, settings: NetworkSettings) -> tuple[s
     if exchange is None:
         return value, float("inf") if life is None else life
     check_endpoint(exchange.endpoint, "tokenExchangeEndpoint")
+    form = _exchange_form(exchange, value)
     refused = f"check tokenExchangeEndpoint and what {identity} is trusted with there"
-    return _issued(
-        settings, exchange.endpoint, lambda: (_exchange_form(exchange, value), None), refused, is_exchange=True
-    )
+    return _issued(settings, exchange.endpoint, lambda: (form, None), refused, is_exchange=True)
 
 
 def _issued(
@@ -198,9 +197,8 @@ def _issued(
     is_exchange: bool = False,
 ) -> tuple[str, float]:
     """What a token endpoint issues for the form and the header that ``make`` makes anew for each try."""
-    what, server = (
-        ("the token exchange", "exchange's endpoint") if is_exchange else ("the OAuth token", "token endpoint")
-    )
+    what = "the token exchange" if is_exchange else "the OAuth token"
+    server = "exchange's endpoint" if is_exchange else "token endpoint"
 
     def ask() -> tuple[str, float]:
         form, header = make()

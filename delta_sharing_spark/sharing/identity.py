@@ -109,11 +109,7 @@ def identity_of(options: ReadOptions) -> Identity | None:
 
 
 def identity_from_environment() -> Identity | None:
-    """The identity that the environment asks for: each option of the group by its variable; None if none is set.
-
-    Raises:
-        ConfigError: What the variables say is no identity.
-    """
+    """The identity that the environment asks for, None without one; raises ConfigError where its variables contradict each other."""
     named = {option.name: variable_of(option.name) for option in OPTIONS if option.group == IDENTITY}
     texts = {name: os.environ[variable] for name, variable in named.items() if os.environ.get(variable, "").strip()}
     if not texts:
@@ -190,7 +186,9 @@ def jwt_claims(token: str) -> dict[str, Any] | None:
 def _read_file(path: str) -> str:
     """The text of a token's file."""
     try:
-        with open(Path(path).expanduser(), "rb", opener=_open_at_once) as file:
+        # Opened without waiting: a named pipe may have nobody who writes.
+        flag = getattr(os, "O_NONBLOCK", 0)
+        with open(Path(path).expanduser(), "rb", opener=lambda name, flags: os.open(name, flags | flag)) as file:
             # Nothing else has an end that is sure to come.
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise CredentialError(
@@ -206,11 +204,6 @@ def _read_file(path: str) -> str:
             f"bearerTokenFile {path} has more than {LARGEST_OUTPUT >> 10} KiB; name the file of the token"
         )
     return data.decode("utf-8", "replace")
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without waiting: a named pipe has nobody who writes."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _exec_credential(text: str) -> tuple[str, float | None]:

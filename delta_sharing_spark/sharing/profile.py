@@ -82,9 +82,8 @@ class Profile:
         """The recipient's identity, which is no secret: the user, the OAuth client, where an identity's
         tokens come from, or a digest of the bearer token."""
         if self.identity is not None:
-            return "\n".join(
-                (self.type, hashlib.sha256(repr((self.identity, self.identity.source)).encode()).hexdigest())
-            )
+            source = repr((self.identity, self.identity.source))
+            return f"{self.type}\n{hashlib.sha256(source.encode()).hexdigest()}"
         identity = (self.type, self.username or "", self.token_endpoint or "", self.client_id or "", self.issuer or "")
         token = hashlib.sha256(self.bearer_token.encode()).hexdigest() if self.bearer_token else ""
         return "\n".join((*identity, token))

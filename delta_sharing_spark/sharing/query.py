@@ -18,7 +18,7 @@ from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.schema.features import reader_features_header
-from delta_sharing_spark.sharing.response import Answer, Page
+from delta_sharing_spark.sharing.response import Page
 from delta_sharing_spark.sharing.transport import is_about_versions
 from delta_sharing_spark.sharing.wire_records import (
     LONGEST_PAGE_TOKEN,
@@ -96,16 +96,16 @@ class QueryResponse:
         self,
         table: str,
         formats: Sequence[str],
-        first_page: Answer,
-        next_page: Callable[[str], Answer],
+        first: Page,
+        next_page: Callable[[str], Page],
         query: Query | ChangesQuery,
         fallback: str | None = None,
     ) -> None:
-        first, head = first_page.page, first_page.head(table, formats)
+        head = first.head(table, formats)
         self.head: TableSnapshotHead = head
         self.query = query
         self.fallback = fallback
-        self.file_id_hash = first_page.file_id_hash if query.file_id_hash else None
+        self.file_id_hash = first.file_id_hash if query.file_id_hash else None
         self.received_at = time.time()
         self.refresh_token: str | None = None
         self.min_url_expiration: int | None = None
@@ -119,11 +119,7 @@ class QueryResponse:
         self._note(first)
 
     def records(self) -> Iterator[FileRecord]:
-        """All file records, once. Each page is complete before its first record is handed on.
-
-        Raises:
-            ResponseError: A page of another version, format or table, or a repeated page token.
-        """
+        """All file records, once. Each page is complete before its first record is handed on. Raises as ``pages``."""
         for records in self.pages():
             yield from records
 
@@ -146,12 +142,11 @@ class QueryResponse:
             seen.add(token)
             if empty >= MOST_EMPTY_PAGES or len(seen) >= MOST_PAGES or len(token) > LONGEST_PAGE_TOKEN:
                 raise self._broken(f"they go on after {len(seen)} pages, {empty} of them without files at the end")
-            answer = self._next_page(token)
-            page = answer.page
-            self._check(page, answer.version)
+            page = self._next_page(token)
+            self._check(page)
             self._note(page)
 
-    def _check(self, page: Page, version: int | None) -> None:
+    def _check(self, page: Page) -> None:
         """Compare a later page with the first; it need not repeat the head.
 
         A versioned protocol or metadata line at its top is history where its version is not the head's.
@@ -159,8 +154,8 @@ class QueryResponse:
         head, first = self.head, self._first_versions
         if page.query_status is not None or not page.lines:
             raise self._broken("a page is empty")
-        if version is not None and head.version is not None and version != head.version:
-            raise self._broken(f"a page is of version {version}, the first of {head.version}")
+        if page.version is not None and head.version is not None and page.version != head.version:
+            raise self._broken(f"a page is of version {page.version}, the first of {head.version}")
         protocol, metadata = page.protocol, page.metadata
         if protocol is not None:
             if page.response_format != head.response_format:

@@ -26,6 +26,8 @@ from delta_sharing_spark.sharing.wire_records import (
     Metadata,
     Protocol,
     TableSnapshotHead,
+    broken,
+    no_server,
     parse_delta_file,
     parse_end,
     parse_metadata,
@@ -33,15 +35,20 @@ from delta_sharing_spark.sharing.wire_records import (
     parse_protocol,
 )
 
-_END_FIELDS = frozenset(
-    {"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "errorMessage", "httpStatusErrorCode"}
-)
+_END_FIELDS = {"refreshToken", "nextPageToken", "minUrlExpirationTimestamp", "errorMessage", "httpStatusErrorCode"}
 #: Bytes of a line: a schema of many thousand columns, or an inline deletion vector.
 _LONGEST_LINE = 64 << 20
 #: Lines of no kind that is known, of one answer; a few may be of a newer protocol.
 _MOST_UNKNOWN = 100_000
 _FILE_LINES = ("add", "cdf", "remove")
 _decode = json.JSONDecoder().raw_decode
+
+
+CAPABILITIES = "delta-sharing-capabilities"
+_VERSION_HEADER = "delta-table-version"
+_VERSION = re.compile(r"\s*[0-9]{1,18}\s*")
+#: The newest version of the parquet format's own protocol.
+_PARQUET_READER = 1
 
 
 class RecordSink(typing.Protocol):
@@ -53,7 +60,7 @@ class RecordSink(typing.Protocol):
 
 @dataclass(slots=True)
 class Page:
-    """The lines of one answer, parsed.
+    """One answer, parsed.
 
     Attributes:
         protocol, metadata, response_format: Those of the first such lines.
@@ -64,6 +71,8 @@ class Page:
         query_status: The status of an asynchronous query that is under way.
         lines, files: The number of lines, and of those about files.
         unknown: The number of lines of an unknown kind.
+        version: The header ``Delta-Table-Version``.
+        file_id_hash: The header ``fileidhash``: the hash that the server used for ids, in lower case.
     """
 
     protocol: Protocol | None = None
@@ -78,6 +87,32 @@ class Page:
     lines: int = 0
     files: int = 0
     unknown: int = 0
+    version: int | None = None
+    file_id_hash: str | None = None
+
+    def head(self, table: str, formats: Sequence[str]) -> TableSnapshotHead:
+        """Version, protocol and metadata of the table.
+
+        Raises:
+            ResponseError: A line is missing, or the format is none of ``formats``.
+            UnsupportedFeatureError: A parquet format of the future.
+        """
+        if self.protocol is None or self.metadata is None:
+            missing = "protocol" if self.protocol is None else "metaData"
+            raise no_server(f"the server's answer for {table} has no {missing} line")
+        # The parquet format needs no reader feature, so it is never a surprise; the delta format may need one.
+        if self.response_format == "delta" and "delta" not in formats:
+            raise ResponseError(
+                f"the server answered in the delta format for {table}, asked for was parquet; set the option responseFormat to delta, or leave it out"
+            )
+        if self.response_format == "parquet" and self.protocol.min_reader_version > _PARQUET_READER:
+            raise UnsupportedFeatureError(
+                f"{table} asks for version {self.protocol.min_reader_version} of the sharing protocol's parquet format, this release "
+                f"reads {_PARQUET_READER}; upgrade delta-sharing-spark",
+                features=(f"minReaderVersion={self.protocol.min_reader_version}",),
+            )
+        version = self.version if self.version is not None else self.metadata.version
+        return TableSnapshotHead(version, self.response_format, self.protocol, replace(self.metadata, version=version))
 
 
 def parse_page(
@@ -121,14 +156,10 @@ def _loads(line: bytes, table: str, *, is_last: bool) -> dict[str, Any]:
         # A line that was cut off still starts as an object does; a login page does not.
         if is_last and line.lstrip().startswith(b"{"):
             raise truncated_answer(f"the query of {table}") from None
-        raise _no_server(f"the server's answer for {table} has a line that is not JSON") from None
+        raise no_server(f"the server's answer for {table} has a line that is not JSON") from None
     if not isinstance(tree, dict):
-        raise _no_server(f"the server's answer for {table} has a line that is not an object")
+        raise no_server(f"the server's answer for {table} has a line that is not an object")
     return tree
-
-
-def _no_server(why: str) -> ResponseError:
-    return ResponseError(f"{why}; check that the endpoint is a Delta Sharing server's")
 
 
 def _parsed(line: bytes) -> Any:
@@ -177,7 +208,7 @@ def _add_line(page: Page, tree: dict[str, Any], table: str) -> bool:
     else:
         page.unknown += 1
         if page.unknown > _MOST_UNKNOWN:
-            raise _no_server(
+            raise no_server(
                 f"the server's answer for {table} has more than {_MOST_UNKNOWN} lines of no kind that is known"
             )
     return False
@@ -229,57 +260,9 @@ def iter_lines(chunks: Iterable[bytes]) -> Iterable[bytes]:
             yield from others[:-1]
             begun, size = [others[-1]], len(others[-1])
         if size > _LONGEST_LINE:
-            raise _no_server(f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB")
+            raise no_server(f"the server's answer has a line of more than {_LONGEST_LINE >> 20} MiB")
     if size:
         yield b"".join(begun)
-
-
-CAPABILITIES = "delta-sharing-capabilities"
-_VERSION_HEADER = "delta-table-version"
-_VERSION = re.compile(r"\s*[0-9]{1,18}\s*")
-#: The newest version of the parquet format's own protocol.
-_PARQUET_READER = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One complete page, with the facts in its headers.
-
-    Attributes:
-        version: The header ``Delta-Table-Version``.
-        file_id_hash: The header ``fileidhash``: the hash that the server used, in lower case.
-    """
-
-    page: Page
-    version: int | None
-    file_id_hash: str | None
-
-    def head(self, table: str, formats: Sequence[str]) -> TableSnapshotHead:
-        """Version, protocol and metadata of the table.
-
-        Raises:
-            ResponseError: A line is missing, or the format is none of ``formats``.
-            UnsupportedFeatureError: A parquet format of the future.
-        """
-        page = self.page
-        for line, name in ((page.protocol, "protocol"), (page.metadata, "metaData")):
-            if line is None:
-                raise _no_server(f"the server's answer for {table} has no {name} line")
-        assert page.protocol is not None
-        assert page.metadata is not None
-        # The parquet format needs no reader feature, so it is never a surprise; the delta format may need one.
-        if page.response_format == "delta" and "delta" not in formats:
-            raise ResponseError(
-                f"the server answered in the delta format for {table}, asked for was parquet; set the option responseFormat to delta, or leave it out"
-            )
-        if page.response_format == "parquet" and page.protocol.min_reader_version > _PARQUET_READER:
-            raise UnsupportedFeatureError(
-                f"{table} asks for version {page.protocol.min_reader_version} of the sharing protocol's parquet format, this release "
-                f"reads {_PARQUET_READER}; upgrade delta-sharing-spark",
-                features=(f"minReaderVersion={page.protocol.min_reader_version}",),
-            )
-        version = self.version if self.version is not None else page.metadata.version
-        return TableSnapshotHead(version, page.response_format, page.protocol, replace(page.metadata, version=version))
 
 
 def expects_end_action(headers: Mapping[str, str]) -> bool:
@@ -294,9 +277,7 @@ def header_version(headers: Mapping[str, str], table: str) -> int | None:
     if text is None:
         return None
     if _VERSION.fullmatch(text) is None:
-        raise ResponseError(
-            f"the server's answer for {table} has the version {text[:100]!r}; ask the provider to check the server"
-        )
+        raise broken(f"the server's answer for {table} has the version {text[:100]!r}")
     return int(text)
 
 
@@ -307,8 +288,8 @@ _MESSAGES = ("error", "errorMessage", "message", "error_message")
 
 
 def await_query(
-    settings: NetworkSettings, table: TableName, status: Mapping[str, Any], poll: Callable[[str], Answer]
-) -> tuple[str, Answer]:
+    settings: NetworkSettings, table: TableName, status: Mapping[str, Any], poll: Callable[[str], Page]
+) -> tuple[str, Page]:
     """Poll a submitted query until it has succeeded; returns its id, for further pages, and its first page.
 
     Args:
@@ -338,9 +319,9 @@ def await_query(
                 f"the asynchronous query of {table} has expired on the server; load the table again",
                 status=error.status,
             ) from None
-        if answer.page.query_status is None:
+        if answer.query_status is None:
             return query_id, answer
-        status = {"queryId": query_id, **answer.page.query_status}
+        status = {"queryId": query_id, **answer.query_status}
 
 
 def _pending(status: Mapping[str, Any], table: TableName) -> str:

@@ -43,7 +43,7 @@ from delta_sharing_spark.sharing.query import (
 )
 from delta_sharing_spark.sharing.response import (
     CAPABILITIES,
-    Answer,
+    Page,
     RecordSink,
     await_query,
     expects_end_action,
@@ -51,13 +51,21 @@ from delta_sharing_spark.sharing.response import (
     iter_lines,
     parse_page,
 )
-from delta_sharing_spark.sharing.transport import body_chunks, check_endpoint, read_text, send, with_retries
+from delta_sharing_spark.sharing.transport import (
+    body_chunks,
+    check_endpoint,
+    read_text,
+    send,
+    with_retries,
+)
 from delta_sharing_spark.sharing.wire_records import (
     Schema,
     Share,
     Table,
     TableSnapshotHead,
     TemporaryCredentials,
+    broken,
+    no_server,
     parse_credentials,
     parse_item,
     walk_pages,
@@ -97,9 +105,8 @@ class SharingRest:
 
     def list_schemas(self, share: str) -> Iterator[Schema]:
         """All schemas of a share."""
-        return self.listed(
-            f"{shares_path(share)}/schemas", f"the schemas of {share!r}", partial(parse_item, Schema, share=share)
-        )
+        parse = partial(parse_item, Schema, share=share)
+        return self.listed(f"{shares_path(share)}/schemas", f"the schemas of {share!r}", parse)
 
     def list_tables(self, share: str, schema: str) -> Iterator[Table]:
         """All tables of a schema."""
@@ -163,9 +170,7 @@ class SharingRest:
             with self._send(method, path, what, params=params) as response:
                 version = header_version(response.headers, str(table))
             if version is None:
-                raise ResponseError(
-                    f"{what}: the answer has no Delta-Table-Version header; ask the provider to check the server"
-                )
+                raise broken(f"{what}: the answer has no Delta-Table-Version header")
             return version
 
         try:
@@ -314,7 +319,7 @@ class SharingRest:
             later = {name: body[name] for name in body if name not in _FIRST_PAGE_ONLY} | {"pageToken": token}
             return {"body": body if token is None else later}
 
-        def page(token: str | None = None) -> Answer:
+        def page(token: str | None = None) -> Page:
             # An answer that may be the only one is parsed as it arrives.
             pages = ahead if reads_all and (token is not None or query.max_files) else None
             path = f"{table.path}/query"
@@ -323,17 +328,17 @@ class SharingRest:
             )
 
         first = page()
-        if first.page.query_status is None:
+        if first.query_status is None:
             return QueryResponse(str(table), formats, first, page, query, fallback)
         sizes = {"maxFiles": query.max_files} if query.max_files else {}
 
-        def poll(query_id: str, token: str | None = None) -> Answer:
+        def poll(query_id: str, token: str | None = None) -> Page:
             """One poll of an asynchronous query (protocol, "Get Query Info")."""
             body = sizes if token is None else {**sizes, "pageToken": token}
             path = f"{table.path}/queries/{segment(query_id)}"
             return self._page("POST", path, table, formats, lambda _: {"body": body}, sink=sink)
 
-        query_id, first = await_query(self.settings, table, first.page.query_status, poll)
+        query_id, first = await_query(self.settings, table, first.query_status, poll)
         return QueryResponse(str(table), formats, first, partial(poll, query_id), query, fallback)
 
     def changes(
@@ -350,7 +355,7 @@ class SharingRest:
         def asked(token: str | None) -> dict[str, Any]:
             return {"params": query.params() | ({} if token is None else {"pageToken": token})}
 
-        def page(token: str | None = None) -> Answer:
+        def page(token: str | None = None) -> Page:
             return self._page("GET", f"{table.path}/changes", table, formats, asked, token, headers=headers, sink=sink)
 
         return QueryResponse(str(table), formats, page(), page, query)
@@ -378,15 +383,10 @@ class SharingRest:
         _no_get_table.put(self.profile.endpoint, True)
 
     def credentials(self, table: TableName, location: str | None = None) -> TemporaryCredentials:
-        """Temporary storage credentials for the table's root, or for ``location`` (root or auxiliary).
-
-        Raises:
-            ResponseError: The answer is malformed.
-        """
+        """Temporary storage credentials for the table's root, or for ``location``; raises ResponseError where they are malformed."""
         body = {"location": location} if location is not None else {}
-        tree = self.ask_json(
-            "POST", f"{table.path}/temporary-table-credentials", f"the storage credentials of {table}", body=body
-        )
+        path = f"{table.path}/temporary-table-credentials"
+        tree = self.ask_json("POST", path, f"the storage credentials of {table}", body=body)
         return parse_credentials(tree, str(table))
 
     def ask_json(
@@ -401,9 +401,7 @@ class SharingRest:
             except (ValueError, RecursionError):
                 tree = None
             if not isinstance(tree, dict):
-                raise ResponseError(
-                    f"{what}: the answer is not a JSON object; check that the endpoint is a Delta Sharing server's"
-                )
+                raise no_server(f"{what}: the answer is not a JSON object")
             return tree
 
         return with_retries(self.settings, ask)
@@ -421,7 +419,7 @@ class SharingRest:
         headers: Mapping[str, str] | None = None,
         sink: Callable[[], RecordSink] = list,
         ahead: PagesAhead | None = None,
-    ) -> Answer:
+    ) -> Page:
         """One complete NDJSON answer, its version, and its headers.
 
         Args:
@@ -436,13 +434,13 @@ class SharingRest:
             told = _capabilities(formats, features, not metadata_only, capabilities or {})
             return self._send(method, path, what, headers={CAPABILITIES: told, **(headers or {})}, **asked(token))
 
-        def ask(features: Sequence[str]) -> Answer:
+        def ask(features: Sequence[str]) -> Page:
             if (page := given.pop() if given else None) is not None:  # a second try asks anew
                 return parsed(features, *page)
             with sent(features, token) as response:
                 return parsed(features, response.headers, body_chunks(response, what))
 
-        def parsed(features: Sequence[str], headers: Mapping[str, str], chunks: Iterable[bytes]) -> Answer:
+        def parsed(features: Sequence[str], headers: Mapping[str, str], chunks: Iterable[bytes]) -> Page:
             def receive(token: str) -> HeldPage:
                 with sent(features, token) as response:
                     return response.headers, held(body_chunks(response, what))
@@ -451,9 +449,11 @@ class SharingRest:
                 chunks = ahead.begin(chunks, lambda token: with_retries(self.settings, lambda: receive(token)))
             lines, expects_end = iter_lines(chunks), expects_end_action(headers)
             page = parse_page(lines, str(table), expects_end=expects_end, sink=sink)
-            return Answer(page, header_version(headers, str(table)), headers.get("fileidhash", "").lower() or None)
+            page.version = header_version(headers, str(table))
+            page.file_id_hash = headers.get("fileidhash", "").lower() or None
+            return page
 
-        def ask_patiently(features: Sequence[str]) -> Answer:
+        def ask_patiently(features: Sequence[str]) -> Page:
             return with_retries(self.settings, lambda: ask(features))
 
         if "delta" not in formats:

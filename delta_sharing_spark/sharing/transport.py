@@ -47,6 +47,7 @@ from delta_sharing_spark.network.reasons import connection_reason, proxy_reason,
 from delta_sharing_spark.network.retry import RetryableError, retry, retry_after
 from delta_sharing_spark.network.sessions import rest_session
 from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.sharing.wire_records import broken
 
 _T = TypeVar("_T")
 
@@ -228,11 +229,7 @@ def _exchange(
 def _redirected(
     url: str, location: str, method: str, status: int, purpose: RequestPurpose, headers: dict[str, str]
 ) -> str:
-    """The URL that a redirect leads to, if it may be followed; a token is dropped if that is another host.
-
-    Raises:
-        ResponseError: The redirect may not be followed.
-    """
+    """The URL that a redirect leads to, without the token if that is another host; raises ResponseError where it may not be followed."""
     target = redirect_target(url, location)
     refusal = "its target is not a URL" if target is None else redirect_refusal(url, target)
     before, after = split_url(url), split_url(target or "")
@@ -292,9 +289,7 @@ def _body_errors(what: str) -> Iterator[None]:
     except BodyError as error:
         if isinstance(error, TruncatedBodyError):
             raise truncated_answer(what, error) from None
-        raise ResponseError(
-            f"{what}: the server's answer cannot be read: {error}; ask the provider to check the server"
-        ) from None
+        raise broken(f"{what}: the server's answer cannot be read: {error}") from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
         raise truncated_answer(what, error) from None
 
@@ -365,9 +360,8 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
     status = response.status_code
     code, message = _error_body(response, purpose.secrets)
     quoted = f": {message}" if message else ""
-    elsewhere = (
-        f" (redirected from {hosts[0]} to {hosts[-1]}, which is not sent the token)" if len(set(hosts)) > 1 else ""
-    )
+    path = f" (redirected from {hosts[0]} to {hosts[-1]}, which is not sent the token)"
+    elsewhere = path if len(set(hosts)) > 1 else ""
     cause = f"{purpose.what}: the {purpose.server} answered {status}{f' {code}' if code else ''}{quoted}{elsewhere}"
     if status < 400:
         advice = "that is a redirect without a target, or one that is not followed; check the endpoint in the profile"

@@ -345,10 +345,18 @@ def _integer(value: Any, name: str, table: str, least: int = -(1 << 63), most: i
     return value
 
 
+def broken(why: str) -> ResponseError:
+    """The error of an answer that breaks the protocol."""
+    return ResponseError(f"{why}; ask the provider to check the server")
+
+
+def no_server(why: str) -> ResponseError:
+    """The error of an answer that no Delta Sharing server gives."""
+    return ResponseError(f"{why}; check that the endpoint is a Delta Sharing server's")
+
+
 def _malformed(why: str, table: str) -> ResponseError:
-    return ResponseError(
-        f"the server's answer for {table} breaks the protocol: {why}; ask the provider to check the server"
-    )
+    return broken(f"the server's answer for {table} breaks the protocol: {why}")
 
 
 _T = TypeVar("_T")
@@ -373,21 +381,17 @@ def walk_pages(fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], parse: C
         page = fetch(params)
         items = page.get("items")
         if items is not None and not isinstance(items, list):
-            raise ResponseError(
-                "a listing's 'items' is not a list; check that the endpoint is a Delta Sharing server's"
-            )
+            raise no_server("a listing's 'items' is not a list")
         yield from map(parse, items or [])
         token = page.get("nextPageToken")
         if not token:
             return
         if not isinstance(token, str) or token in seen:
-            raise ResponseError("a listing's page token came twice; ask the provider to check the server")
+            raise broken("a listing's page token came twice")
         seen.add(token)
         empty = 0 if items else empty + 1
         if empty >= MOST_EMPTY_PAGES or len(seen) >= MOST_PAGES or len(token) > LONGEST_PAGE_TOKEN:
-            raise ResponseError(
-                f"a listing goes on after {len(seen)} pages, {empty} of them empty at the end; ask the provider to check the server"
-            )
+            raise broken(f"a listing goes on after {len(seen)} pages, {empty} of them empty at the end")
         params = {"maxResults": _PAGE, "pageToken": token}
 
 
@@ -403,9 +407,7 @@ def parse_item(kind: type[_R], item: Any, needed: str = "name", **known: Any) ->
         ResponseError: The item is no object, or lacks the field ``needed``.
     """
     if not isinstance(item, dict) or not isinstance(item.get(needed), str):
-        raise ResponseError(
-            f"an item of the server's answer is without a {needed}; check that the endpoint is a Delta Sharing server's"
-        )
+        raise no_server(f"an item of the server's answer is without a {needed}")
     make: Any = kind
     told = {field: value for field, name, read in _fields(make) if (value := read(item, name)) or name == needed}
     record: _R = make(**{**known, **told})
@@ -425,16 +427,10 @@ def _formats_at(tree: Mapping[str, Any], _: str) -> tuple[str, ...]:
 
 
 def parse_credentials(tree: Mapping[str, Any], table: str) -> TemporaryCredentials:
-    """Parse the answer of Generate Temporary Table Credential; the credentials are checked where they are used.
-
-    Raises:
-        ResponseError: The answer has no ``credentials``.
-    """
+    """Parse the answer of Generate Temporary Table Credential; raises ResponseError where it has no ``credentials``."""
     inner = tree.get("credentials", tree)
     if not isinstance(inner, dict):
-        raise ResponseError(
-            f"the storage credentials of {table} are not an object; ask the provider to check the server"
-        )
+        raise broken(f"the storage credentials of {table} are not an object")
     expires = inner.get("expirationTime")
     if isinstance(expires, str) and expires.isascii() and expires.isdigit() and len(expires) < 16:
         expires = int(expires)

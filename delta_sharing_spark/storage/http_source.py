@@ -25,7 +25,7 @@ from delta_sharing_spark.network.reasons import proxy_refusal
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry, retry_after
 from delta_sharing_spark.network.settings import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
-from delta_sharing_spark.storage.transfer import FileVersion, Transfer, bad_url, exchange
+from delta_sharing_spark.storage.transfer import FileVersion, Transfer, bad_url, exchange, wrong_bytes
 
 _MAX_REDIRECTS = 5
 _ERROR_BODY = 4096
@@ -138,11 +138,7 @@ class HttpSource:
 
     def _given_up(self, failure: RetryableError) -> DeltaSharingError:
         if isinstance(failure, WrongRangeError):
-            return FileError(
-                f"file {self.name}: the storage goes on answering with other bytes than asked for ({failure}); "
-                f"look for a proxy in between, and ask the provider if there is none",
-                file=self.name,
-            )
+            return wrong_bytes(f"file {self.name}", failure)
         return NetworkError(
             f"file {self.name}: the storage could not be read ({failure}), tried for "
             f"{self._policy.retry_seconds:.0f} s; check the network between the executors and the storage, then run the query again",

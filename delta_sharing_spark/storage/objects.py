@@ -23,7 +23,7 @@ from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.storage.secrets import NoSecret, Secret, fits, settings_for
 from delta_sharing_spark.storage.settings import StorageSettings
-from delta_sharing_spark.storage.transfer import FileVersion, Transfer, exchange
+from delta_sharing_spark.storage.transfer import FileVersion, Transfer, exchange, wrong_bytes
 
 T = TypeVar("T")
 
@@ -264,11 +264,7 @@ class Storage:
     def _given_up(self, failure: RetryableError, what: str) -> DeltaSharingError:
         host = self.host
         if isinstance(failure, WrongRangeError):
-            return FileError(
-                f"{what}: the storage at {host} goes on answering with other bytes than asked for ({failure}); "
-                f"look for a proxy in between, and ask the provider if there is none",
-                file=what,
-            )
+            return wrong_bytes(what, failure, f" at {host}")
         if failure.busy:
             return NetworkError(
                 f"{what}: the storage at {host} goes on answering that it is not ready ({failure}); try again later, "

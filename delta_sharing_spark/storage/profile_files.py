@@ -9,7 +9,7 @@ from delta_sharing_spark.errors import ConfigError
 
 #: Schemes of Hadoop's file systems: a job that names one has its settings in Spark.
 _HADOOP = frozenset(
-    (
+    [
         "hdfs",
         "viewfs",
         "webhdfs",
@@ -26,7 +26,7 @@ _HADOOP = frozenset(
         "cosn",
         "o3fs",
         "ofs",
-    )
+    ]
 )
 
 

@@ -230,6 +230,15 @@ def _told(error: Exception, url: str, host: str | None, what: str) -> DeltaShari
     return RetryableError(connection_reason(error, url) or f"{type(error).__name__} from {host}")
 
 
+def wrong_bytes(what: str, failure: WrongRangeError, at: str = "") -> FileError:
+    """The error of a storage that answers every try with other bytes than asked for."""
+    return FileError(
+        f"{what}: the storage{at} goes on answering with other bytes than asked for ({failure}); "
+        f"look for a proxy in between, and ask the provider if there is none",
+        file=what.removeprefix("file "),
+    )
+
+
 def bad_url(what: str, why: str) -> FileError:
     """The error of a URL that cannot be used."""
     return FileError(

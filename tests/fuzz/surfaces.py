@@ -22,10 +22,10 @@ from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.predicates.sql import parse_where
-from delta_sharing_spark.scan.deletion_vector import encode, frame, z85_encode
 from delta_sharing_spark.scan.plan import FileTask, ReadSpec
 from delta_sharing_spark.schema.types import Field, Primitive, Struct, parse_schema, without_mapping
 from delta_sharing_spark.sharing.profile import load_profile
+from delta_sharing_spark.testing.tables.vectors import encode, frame, z85_encode
 from fuzz import mutations
 from fuzz.flight import Flights
 from fuzz.replay import Replay

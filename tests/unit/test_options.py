@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from delta_sharing_spark.errors import DeltaSharingError, OptionError
 from delta_sharing_spark.options import OPTIONS, ReadOptions, check_batch, parse_options, redacted_options
-from delta_sharing_spark.options.values import EPOCH_SECONDS_DIGITS, to_timestamp
+from delta_sharing_spark.options.values import EPOCH_SECONDS_DIGITS, timestamp
 from delta_sharing_spark.schema.instants import to_iso, to_millis
 
 PATH = {"path": "p.share#a.b.c"}
@@ -124,7 +124,7 @@ def test_epoch_seconds_and_milliseconds_are_told_apart(moment: datetime) -> None
     moment = moment.replace(microsecond=0, tzinfo=timezone.utc)
     seconds = int(moment.timestamp())
     assert len(str(seconds)) <= EPOCH_SECONDS_DIGITS < len(str(seconds * 1000))
-    assert {to_timestamp(str(n), timezone.utc, "timestampAsOf") for n in (seconds, seconds * 1000)} == {moment}
+    assert {timestamp("timestampAsOf", str(n), timezone.utc) for n in (seconds, seconds * 1000)} == {moment}
 
 
 MUST_BE_SIZE = "must be a size configuration such as '10g'"

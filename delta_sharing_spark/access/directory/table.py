@@ -25,17 +25,16 @@ from delta_sharing_spark.access.contract import (
     range_of_versions,
 )
 from delta_sharing_spark.access.directory.open import open_directory
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan, TableShape
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan, shape_of
 from delta_sharing_spark.access.settings import storage_settings
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.arrow_bridge import bools, integers
 from delta_sharing_spark.deltalog.locate_segment import find_segment
-from delta_sharing_spark.deltalog.replay import Head, Snapshot, commit_times, version_at_or_after, version_at_or_before
+from delta_sharing_spark.deltalog.replay import Head, commit_times, version_at_or_after, version_at_or_before
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import FileSlice, FileTask
 from delta_sharing_spark.scan.splits import Bin, cut_bins
 from delta_sharing_spark.schema.instants import to_millis
-from delta_sharing_spark.schema.types import without_mapping
 
 
 class DirectoryTable(OpenTable):
@@ -70,7 +69,7 @@ class DirectoryTable(OpenTable):
         head = self._directory.head_at(
             version=as_of.version, timestamp_ms=None if as_of.moment is None else to_millis(as_of.moment)
         )
-        return TableState(head.version, _shape_of(head, self._table))
+        return TableState(head.version, shape_of(head.protocol, head.metadata, self._table))
 
     def newest_version(self) -> int:
         """See ``OpenTable.newest_version``; by the names of the log's files."""
@@ -130,7 +129,7 @@ class DirectoryTable(OpenTable):
         tasks = list(self._directory.tasks(snapshot, keep_stats=scan.prune is not None))
         if scan.options.read_change_feed:
             tasks = [as_insert(task, version, snapshot.timestamp_ms) for task in tasks]
-        shape = _shape_of(snapshot, self._table)
+        shape = shape_of(snapshot.protocol, snapshot.metadata, self._table)
         return self._listing(scan, iter([VersionFiles(version, tasks, shape=shape)]))
 
     def stream_identity(self, scan: ResolvedScan) -> StreamIdentity:
@@ -148,21 +147,8 @@ class DirectoryTable(OpenTable):
             tasks = list(self._directory.checked(commit.tasks))
             self._head = commit.head
             is_told = commit.has_new_head or commit.version == first
-            shape = _shape_of(commit.head, self._table) if is_told else None
+            shape = shape_of(commit.head.protocol, commit.head.metadata, self._table) if is_told else None
             yield VersionFiles(commit.version, tasks, commit.removes, shape)
-
-
-def _shape_of(head: Head | Snapshot, table: str) -> TableShape:
-    """The shape of a table by its log, whose protocol has passed the gate.
-
-    Raises:
-        LogError, UnsupportedFeatureError: A schema that is malformed, or of types that this reader does not know.
-    """
-    schema, mapping = head.metadata.schema(table), head.metadata.mapping(head.protocol, table)
-    if mapping == "none":
-        schema = without_mapping(schema)
-    vectors = "deletionVectors" in (head.protocol.reader_features or ())
-    return TableShape(head.metadata.id, schema, head.metadata.partition_columns, mapping, vectors)
 
 
 def _first_version(options: ReadOptions) -> int | None:

@@ -435,7 +435,7 @@ class UrlAccess(FileAccess):
     def _source(
         self, task: FileTask, url: str, vector: DeletionVector | None, name: str, size: int | None
     ) -> HttpSource:
-        ends = self.ends(replace(task, location=url))
+        ends = self.ends(task if vector is None else replace(task, location=url))
         lease = _Lease(self, task, FreshUrl(url, renew_at(ends, self.planned_at), ends), vector)
         return HttpSource(data_session(self.settings), lease, name=name, size=size, policy=self.policy)
 

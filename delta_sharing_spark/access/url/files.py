@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import groupby, pairwise
 
 from delta_sharing_spark.access.contract import FilePruner, VersionFiles
 from delta_sharing_spark.access.resolved_scan import TableShape, shape_of
 from delta_sharing_spark.access.url.signed_urls import vector_of
 from delta_sharing_spark.deltalog.add_batch import rows_in_stats
-from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.predicates.skip_reason import SkipReason
-from delta_sharing_spark.scan.change_feed import change_files
-from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.scan.change_feed import ChangedFile, change_files
+from delta_sharing_spark.scan.plan import FileTask
 from delta_sharing_spark.sharing.query import QueryResponse
-from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol
+from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Protocol, broken
 
 
 def task_of(record: FileRecord, table: str, *, keep_stats: bool = True) -> FileTask:
@@ -62,9 +62,9 @@ class SnapshotFiles:
     def append(self, record: FileRecord) -> None:
         """Take in one record; raises ResponseError where it came before, or is not a data file's."""
         if record.kind != "add":
-            raise _broken(f"the server listed a {record.kind!r} line in a snapshot of {self._table}")
+            raise broken(f"the server listed a {record.kind!r} line in a snapshot of {self._table}")
         if record.id in self.times:
-            raise _broken(f"the server listed file {record.id} of {self._table} twice")
+            raise broken(f"the server listed file {record.id} of {self._table} twice")
         self.times[record.id] = record.timestamp
         reason = SkipReason.KEEP if self._pruner is None else self._pruner.reason(record.partition_values, record.stats)
         if reason:
@@ -75,26 +75,15 @@ class SnapshotFiles:
     def extend(self, page: SnapshotFiles) -> None:
         """Take in what another page has; raises ResponseError where a file is in both."""
         for repeated in self.times.keys() & page.times.keys():
-            raise _broken(f"the server listed file {repeated} of {self._table} twice")
+            raise broken(f"the server listed file {repeated} of {self._table} twice")
         self.times.update(page.times)
         self.tasks += page.tasks
         self.skipped += page.skipped
 
 
-@dataclass(frozen=True, slots=True)
-class _ChangedFile:
-    """A line of a change feed, for the reconciler (``scan.change_feed.ChangedFile``)."""
-
-    record: FileRecord
-    table: str
-
-    @property
-    def vector(self) -> DeletionVector | None:
-        return vector_of(self.record, self.table)
-
-    def task(self) -> FileTask:
-        record = self.record
-        return replace(task_of(record, self.table), commit_version=record.version, commit_timestamp=record.timestamp)
+def _change_task(record: FileRecord, table: str) -> FileTask:
+    """The task of a line of a change feed."""
+    return replace(task_of(record, table), commit_version=record.version, commit_timestamp=record.timestamp)
 
 
 def feed_versions(records: Iterable[FileRecord], table: str) -> dict[int, VersionFiles]:
@@ -120,14 +109,14 @@ def feed_versions(records: Iterable[FileRecord], table: str) -> dict[int, Versio
     return files_by_version
 
 
-def _by_id(records: list[FileRecord], kind: str, version: int, table: str) -> dict[str, _ChangedFile]:
-    files: dict[str, _ChangedFile] = {}
+def _by_id(records: list[FileRecord], kind: str, version: int, table: str) -> dict[str, ChangedFile]:
+    files: dict[str, ChangedFile] = {}
     for record in records:
         if record.kind != kind or not (record.data_change or kind == "cdf"):
             continue
         if record.id in files:
-            raise _broken(f"the server's change feed of {table} lists file {record.id} twice in version {version}")
-        files[record.id] = _ChangedFile(record, table)
+            raise broken(f"the server's change feed of {table} lists file {record.id} twice in version {version}")
+        files[record.id] = ChangedFile(partial(vector_of, record, table), partial(_change_task, record, table))
     return files
 
 
@@ -140,7 +129,7 @@ def added_versions(records: Iterable[FileRecord], table: str) -> dict[int, Versi
     by_version: dict[int, VersionFiles] = {}
     for record in records:
         if record.kind not in ("add", "remove"):
-            raise _broken(f"the server listed a {record.kind!r} line among the files of {table}")
+            raise broken(f"the server listed a {record.kind!r} line among the files of {table}")
         if not record.data_change:
             continue
         version = version_of(record, table)
@@ -152,14 +141,14 @@ def added_versions(records: Iterable[FileRecord], table: str) -> dict[int, Versi
     for files in by_version.values():
         for one, other in pairwise(sorted(task.id for task in files.tasks)):
             if one == other:
-                raise _broken(f"the server listed file {one} twice in version {files.version} of {table}")
+                raise broken(f"the server listed file {one} twice in version {files.version} of {table}")
     return by_version
 
 
 def version_of(record: FileRecord, table: str) -> int:
     """The version that a line of a feed or a stream belongs to; raises ResponseError where it names none."""
     if record.version is None:
-        raise _broken(f"the server's change feed of {table} has a file without a version")
+        raise broken(f"the server's change feed of {table} has a file without a version")
     return record.version
 
 
@@ -199,7 +188,3 @@ def with_shapes(
     files = by_version.setdefault(first, VersionFiles(first))
     files.shape = files.shape or shapes[0][1]
     return [by_version[version] for version in sorted(by_version)]
-
-
-def _broken(why: str) -> ResponseError:
-    return ResponseError(f"{why}; ask the provider to check the server")

@@ -81,11 +81,7 @@ class Signer:
         return base64.urlsafe_b64encode(json.dumps([text, self.sign(text)]).encode()).decode()
 
     def read(self, kind: str, token: str, ttl: float, expired: str) -> dict[str, Any]:
-        """The body of a token.
-
-        Raises:
-            Refusal: It is not ours, of another kind, or too old.
-        """
+        """The body of a token; raises Refusal where it is not ours, of another kind, or too old."""
         try:
             text, signature = json.loads(base64.urlsafe_b64decode(token))
             body: dict[str, Any] = json.loads(text)

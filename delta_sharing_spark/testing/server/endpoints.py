@@ -91,11 +91,7 @@ class Endpoints:
         body: bytes,
         base: str,
     ) -> Response:
-        """Answer one request.
-
-        Raises:
-            Refusal: An error answer.
-        """
+        """Answer one request; raises Refusal for an error answer."""
         parameters: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
         if kind == "unknown" or not self._known(kind):
             raise not_found("the endpoint does not exist")
@@ -286,11 +282,7 @@ class AssetEndpoints:
         return None
 
     def answer(self, kind: str, method: str, segments: list[str], parameters: Mapping[str, str]) -> Response:
-        """Answer a request of a kind that ``kind_of`` gave.
-
-        Raises:
-            Refusal: An error answer.
-        """
+        """Answer a request of a kind that ``kind_of`` gave; raises Refusal for an error answer."""
         last = segments[-1]
         if not self._settings.assets or last in self._settings.unknown_calls:
             raise not_found("the endpoint does not exist")
@@ -375,11 +367,7 @@ def vend(
 def credentials_of(
     location: str, shared: SharedTable | SharedAsset, vendors: Mapping[str, CredentialVendor], settings: ServerSettings
 ) -> dict[str, Any]:
-    """One kind of secret for a location, and its expiry.
-
-    Raises:
-        Refusal: Nobody vends for its scheme.
-    """
+    """One kind of secret for a location, and its expiry; raises Refusal where nobody vends for its scheme."""
     scheme = location.partition(":")[0]
     vendor = vendors.get(scheme)
     if vendor is not None:

@@ -43,11 +43,7 @@ class Answering(Protocol):
     def answer(
         self, kind: str, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, base: str
     ) -> Response:
-        """Answer one request.
-
-        Raises:
-            Refusal: An error answer.
-        """
+        """Answer one request; raises Refusal for an error answer."""
 
     def record(self, request: Request) -> None:
         """Keep a request that was served."""

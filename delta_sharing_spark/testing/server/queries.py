@@ -333,11 +333,7 @@ def takes_old_engine(parameters: Mapping[str, Any]) -> bool:
 
 
 def check_old_engine(protocol: Protocol) -> None:
-    """Refuse a table that Delta Standalone cannot read.
-
-    Raises:
-        Refusal: 400, or 500 for a v2 checkpoint, as the reference server answers.
-    """
+    """Refuse a table that Delta Standalone cannot read, with 400, or 500 for a v2 checkpoint, as the reference server does."""
     if "v2Checkpoint" in (protocol.reader_features or ()):
         raise Refusal(500, "INTERNAL_ERROR", "")
     if protocol.min_reader_version > _STANDALONE_READER:
@@ -372,11 +368,7 @@ def version_after(times: CommitTimes, newest: int, timestamp_ms: int) -> int:
 
 
 def check_feed_start(times: CommitTimes, timestamp_ms: int) -> None:
-    """Refuse a change feed that starts before the first commit.
-
-    Raises:
-        Refusal: As the reference server answers.
-    """
+    """Refuse a change feed that starts before the first commit, as the reference server does."""
     first = times.first()
     if timestamp_ms < times.time(first):
         raise bad_request(

@@ -60,11 +60,7 @@ class Identity:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def check(self, header: str | None) -> None:
-        """Let a REST request pass.
-
-        Raises:
-            Refusal: 401.
-        """
+        """Let a REST request pass; raises Refusal (401) where it may not."""
         scheme, _, value = (header or "").partition(" ")
         value = value.strip()
         if scheme.lower() == "bearer" and value:
@@ -363,11 +359,7 @@ class SharingServer:
     def answer(
         self, kind: str, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, base: str
     ) -> Response:
-        """Answer one request.
-
-        Raises:
-            Refusal: An error answer.
-        """
+        """Answer one request; raises Refusal for an error answer."""
         if kind == "data":
             return serve_data(path[len("/data/") :], query, headers, self._signer, self.settings)
         if kind == "token":

@@ -131,11 +131,7 @@ def without(schema: Struct, names: Collection[str]) -> Struct:
 
 
 def schema_from_arrow(schema: pa.Schema) -> Struct:
-    """The Delta schema of an Arrow schema; a field's ``comment`` metadata is kept.
-
-    Raises:
-        ValueError: A type that Delta does not have.
-    """
+    """The Delta schema of an Arrow schema, with fields' comments; raises ValueError for a type that Delta does not have."""
     return Struct(tuple(_field_from(f) for f in schema))
 
 

@@ -45,11 +45,7 @@ class LiveFile:
         return str(self.add["path"])
 
     def live(self) -> pa.Table:
-        """The rows that are not deleted.
-
-        Raises:
-            RuntimeError: Rows are not kept.
-        """
+        """The rows that are not deleted; raises RuntimeError where rows are not kept."""
         if self.rows is None:
             raise RuntimeError("this builder was made with keep_rows=False and does not know its rows")
         return self.rows if self.deleted is None else self.rows.filter(pa.array(~self.deleted))

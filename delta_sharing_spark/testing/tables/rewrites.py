@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from delta_sharing_spark.scan.deletion_vector import FILE_VERSION, encode, frame, z85_encode
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.testing.tables.columns import table_of, to_logical
 from delta_sharing_spark.testing.tables.data_files import FileWriter, LiveFile, mask_of
+from delta_sharing_spark.testing.tables.vectors import FILE_VERSION, encode, frame, z85_encode
 
 _Hit = tuple[LiveFile, npt.NDArray[np.bool_]]
 

@@ -238,7 +238,7 @@ def test_a_hole_is_never_taken_for_the_end(missing, known):
 
 def test_many_bytes_of_commits_are_not_held(monkeypatch):
     store = log(*[[add(f"f{i}")] for i in range(60)], listing=False, known_version=59)
-    monkeypatch.setattr("delta_sharing_spark.deltalog.unlisted_log._KEPT_BYTES", 1000)
+    monkeypatch.setattr("delta_sharing_spark.deltalog.locate_segment._KEPT_BYTES", 1000)
     held = [commit for commit in find_segment(store, None, "t").commits if commit.data]
     assert len(held) == 16
     assert sum(1 for _ in load_snapshot(store).tasks()) == 60

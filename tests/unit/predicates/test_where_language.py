@@ -167,7 +167,7 @@ REFUSED = {
     "a = d": ("different types", 3),
     "a = f": ("different types", 3),
     "a IN (1, '2', 2.5)": ("mixes strings", 3),
-    "(a, 1) = (1, 1)": ("rows in parentheses", 3),
+    "(a, 1) = (1, 1)": ("a row in parentheses", 3),
     "a = INTERVAL 1 DAY": ("do not compare", 3),
     "current_date = d": ("each batch of a stream", 1),
     "é = 1": ("backquotes", 1),

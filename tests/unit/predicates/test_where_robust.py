@@ -155,7 +155,7 @@ def test_the_deepest_tree_that_is_read_can_be_used_from_a_deep_stack() -> None:
         use(expression, [dict.fromkeys(SCHEMA.names)])
     finally:
         sys.setrecursionlimit(before)
-    with pytest.raises(PredicateError, match="nested more than 64 deep"):
+    with pytest.raises(PredicateError, match="nest more than 64 deep"):
         parse_where(f"((i32 = 1 AND {text}) OR i64 = 1)", SCHEMA)
 
 

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 
 from delta_sharing_spark.deltalog.paths import local_path
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.scan.deletion_vector import encode, frame
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.testing.tables.vectors import encode, frame
 
 
 @dataclass

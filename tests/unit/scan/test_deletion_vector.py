@@ -13,6 +13,7 @@ from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import CorruptFileError, LogError
 from delta_sharing_spark.scan import deletion_vector as dv
 from delta_sharing_spark.scan.plan import DeletionVector
+from delta_sharing_spark.testing.tables.vectors import FILE_VERSION, encode, frame, z85_encode
 
 KERNEL = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
 
@@ -79,11 +80,11 @@ def test_bad_descriptors_name_the_file(descriptor):
 
 def test_several_vectors_in_one_file_with_and_without_offset():
     sets = [[0, 5], [1], list(range(100, 70_000)), [2**33 + 1]]
-    blob, places = bytearray([dv.FILE_VERSION]), []
+    blob, places = bytearray([FILE_VERSION]), []
     for rows in sets:
-        payload = dv.encode(rows)
+        payload = encode(rows)
         places.append((len(blob), len(payload)))
-        blob += dv.frame(payload)
+        blob += frame(payload)
     for (offset, size), rows in zip(places, sets, strict=True):
         vector = DeletionVector("p", "x", offset, size, len(rows), "px")
         assert list(dv.decode(bytes(blob[vector.frame.start : vector.frame.end]), vector)) == rows
@@ -92,8 +93,8 @@ def test_several_vectors_in_one_file_with_and_without_offset():
 
 
 def corruptions():
-    payload = dv.encode([1, 2, 3])
-    good = dv.frame(payload)
+    payload = encode([1, 2, 3])
+    good = frame(payload)
     flipped = bytearray(good)
     flipped[10] ^= 1
     wrong_magic = struct.pack("<i", 7) + payload[4:]
@@ -102,10 +103,10 @@ def corruptions():
     yield "bytes were read", good[:-1], stored(payload, 3)
     yield "bytes were read", b"", stored(payload, 3)
     yield "the log", struct.pack(">i", len(payload) - 1) + good[4:], stored(payload, 3)
-    yield "format", dv.frame(wrong_magic), stored(payload, 3)
-    yield "bitmap is broken", dv.frame(cut), stored(cut, 3)
+    yield "format", frame(wrong_magic), stored(payload, 3)
+    yield "bitmap is broken", frame(cut), stored(cut, 3)
     yield "marks 3 rows", good, stored(payload, 4)
-    yield "no bitmap", dv.frame(b"abc"), stored(b"abc", 1)
+    yield "no bitmap", frame(b"abc"), stored(b"abc", 1)
 
 
 @pytest.mark.parametrize(("why", "framed", "vector"), list(corruptions()))
@@ -123,7 +124,7 @@ def test_bad_inline_text(text, size):
 
 @given(st.binary(max_size=64).filter(lambda b: len(b) % 4 == 0))
 def test_z85_round_trip(data):
-    assert dv.z85_decode(dv.z85_encode(data)) == data
+    assert dv.z85_decode(z85_encode(data)) == data
 
 
 ROWS = st.sets(st.integers(0, 5000) | st.integers(2**32 - 3, 2**32 + 3), max_size=60)
@@ -132,8 +133,8 @@ ROWS = st.sets(st.integers(0, 5000) | st.integers(2**32 - 3, 2**32 + 3), max_siz
 @settings(max_examples=60)
 @given(ROWS, ROWS, st.integers(0, 5000), st.integers(0, 400), st.booleans())
 def test_masks_agree_with_a_set(rows, excluded, start, count, invert):
-    payload = dv.encode(rows)
-    bitmap = dv.decode(dv.frame(payload), stored(payload, len(rows)))
+    payload = encode(rows)
+    bitmap = dv.decode(frame(payload), stored(payload, len(rows)))
     positions = range(start, start + count)
     assert dv.select_mask(start, count, bitmap).tolist() == [r not in rows for r in positions]
     mask = dv.select_mask(start, count, bitmap, invert=invert, excluded=BitMap64(excluded))
@@ -144,16 +145,16 @@ def test_masks_agree_with_a_set(rows, excluded, start, count, invert):
 @settings(max_examples=60)
 @given(st.binary(max_size=80), st.integers(0, 100))
 def test_arbitrary_payloads_never_pass_or_crash_unnamed(data, cardinality):
-    payload = dv.encode([])[:4] + data
+    payload = encode([])[:4] + data
     try:
-        rows = dv.decode(dv.frame(payload), stored(payload, cardinality))
+        rows = dv.decode(frame(payload), stored(payload, cardinality))
     except CorruptFileError:
         return
     assert len(rows) == cardinality
 
 
 def test_inline_padding_is_trimmed():
-    payload = dv.encode([9])
+    payload = encode([9])
     padded = payload + b"\0" * (-len(payload) % 4)
-    assert list(dv.decode_inline(inline(dv.z85_encode(padded), len(payload), 1))) == [9]
-    assert zlib.crc32(payload) == struct.unpack(">I", dv.frame(payload)[-4:])[0]
+    assert list(dv.decode_inline(inline(z85_encode(padded), len(payload), 1))) == [9]
+    assert zlib.crc32(payload) == struct.unpack(">I", frame(payload)[-4:])[0]

@@ -25,17 +25,22 @@ class ThriftList:
     items: list[Any]
 
 
-def read_struct(data: bytes, last_field: int | None = None) -> tuple[Struct, int]:
-    """Read a struct, up to its field ``last_field`` if that is given; returns it and the offset behind it, or raises ValueError."""
+def read_struct(data: bytes, last_field: int | None = None, offset: int = 0, before: int = 0) -> tuple[Struct, int]:
+    """Read a struct from ``offset`` on, where its field ``before`` ends, up to its field ``last_field`` if that is given.
+
+    Returns it and the offset behind it.
+
+    Raises:
+        ValueError: The bytes are no such struct.
+    """
     try:
-        return _struct(data, 0, last_field)
-    except (IndexError, struct.error) as error:
-        raise ValueError(f"the bytes end within a Thrift struct ({error})") from None
+        return _struct(data, offset, last_field, before)
+    except (IndexError, struct.error, RecursionError) as error:
+        raise ValueError(f"the bytes are no Thrift struct ({error})") from None
 
 
-def _struct(data: bytes, offset: int, last_field: int | None = None) -> tuple[Struct, int]:
+def _struct(data: bytes, offset: int, last_field: int | None = None, last: int = 0) -> tuple[Struct, int]:
     fields: Struct = {}
-    last = 0
     while True:
         head = data[offset]
         offset += 1

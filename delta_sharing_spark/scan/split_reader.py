@@ -291,6 +291,8 @@ class _SplitReader:
         files: Pool = OwnThread() if at_once == 1 else self._pool
         ranges: Pool = OwnThread() if at_once < self._most else self._pool
         while self._following is not None and len(self._opening) < at_once:
+            if at_once == 1 and self._fetching:
+                break  # else all files that the budget allows would be read before the first row
             size, wanted = self._following.task.size, places.wanted if spec.is_projected else 1.0
             if size <= spec.fetch_ahead and pace.is_worth_whole(size, wanted):
                 guess = Guess([Range(0, size)])

@@ -19,8 +19,8 @@ from issuing import CountingIssuer
 from object_server import ObjectServer, serving
 from shared_tables import NAME, PROFILE, falling_back, head_of, opened, rows, split_of, upload
 
+from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
-from delta_sharing_spark.access.directory.tokens import StorageToken
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from delta_sharing_spark.access.flight import messages, statuses
+from delta_sharing_spark.access.flight import messages
 from delta_sharing_spark.access.flight.connection import CANCEL, DESCRIBE, RENEW, VERSION
 from delta_sharing_spark.errors import CommandError, DeltaSharingError
 from delta_sharing_spark.flight.commands import Command, parse_command, parse_path, table_names_matching
@@ -135,12 +135,12 @@ def _reported() -> Iterator[None]:
         yield
     except DeltaSharingError as error:
         _log.info("refused: %s", error)
-        raise statuses.to_status(error) from None
+        raise messages.to_status(error) from None
     except (flight.FlightError, GeneratorExit):
         raise
     except Exception as error:
         _log.exception("a call failed")
-        raise statuses.internal(error) from None
+        raise messages.internal(error) from None
 
 
 class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow is untyped

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.access.contract import FileList, OpenTable
+from delta_sharing_spark.access.contract import FileList, FilePruner, OpenTable
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.plan import plan, spec_of, splits_of
-from delta_sharing_spark.access.pruning import FilePruner
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.access.table_schema import TableShape
+from delta_sharing_spark.access.resolved_scan import ResolvedScan, TableShape
 from delta_sharing_spark.flight.commands import Command, StreamRange
 from delta_sharing_spark.flight.tickets import Ticket, split_bytes
 from delta_sharing_spark.options import parse_options

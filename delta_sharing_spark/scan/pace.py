@@ -29,7 +29,7 @@ WHOLE_FILE, _ALWAYS_WHOLE = 4 << 20, 32 << 10
 #: By how much of a file's size its bytes may lie elsewhere than those of a file like it, before two were seen and at most; and by how many bytes always.
 _FIRST_SLACK, _MOST_SLACK, _LEAST_SLACK = 1 / 64, 1 / 4, 64
 #: Seconds until an answer below which it is not worth waiting for in another thread; those between two requests of a busy reader.
-_NEAR, _BETWEEN = 0.002, 0.00025
+_NEAR, _BETWEEN = 0.002, 0.0005
 #: Requests of one reader under way at once: for much each, and for little each, which mostly wait.
 CONNECTIONS, MOST_CONNECTIONS = 8, 24
 

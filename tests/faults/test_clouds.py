@@ -291,7 +291,7 @@ def listening(answer: Callable[[socket.socket], None]) -> Iterator[tuple[int, li
         thread.start()
         yield listener.getsockname()[1], connections
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(10)
+    thread.join(60)
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)

@@ -149,7 +149,8 @@ _JOB = """
     spark = (
         builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", "file://" + work)
         .config("spark.eventLog.compress", "false").config("spark.ui.port", port).config("spark.log.level", "INFO")
-        .config("spark.ui.enabled", "true")
+        .config("spark.ui.enabled", "true").config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.codegen.wholeStage", "false").config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.local.dir", work + "/local").config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", "-Djava.io.tmpdir=" + work)
         .getOrCreate()

@@ -370,7 +370,7 @@ def test_an_interrupt_ends_the_listing_and_the_query(tmp_path: Path) -> None:
         is_asked = threading.Event()
         server.faults.add("query", times=None, call=lambda: (is_asked.set(), time.sleep(6)))
         profile = str(server.write_profile(tmp_path / "config.share"))
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
+        environment = {k: v for k, v in os.environ.items() if k == "SPARK_SUBMIT_OPTS" or not k.startswith("SPARK_")}
         with subprocess.Popen(
             [sys.executable, "-c", _INTERRUPTED, profile],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

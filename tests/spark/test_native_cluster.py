@@ -31,7 +31,8 @@ profile, token = sys.argv[1:]
 spark = (
     SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
     .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    .config("spark.sql.shuffle.partitions", "2").config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"])
+    .getOrCreate()
 )
 table = SharingClient(profile).table("s.d.t")
 frame = table.to_spark(spark)
@@ -93,7 +94,7 @@ def test_local_cluster(tmp_path: Path) -> None:
         server.add_volume("s.d.v", str(tmp_path / "v"))
         profile = str(server.write_profile(tmp_path / "config.share"))
         token = server.profile()["bearerToken"]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
+        environment = {k: v for k, v in os.environ.items() if k == "SPARK_SUBMIT_OPTS" or not k.startswith("SPARK_")}
         environment |= {"PYSPARK_PYTHON": sys.executable, "DELTA_SHARING_OF_THIS_TEST": profile}
         ran = subprocess.run(
             [sys.executable, "-c", _SESSION, profile, token],

@@ -98,11 +98,12 @@ def test_a_moment_is_in_the_zone_of_the_session(
         as_of = list(range(1, version + 1))
         since = [i for i in range(1, len(COMMITS)) if millis(COMMITS[i]) >= at]
         scan = client.table(name).scan(timestamp=moment)
-        found = {
-            "load": ids(spark.read.format("deltaSharing").option("timestampAsOf", moment).load(address)),
-            "pandas": sorted(scan.to_pandas()["id"]),
-        }
-        if place in (0, 4):  # the ways that differ in how they learn the zone, not in what they do with it
+        found = {"pandas": sorted(scan.to_pandas()["id"])}
+        # By ways that differ in how they learn the zone, not in what they do with it.
+        is_asked_of_spark = place in (0, 4)
+        if is_asked_of_spark:
+            found["load"] = ids(spark.read.format("deltaSharing").option("timestampAsOf", moment).load(address))
+        if is_asked_of_spark and zone == "America/New_York":
             read = spark.read.option("TimestampAsOf", moment)
             found["engine"] = ids(scan.to_spark(spark, "auto"))
             found["sql"] = ids(client.sql(spark, f"SELECT id FROM {name} TIMESTAMP AS OF '{moment}'"))
@@ -111,10 +112,13 @@ def test_a_moment_is_in_the_zone_of_the_session(
             found["view"] = ids(spark.table("view_of_moment"))
         assert found == dict.fromkeys(found, as_of), moment
         if since:
-            changes = {"readChangeFeed": "true", "startingTimestamp": moment}
-            feeds = [ids(spark.read.format("deltaSharing").options(**changes).load(address))]
-            feeds.append(sorted(client.table(name).changes(starting_timestamp=moment).to_pandas()["id"]))
-            assert feeds == [since, since], moment
+            feeds = [sorted(client.table(name).changes(starting_timestamp=moment).to_pandas()["id"])]
+            if is_asked_of_spark:
+                changes = {"readChangeFeed": "true", "startingTimestamp": moment}
+                feeds.append(ids(spark.read.format("deltaSharing").options(**changes).load(address)))
+            assert feeds == [since] * len(feeds), moment
+    if zone != "America/New_York":
+        return
     moment = MOMENTS[0]
     since = [i for i in range(1, len(COMMITS)) if millis(COMMITS[i]) >= sparks_own[moment]]
     query = (
@@ -326,4 +330,4 @@ def test_plain_statements_name_tables_by_their_addresses(
     with pytest.raises(Exception, match=r"none\.share does not exist"):
         spark.sql("SELECT * FROM deltaSharing.`/none.share#a.b.c`").collect()
     assert spark.sql("SELECT 'deltaSharing.`a#b.c.d`' AS id").first().id == "deltaSharing.`a#b.c.d`"
-    assert not [t.name for t in spark.catalog.listTables() if t.name.startswith("t0")]
+    assert not [t.tableName for t in spark.sql("SHOW TABLES").collect() if t.tableName.startswith("t0")]

@@ -523,7 +523,7 @@ STATEMENTS = [
 @pytest.mark.connect
 def test_what_is_no_query_is_refused_and_nothing_runs(client: SharingClient, spark: Any) -> None:
     spark.sql("CREATE TABLE IF NOT EXISTS shop.target AS SELECT CAST(id AS BIGINT) AS id FROM range(3)")
-    tables = [t.name for t in spark.catalog.listTables("shop")]
+    tables = [t.tableName for t in spark.sql("SHOW TABLES IN shop").collect()]
     ran = []
     for statement in STATEMENTS:
         try:
@@ -533,7 +533,7 @@ def test_what_is_no_query_is_refused_and_nothing_runs(client: SharingClient, spa
         ran.append(statement)
     assert not ran
     assert rows_of(spark.table("spark_catalog.shop.target")) == ["(0,)", "(1,)", "(2,)"]
-    assert [t.name for t in spark.catalog.listTables("shop")] == tables
+    assert [t.tableName for t in spark.sql("SHOW TABLES IN shop").collect()] == tables
 
 
 @pytest.mark.connect

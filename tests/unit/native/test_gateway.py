@@ -16,16 +16,7 @@ import pytest
 
 from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import (
-    budget,
-    doubts,
-    gateway,
-    held_chunks,
-    peers,
-    plan,
-    plan_reader,
-    sending,
-)
+from delta_sharing_spark.native import budget, gateway, held_chunks, peers, plan, plan_reader
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.scan import pace
@@ -51,7 +42,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built.append(rows, files=2).path
 
 
-def wait_for(condition: object, seconds: float = 10.0) -> bool:
+def wait_for(condition: object, seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():  # type: ignore[operator]
@@ -81,7 +72,7 @@ def test_it_ends_with_the_last_session(path: Path) -> None:
         ended.add(second.token)
         assert wait_for(lambda: running.is_closed and not ours() - before)
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", running.port), timeout=5)
+        socket.create_connection(("127.0.0.1", running.port), timeout=60)
 
 
 def test_a_stranger_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,13 +201,13 @@ def test_closing_breaks_off_what_is_being_opened(path: Path) -> None:
 
         asking = threading.Thread(target=ask_for_a_file)
         asking.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not server.count("data") and time.monotonic() < deadline:
             time.sleep(0.01)
         running.close()
-        asking.join(10)
+        asking.join(60)
         for thread in ours() - before:
-            thread.join(10)
+            thread.join(60)
         assert not ours() - before
 
 
@@ -263,7 +254,7 @@ def test_a_reader_in_doubt_that_wants_all_gets_all(path: Path, monkeypatch: pyte
             layout = reader.files.get(0).layout
             assert layout.chunks[7].range.length < plan_reader._TASTE
             came = list(reader.read(0, 0))
-            assert doubts.TASTED in came
+            assert plan_reader.TASTED in came
             stored = {file.read_bytes()[: layout.data_end] for file in path.rglob("*.parquet")}
             assert b"".join(piece for piece in came if isinstance(piece, memoryview))[: layout.data_end] in stored
         finally:
@@ -302,5 +293,5 @@ def test_what_a_reader_left_unread_is_seen_though_it_closes_in_two_steps(monkeyp
                     connection.send(b"x" * unread)
                 connection.settimeout(10)
                 reader.shutdown(socket.SHUT_WR)
-                monkeypatch.setattr(sending, "_wait_for_reset", reader.close)
-                assert sending._is_reset(connection) == bool(unread)
+                monkeypatch.setattr(gateway, "_wait_for_reset", reader.close)
+                assert gateway._is_reset(connection) == bool(unread)

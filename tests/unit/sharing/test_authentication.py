@@ -226,7 +226,7 @@ def test_many_threads_renew_once(server: ScriptedServer, rest_of: Rest) -> None:
     begin = threading.Barrier(8)
 
     def ask(_: int) -> int:
-        begin.wait(10)
+        begin.wait(60)
         return rest.table_version(NAME)
 
     with ThreadPoolExecutor(8) as pool:

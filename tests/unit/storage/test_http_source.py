@@ -367,7 +367,7 @@ def test_closing_breaks_off_a_read_under_way(
         time.sleep(0.01)
     time.sleep(0.1)
     one.close()
-    thread.join(10)
+    thread.join(60)
     hold.set()
     server.shutdown()
     server.server_close()

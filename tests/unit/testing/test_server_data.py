@@ -26,7 +26,7 @@ def url(tmp_path: Path, server: SharingServer) -> str:
 def get(url: str, span: str | None = None, **headers: str) -> requests.Response:
     if span is not None:
         headers["Range"] = f"bytes={span}"
-    return requests.get(url, headers=headers, timeout=10)
+    return requests.get(url, headers=headers, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_ranges(url: str, span: str, start: int, end: int) -> None:
 def test_whole_and_head(server: SharingServer, url: str) -> None:
     whole = get(url)
     assert (whole.status_code, whole.content) == (200, CONTENT)
-    head = requests.head(url, timeout=10)
+    head = requests.head(url, timeout=60)
     assert (head.status_code, head.headers["content-length"]) == (200, str(len(CONTENT)))
     assert head.headers["etag"] == whole.headers["etag"]
     beyond = get(url, "1000003-")
@@ -65,7 +65,7 @@ def test_one_connection_for_many_requests(server: SharingServer, url: str) -> No
     with requests.Session() as session:
         ports = set()
         for start in range(0, 5000, 100):
-            with session.get(url, headers={"Range": f"bytes={start}-{start + 99}"}, stream=True, timeout=10) as served:
+            with session.get(url, headers={"Range": f"bytes={start}-{start + 99}"}, stream=True, timeout=60) as served:
                 ports.add(served.raw.connection.sock.getsockname()[1])
                 assert served.content == CONTENT[start : start + 100]
     assert len(ports) == 1

@@ -374,18 +374,13 @@ def pytest(session: nox.Session, *args: str, env: dict[str, str]) -> None:
 
 
 def side_by_side(session: nox.Session, commands: list[list[str]], env: dict[str, str | None]) -> None:
-    """Run programs of the session's environment all at once, for each waits at times; each output is printed whole.
-
-    Whoever stands earlier goes before those that stand later, so that the longest does not run on alone.
-    """
+    """Run programs of the session's environment all at once, for each waits at times; each output is printed whole."""
     whole = {name: value for name, value in {**os.environ, **session.env, **env}.items() if value is not None}
     printing = threading.Lock()
 
-    def run(place: int, command: list[str]) -> bool:
-        own = [str(Path(session.bin) / command[0]), *command[1:]]
-        if shutil.which("nice"):
-            own = ["nice", "-n", str(place), *own]
+    def run(command: list[str]) -> bool:
         began = time.monotonic()
+        own = [str(Path(session.bin) / command[0]), *command[1:]]
         done = subprocess.run(own, env=whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         with printing:
             sys.stdout.buffer.write(done.stdout)
@@ -395,7 +390,7 @@ def side_by_side(session: nox.Session, commands: list[list[str]], env: dict[str,
 
     session.log(f"{len(commands)} commands, all at once; each prints when it has ended")
     with ThreadPoolExecutor(len(commands)) as threads:
-        passed = list(threads.map(run, range(len(commands)), commands))
+        passed = list(threads.map(run, commands))
     if not all(passed):
         session.error("something failed; see above")
 

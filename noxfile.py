@@ -72,9 +72,9 @@ TESTS = [
     for run in (
         ["tests/spark"],
         ["tests/unit"],
+        ["tests/conformance", "tests/faults", "-m", "not spark"],
         ["tests/conformance", "tests/faults", "-m", "spark"],
         ["tests/spark", "--spark-mode=connect"],
-        ["tests/conformance", "tests/faults", "-m", "not spark"],
         ["tests/emulators"],
     )
 ]
@@ -94,7 +94,7 @@ def tests(session: nox.Session) -> None:
     env = spark_environment(session)
     if session.posargs == ["--checks"]:
         install(session, "-e", EVERYTHING, groups=["test", "lint", "types"])
-        side_by_side(session, [*TESTS[:3], ["mypy"], *LINT, *TESTS[3:]], env)
+        side_by_side(session, [TESTS[0], ["mypy"], *LINT, *TESTS[1:]], env)
         return
     install(session, "-e", EVERYTHING, groups=["test"])
     if session.posargs:
@@ -374,7 +374,7 @@ def pytest(session: nox.Session, *args: str, env: dict[str, str]) -> None:
 
 
 def side_by_side(session: nox.Session, commands: list[list[str]], env: dict[str, str | None]) -> None:
-    """Run programs of the session's environment, four at once, for each waits at times; each output is printed whole."""
+    """Run programs of the session's environment all at once, for each waits at times; each output is printed whole."""
     whole = {name: value for name, value in {**os.environ, **session.env, **env}.items() if value is not None}
     printing = threading.Lock()
 
@@ -388,8 +388,8 @@ def side_by_side(session: nox.Session, commands: list[list[str]], env: dict[str,
             session.log(f"{shlex.join(command)}: exit code {done.returncode} after {time.monotonic() - began:.0f} s")
         return done.returncode == 0
 
-    session.log(f"{len(commands)} commands, four at once; each prints when it has ended")
-    with ThreadPoolExecutor(4) as threads:
+    session.log(f"{len(commands)} commands, all at once; each prints when it has ended")
+    with ThreadPoolExecutor(len(commands)) as threads:
         passed = list(threads.map(run, commands))
     if not all(passed):
         session.error("something failed; see above")

@@ -25,7 +25,7 @@ import pyarrow as pa
 import requests
 from served import BANDWIDTH, LATENCY
 
-from delta_sharing_spark.access.url import renewal as renewals
+from delta_sharing_spark.access.url import access as url_access
 from delta_sharing_spark.access.url.access import UrlAccess
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.scan.plan import Split
@@ -200,7 +200,7 @@ def work(pipe: Connection, split: Split) -> None:
     rows = sum(batch.num_rows for batch in read_split(split))
     seconds = time.perf_counter() - began
     peak = (_peak_kib() - before) >> 10
-    pipe.send((rows, seconds, sum(load.nbytes for _, load in renewals._loads.items()), peak))
+    pipe.send((rows, seconds, sum(load.nbytes for _, load in url_access._loads.items()), peak))
 
 
 def _peak_kib() -> int:

@@ -354,13 +354,19 @@ class Sampler:
             writer.writerows(self.curve)
 
     def growth(self, started: int) -> tuple[list[str], list[str]]:
-        """A line for each number: its medians in each third of the time; and those that grew, ``started`` streams being fine."""
+        """A line for each number, its medians in each third of the time and its end at rest; and a line for each that grew.
+
+        What grew is more in the last third than in the second, and stays so at rest; of ``left``, more than ``started``
+        streams leave.
+        """
         lines, grown = [], []
+        rest = self.curve.pop()
         third = len(self.curve) // 3
         for name in [name for name in self.curve[-1] if name != "seconds"]:
             parts = [self.curve[n * third : (n + 1) * third] for n in range(3)]
             medians = [statistics.median([row.get(name, 0) for row in part] or [0]) for part in parts]
-            lines.append(f"{name:<24}" + "".join(f"{value:10.0f}" for value in medians))
+            at_rest = rest.get(name, 0)
+            lines.append(f"{name:<24}" + "".join(f"{value:10.0f}" for value in (*medians, at_rest)))
             kind = name.rpartition(" ")[2]
             if kind == "left":
                 most = max(row.get(name, 0) for row in self.curve)
@@ -368,8 +374,8 @@ class Sampler:
                     grown.append(f"{name} reached {most:.0f} by {started} streams")
                 continue
             share, beside = GROWTH[kind]
-            if not name.startswith("server") and medians[2] > medians[1] * (1 + share) + beside:
-                grown.append(f"{name} grew from {medians[1]:.0f} to {medians[2]:.0f}")
+            if not name.startswith("server") and min(medians[2], at_rest) > medians[1] * (1 + share) + beside:
+                grown.append(f"{name} grew from {medians[1]:.0f} to {medians[2]:.0f}, at rest {at_rest:.0f}")
         return lines, grown
 
 
@@ -434,8 +440,9 @@ def run(directory: Path, temporary: Path, arguments: argparse.Namespace) -> int:
     endpoint = server.stdout.readline().strip()
     profile = str(directory / "config.share")
     gateway = subprocess.Popen(
-        [sys.executable, "-m", "delta_sharing_spark.cli", "flight", profile], stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-m", "delta_sharing_spark.cli", "flight", profile, "-o", f"storageEndpoint={endpoint}"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert gateway.stdout is not None
     uri, token = (gateway.stdout.readline().split()[-1] for _ in range(2))
     token_file = directory / "token"
@@ -505,11 +512,10 @@ def report(soak: Soak, sampler: Sampler, told: dict[str, Any]) -> int:
     print(
         f"{told.get('commits')} commits; {dict(soak.counts)}; rows by stream { ({n: soak.streamed(n) for n in soak.batches}) }"
     )
-    last = sampler.curve.pop()
     lines, grown = sampler.growth(soak.counts["streams started"])
     print(f"{'median of each third':<24}{'first':>10}{'second':>10}{'last':>10}{'at rest':>10}")
     for line in lines:
-        print(line + f"{last.get(line[:24].strip(), 0):10.0f}")
+        print(line)
     wrong = [*soak.wrong, *grown, *(f"the server: {failure}" for failure in told.get("failures", ()))]
     for what in wrong[:20]:
         print(f"WRONG {what}")

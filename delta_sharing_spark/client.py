@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from delta_sharing_spark.assets.catalog import AssetCatalog, if_listable
+from delta_sharing_spark.access.load import Recipient, ScanListing
+from delta_sharing_spark.access.settings import storage_settings
+from delta_sharing_spark.assets.asset import Asset, SharedModel
 from delta_sharing_spark.display import Explanation, Listing
-from delta_sharing_spark.errors import AddressError, NotFoundError
+from delta_sharing_spark.errors import AccessModeError, AddressError, NotFoundError, RequestRefusedError
 from delta_sharing_spark.errors.tracebacks import short_tracebacks
-from delta_sharing_spark.sharing.address import TableName, parse_schema_name, parse_table_name
+from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name
+from delta_sharing_spark.sharing.assets import AssetName, Kind, Model, Record, Skill, Volume, list_assets, shares_kind
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
+from delta_sharing_spark.storage.settings import StorageSettings
 from delta_sharing_spark.table import SharedTable
+from delta_sharing_spark.table_scan import Scan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Unpack
 
-    from delta_sharing_spark.access.recipient import ScanListing
     from delta_sharing_spark.options.keywords import ClientOptions, ViewOptions
     from delta_sharing_spark.spark.views import RegisteredView
-    from delta_sharing_spark.table_scan import Scan
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 #: What completion leaves out: it serves this package.
 _INTERNAL = frozenset(
@@ -33,7 +39,7 @@ _INTERNAL = frozenset(
 
 
 @short_tracebacks
-class SharingClient(AssetCatalog):
+class SharingClient(Recipient):
     """A client of one sharing server, as one recipient.
 
     Args:
@@ -86,7 +92,7 @@ class SharingClient(AssetCatalog):
         return self.table(name)
 
     def _ipython_key_completions_(self) -> list[str]:
-        return [str(TableName(table.share, table.schema, table.name)) for table in self.list_all_tables()]
+        return [str(_name_of(table)) for table in self.list_all_tables()]
 
     def __repr__(self) -> str:
         return f"SharingClient({self.profile.endpoint!r})"
@@ -104,7 +110,7 @@ class SharingClient(AssetCatalog):
 
     def list_schemas(self, share: Share | str) -> Sequence[Schema]:
         """All schemas of a share."""
-        name = share if isinstance(share, str) else share.name
+        name = _share_of(share)
         return self._listed(lambda: self.rest.list_schemas(name), name)
 
     def list_tables(self, schema: Schema | str) -> Sequence[Table]:
@@ -122,10 +128,10 @@ class SharingClient(AssetCatalog):
         the list of all with a warning.
         """
         if share is not None:
-            name = share if isinstance(share, str) else share.name
+            name = _share_of(share)
             return self._listed(lambda: self.rest.list_all_tables(name), name)
         shares = (each.name for each in self.rest.list_shares())
-        return Listing(one for name in shares for one in if_listable(name, "tables", self.rest.list_all_tables(name)))
+        return Listing(one for name in shares for one in _if_listable(name, "tables", self.rest.list_all_tables(name)))
 
     def _listed(self, ask: Callable[[], Iterable[_T]], *names: str) -> Listing[_T]:
         """What the server lists; where it has not what is named, the error tells the near names."""
@@ -140,11 +146,69 @@ class SharingClient(AssetCatalog):
         Raises:
             AddressError: ``name`` is not a table's name.
         """
-        if isinstance(name, Table):
-            return SharedTable(self, TableName(name.share, name.schema, name.name))
-        if not isinstance(name, str):
+        if not isinstance(name, (str, Table)):
             raise AddressError(f"{str(name)[:100]} is no name of a table; write client.table('share.schema.table')")
-        return SharedTable(self, parse_table_name(name))
+        return SharedTable(self, _name_of(name))
+
+    def volumes(self, share: Share | Schema | str | None = None, schema: str | None = None) -> Sequence[Volume]:
+        """All volumes, or those of a share, or of a schema of it.
+
+        Raises:
+            NotFoundError: No such share or schema, or a server that shares no volumes.
+        """
+        return self._assets("volume", share, schema)
+
+    def models(self, share: Share | Schema | str | None = None, schema: str | None = None) -> Sequence[Model]:
+        """All models; as ``volumes``."""
+        return self._assets("model", share, schema)
+
+    def skills(self, share: Share | Schema | str | None = None, schema: str | None = None) -> Sequence[Skill]:
+        """All agent skills; as ``volumes``."""
+        return self._assets("skill", share, schema)
+
+    def volume(self, name: str | Volume) -> Asset:
+        """A volume by its three-part name, or as a listing holds it. No request is made yet.
+
+        Raises:
+            AddressError: ``name`` is no name.
+        """
+        return self._asset("volume", name)
+
+    def skill(self, name: str | Skill) -> Asset:
+        """An agent skill; as ``volume``. Its files are data: whoever runs them trusts their provider."""
+        return self._asset("skill", name)
+
+    def model(self, name: str | Model) -> SharedModel:
+        """A model; as ``volume``. ``.versions()``, ``.version(3)``, ``.alias("champion")`` and ``.latest()`` lead to its files."""
+        record = name if isinstance(name, Model) else None
+        return SharedModel(self._sharing_rest(), self._asset_storage(), _name_of(name), record)
+
+    def _asset(self, kind: Kind, name: str | Record) -> Asset:
+        record = None if isinstance(name, str) else name
+        return Asset(self._sharing_rest(), self._asset_storage(), AssetName(kind, _name_of(name)), record)
+
+    def _assets(self, kind: Kind, share: Share | Schema | str | None, schema: str | None) -> Listing[Any]:
+        rest = self._sharing_rest()
+        if share is None:
+            shares = (listed.name for listed in rest.list_shares())
+            return Listing(
+                one for each in shares for one in _if_listable(each, f"{kind}s", list_assets(rest, kind, each))
+            )
+        name, schema = (share.share, share.name) if isinstance(share, Schema) else (_share_of(share), schema)
+        try:
+            return Listing(list_assets(rest, kind, name, schema))
+        except NotFoundError as error:
+            raise (rest.with_near_names(error, name, schema or "") if shares_kind(rest, kind) else error) from None
+
+    def _sharing_rest(self) -> SharingRest:
+        if not isinstance(self.rest, SharingRest):
+            raise AccessModeError(
+                "a Flight gateway gives the rows of tables, and no volumes, models or skills; make a client of the profile itself"
+            )
+        return self.rest
+
+    def _asset_storage(self) -> StorageSettings:
+        return storage_settings(parse_options({"path": "a.b.c", **self.options}))
 
     def sql(
         self,
@@ -177,10 +241,7 @@ class SharingClient(AssetCatalog):
         return run(in_session(self, spark), spark, query, args, engine)
 
     def query(
-        self,
-        spark: SparkSession,
-        build: Callable[[Callable[[str], DataFrame]], DataFrame],
-        engine: str | None = None,
+        self, spark: SparkSession, build: Callable[[Callable[[str], DataFrame]], DataFrame], engine: str | None = None
     ) -> DataFrame:
         """A DataFrame over shared tables, each loaded with just the columns and rows that it needs.
 
@@ -267,3 +328,21 @@ class SharingClient(AssetCatalog):
         from delta_sharing_spark.spark.views import refresh_views
 
         return refresh_views(self, spark, views)
+
+
+def _if_listable(share: str, what: str, items: Iterable[_T]) -> Iterator[_T]:
+    """The items of a share; none, and a warning, of one whose odd name the server itself cannot be asked for."""
+    try:
+        yield from list(items)
+    except (AddressError, NotFoundError, RequestRefusedError) as refusal:
+        if not is_odd(share, "share"):
+            raise
+        _log.warning("share %r is left out of the list of all %s: %s", share, what, refusal)
+
+
+def _name_of(name: str | Table | Record) -> TableName:
+    return parse_table_name(name) if isinstance(name, str) else TableName(name.share, name.schema, name.name)
+
+
+def _share_of(share: Share | str) -> str:
+    return share if isinstance(share, str) else share.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -16,7 +16,6 @@ from delta_sharing_spark.schema.markup import html_table, text_table
 if TYPE_CHECKING:
     from delta_sharing_spark.access.plan import PlanReport, ScanPlan
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
-    from delta_sharing_spark.scan.plan import Split
     from delta_sharing_spark.schema.types import Struct
 
 _T = TypeVar("_T")
@@ -174,17 +173,12 @@ class Progress:
     """A bar of bytes and rows with rate and time left: a widget in a notebook, a line on a terminal, else nothing."""
 
     def __init__(self, planned: ScanPlan) -> None:
-        self._bytes = {split.index: _bytes_of(split) for split in planned.splits}
+        self._bytes = {
+            split.index: sum((part.task.size if part.end is None else part.end) - part.start for part in split.slices)
+            for split in planned.splits
+        }
         self._rows = 0
-        bar = _bar() if _is_watched() else None
-        self._bar = bar and bar(
-            total=sum(self._bytes.values()),
-            desc=printable(planned.spec.table, one_line=True),
-            unit="B",
-            unit_scale=True,
-            delay=_PROGRESS_DELAY,
-            leave=False,
-        )
+        self._bar = _bar(planned.spec.table, "B", sum(self._bytes.values()))
 
     def __enter__(self) -> Progress:
         return self
@@ -210,30 +204,23 @@ def counting(
     caption: str, unit: str, total: int | None = None, *, shown: bool = True
 ) -> Iterator[Callable[[int], None] | None]:
     """A count of files or bytes, shown as ``Progress`` is; yields what adds to it, None where nobody watches."""
-    bar = _bar() if shown and _is_watched() else None
-    if bar is None:
-        yield None
-        return
-    caption = printable(caption, one_line=True)
-    with bar(
-        total=total, desc=caption, unit=unit, unit_scale=unit == "B", delay=_PROGRESS_DELAY, leave=False
-    ) as counter:
-        yield counter.update
+    bar = _bar(caption, unit, total) if shown else None
+    with nullcontext() if bar is None else bar:
+        yield None if bar is None else bar.update
 
 
-def _bytes_of(split: Split) -> int:
-    return sum((part.task.size if part.end is None else part.end) - part.start for part in split.slices)
-
-
-def _bar() -> Any:
-    """``tqdm.auto.tqdm``; None where it is not installed, as on servers that were sent this package alone."""
+def _bar(caption: str, unit: str, total: int | None) -> Any:
+    """A bar of ``tqdm.auto``; None where nobody watches, or it is not installed, as on servers that were sent this package alone."""
+    if not _is_watched():
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tqdm warns of a notebook without ipywidgets, and shows text there
             from tqdm.auto import tqdm
     except ImportError:
         return None
-    return tqdm
+    caption = printable(caption, one_line=True)
+    return tqdm(total=total, desc=caption, unit=unit, unit_scale=unit == "B", delay=_PROGRESS_DELAY, leave=False)
 
 
 def _is_watched() -> bool:

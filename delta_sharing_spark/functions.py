@@ -184,8 +184,6 @@ def _table(url: str, options: LoadOptions | None = None) -> SharedTable:
 
 
 def _session(spark: SparkSession | None) -> SparkSession:
-    if spark is not None:
-        return spark
     from delta_sharing_spark.spark.register import active_session
 
-    return active_session()
+    return spark or active_session()

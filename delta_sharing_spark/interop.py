@@ -7,9 +7,10 @@ renew it; ask again before ``expires``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Literal
 
-from delta_sharing_spark.access.directory.tokens import StorageToken
+from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.errors import AccessModeError, CredentialError
 from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.storage.locations import Location
@@ -43,11 +44,7 @@ class EngineOptions(dict[str, Any]):
     __str__ = __repr__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (dict(self), self.location, self.expires)
-
-
-def _rebuilt(values: dict[str, Any], location: str, expires: float) -> EngineOptions:
-    return EngineOptions(values, location=location, expires=expires)
+        return partial(EngineOptions, dict(self), location=self.location, expires=self.expires), ()
 
 
 def storage_options(
@@ -179,8 +176,6 @@ def hadoop_conf(
     Keys of S3A and GCS hold for all buckets, as in the specification's example; those of Azure for one account.
 
     Args:
-        tokens: One per location.
-        settings: Region and endpoint.
         gcs_token_provider: The Java class that gives Google's connector its token, by
             ``fs.gs.auth.access.token.credential``; the connector itself has none.
 

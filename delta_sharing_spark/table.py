@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.load import active_zone, column_names
-from delta_sharing_spark.access.recipient import RecipientTable
-from delta_sharing_spark.access.table_schema import shape_of
+from delta_sharing_spark.access.load import RecipientTable, active_zone, column_names
+from delta_sharing_spark.access.resolved_scan import shape_of
+from delta_sharing_spark.access.settings import iso, storage_settings, transport_of
 from delta_sharing_spark.display import Column, Listing, TableVersion, columns_of, schema_html
 from delta_sharing_spark.errors import AccessModeError
 from delta_sharing_spark.errors.tracebacks import short_tracebacks
@@ -19,6 +19,7 @@ from delta_sharing_spark.schema.instants import EPOCH
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
+from delta_sharing_spark.storage.settings import StorageSettings
 from delta_sharing_spark.table_scan import Scan
 
 if TYPE_CHECKING:
@@ -28,10 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Unpack
 
-    from delta_sharing_spark.access.directory.tokens import StorageToken
+    from delta_sharing_spark.access.directory.access import StorageToken
     from delta_sharing_spark.interop import Engine, EngineOptions
     from delta_sharing_spark.options.keywords import LoadOptions
-    from delta_sharing_spark.storage.settings import StorageSettings
 
 Moment = datetime | date | str | int
 
@@ -42,8 +42,6 @@ class SharedTable(RecipientTable, RowSource):
 
     def version(self, starting_timestamp: Moment | None = None) -> int:
         """The newest version, or the earliest at or after a moment."""
-        from delta_sharing_spark.access.settings import iso
-
         if starting_timestamp is None:
             return self.client.rest.table_version(self.name)
         moment = option_text(starting_timestamp)
@@ -222,7 +220,6 @@ class SharedTable(RecipientTable, RowSource):
 
     def _tokens(self, location: str | None) -> tuple[StorageToken, ...]:
         from delta_sharing_spark.access.directory.open import table_tokens
-        from delta_sharing_spark.access.settings import transport_of
 
         options = parse_options(self.client.load_options(self.name, {}))
         if options.gateway is not None:
@@ -230,8 +227,6 @@ class SharedTable(RecipientTable, RowSource):
         return table_tokens(self.client.profile, transport_of(options), self.name, self.snapshot_head(), location)
 
     def _storage(self) -> StorageSettings:
-        from delta_sharing_spark.access.settings import storage_settings
-
         return storage_settings(parse_options(self.client.load_options(self.name, {})))
 
     def _scan(self, columns: Sequence[str] | None, named: Mapping[str, object], options: Mapping[str, object]) -> Scan:

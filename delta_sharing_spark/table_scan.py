@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING
 
 from delta_sharing_spark.access.load import WORKERS, Load, cheapest_column
 from delta_sharing_spark.access.plan import ScanPlan, plan
-from delta_sharing_spark.display import Explanation, counting, explanation, scan_html
+from delta_sharing_spark.display import Explanation, Progress, counting, explanation, scan_html
 from delta_sharing_spark.errors.tracebacks import short_tracebacks
 from delta_sharing_spark.frames.row_source import RowSource
 from delta_sharing_spark.options import redacted_options
 from delta_sharing_spark.options.values import quoted_column
+from delta_sharing_spark.sharing.address import TableName
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-    from delta_sharing_spark.sharing.address import TableName
 
 
 @short_tracebacks
@@ -80,11 +79,7 @@ class Scan(Load, RowSource):
         return frame_of(self.in_session(spark), spark, engine)
 
     def to_record_batch_reader(self, workers: int | None = None) -> pa.RecordBatchReader:
-        """Record batches as they arrive, read in parallel and bounded in memory; reading begins with the first.
-
-        Args:
-            workers: Splits under way at once; the number of cores (at most 8) by default.
-        """
+        """See ``RowSource.to_record_batch_reader``."""
         import pyarrow as pa
 
         return pa.RecordBatchReader.from_batches(self.arrow_schema(), self._batches(workers))
@@ -122,13 +117,10 @@ class Scan(Load, RowSource):
         planned = self.plan()
         if planned.exact_rows is not None:
             return planned.exact_rows
-        cheapest = self._narrowest()
+        shape = self.resolved().shape
+        cheapest = cheapest_column(shape.schema, shape.partition_columns)
         narrow = {**self.options, "columns": quoted_column(cheapest)} if cheapest is not None else self.options
         return sum(batch.num_rows for batch in Scan(self.table, narrow)._batches(None))
-
-    def _narrowest(self) -> str | None:
-        shape = self.resolved().shape
-        return cheapest_column(shape.schema, shape.partition_columns)
 
     def _batches(self, workers: int | None) -> Iterator[pa.RecordBatch]:
         yield from _read(self.plan(), workers)
@@ -136,7 +128,6 @@ class Scan(Load, RowSource):
 
 def _read(planned: ScanPlan, workers: int | None) -> Iterator[pa.RecordBatch]:
     """The rows of a plan, with a bar of progress on a terminal or in a notebook."""
-    from delta_sharing_spark.display import Progress
     from delta_sharing_spark.scan.parallel import read_splits
 
     with Progress(planned) as progress:

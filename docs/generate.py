@@ -30,7 +30,9 @@ def _error_tree(kind: type[Exception], mark: str, below: str) -> Iterator[str]:
     """A class of errors and the classes below it, each with the first sentence of its docstring."""
     sentence = re.split(r"\.(?:\s|$)", str(kind.__doc__), maxsplit=1)[0]
     yield f"{mark + kind.__name__:<32}{sentence.replace('``', '`')}"
-    kinds = kind.__subclasses__()
+    kinds = [
+        inner for inner in kind.__subclasses__() if inner.__module__ == errors.__name__
+    ]  # whatever else is imported
     for inner in kinds:
         is_last = inner is kinds[-1]
         yield from _error_tree(inner, f"{below}{'└' if is_last else '├'}── ", f"{below}{' ' if is_last else '│'}   ")

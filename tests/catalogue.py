@@ -57,7 +57,7 @@ HEAD = """# The tests
 - What a user of Spark sees is in `spark/`. It runs on a classic session. It is marked `connect` where the session's side differs over
   Connect: what the client does, how an error is shown, who knows a setting; `connect_only` where it is nothing on a classic one.
 - A test waits by the clock that is handed in (`NetworkSettings(sleep=, clock=)`), or until something has happened; never for a time.
-- `nox -s tests` runs the suites four at once on two cores and tries nothing twice: a test that fails on a busy machine is wrong.
+- `nox -s tests` runs the suites all at once, be it on two cores, and tries nothing twice: a test that fails on a busy machine is wrong.
 """
 
 

@@ -36,7 +36,6 @@ class CachedAccess(FileAccess):
     settings: CacheSettings
 
     def open(self, task: FileTask) -> ByteSource:
-        """See ``FileAccess.open``."""
         key = f"file\0{self.settings.namespace}\0{task.id}"
         return CachedSource(self.inner.open(task), cache_of(self.settings), key)
 
@@ -48,20 +47,13 @@ class CachedAccess(FileAccess):
         return CachedSource(source, cache_of(self.settings), f"vector\0{self.settings.namespace}\0{vector.unique_id}")
 
     def ends(self, task: FileTask) -> float | None:
-        """See ``FileAccess.ends``."""
         return self.inner.ends(task)
 
     def renewed(self) -> CachedAccess:
-        """See ``FileAccess.renewed``."""
         return replace(self, inner=self.inner.renewed())
 
 
 def table_namespace(profile: Profile, table: TableName, table_id: str | None) -> str:
-    """A digest that no two tables share: ids alone are what a server states, and another server may state them too.
-
-    Args:
-        profile: The server, and the recipient as whom it is asked.
-        table_id: The id that the server states; another id means that the table was replaced.
-    """
+    """A digest that no two tables share, nor two recipients: ids alone are what a server states, and another may state them too."""
     parts = (profile.endpoint, profile.recipient, str(table).lower(), table_id or "")
     return hashlib.sha256("\0".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Defines what an access mode offers of a shared table, whichever way its files are reached.
+"""Defines what an access mode offers of a shared table, whichever way its files are reached, and how its files are pruned.
 
 ``open.py`` negotiates a mode and opens the table by it; what resolves a load, ``plan.py`` and ``stream/`` work with an ``OpenTable``
 and name no mode. Another way to reach a table is one more subclass of ``OpenTable`` and one more line in ``open.MODES``.
@@ -7,20 +7,27 @@ and name no mode. Another way to reach a table is one more subclass of ``OpenTab
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from delta_sharing_spark.errors import AccessModeError, VersionError
 from delta_sharing_spark.options import ReadOptions
+from delta_sharing_spark.predicates.skip_reason import SkipReason
 from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask
 from delta_sharing_spark.scan.splits import pack
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.access.pruning import FilePruner
-    from delta_sharing_spark.access.resolved_scan import ResolvedScan
-    from delta_sharing_spark.access.table_schema import TableShape
+    from delta_sharing_spark.access.resolved_scan import ResolvedScan, TableShape
+    from delta_sharing_spark.deltalog.add_batch import AddBatch
+
+#: How ``explain`` calls the reasons.
+_RULES = {SkipReason.PARTITION_VALUES: "partition values", SkipReason.STATISTICS: "statistics"}
 
 
 class NotPinnedError(VersionError):
@@ -81,12 +88,11 @@ class FileList(list[FileTask]):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files, as they lie in storage."""
         return sum(task.size for task in self)
 
     def live_rows(self) -> int | None:
-        """Rows of all files that are not deleted; None where statistics do not tell of one."""
-        return total_live_rows(self)
+        rows = [live_rows(task) for task in self]
+        return None if None in rows else sum(filter(None, rows))
 
     def bins(self, max_bytes: int) -> Sequence[Sequence[FileSlice]]:
         """Slices of the files in bins of about equal bytes, the same whatever the files' order."""
@@ -98,17 +104,6 @@ def live_rows(task: FileTask) -> int | None:
     if task.rows is None or task.invert_deletion_vector:
         return None
     return task.rows - (task.deletion_vector.cardinality if task.deletion_vector else 0)
-
-
-def total_live_rows(tasks: Iterable[FileTask]) -> int | None:
-    """Rows of all files that are not deleted; None where statistics do not tell of one."""
-    total = 0
-    for task in tasks:
-        rows = live_rows(task)
-        if rows is None:
-            return None
-        total += rows
-    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,3 +292,77 @@ def range_of_versions(start: int, end: int | None, newest: int, table: str, *, b
             f"give an end that is not before the start"
         )
     return range(start, last + 1)
+
+
+class FilePruner:
+    """Skips files none of whose rows can pass the scan's conditions, and counts them.
+
+    Args:
+        listed: Called with the number of files that were looked at since its last call.
+
+    Attributes:
+        skipped: How many files were skipped, by rule.
+    """
+
+    def __init__(self, scan: ResolvedScan, listed: Callable[[int], None] | None = None) -> None:
+        self._scan, self._listed = scan, listed
+        self._skipping = None
+        self._skipped: Counter[SkipReason] = Counter()
+        if scan.prune is not None:
+            from delta_sharing_spark.predicates.file_skipping import FileSkipping
+
+            zone = scan.options.zone
+            self._skipping = FileSkipping(scan.prune, scan.columns, scan.shape.partition_columns, time_zone=zone)
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        return {_RULES[reason]: count for reason, count in sorted(self._skipped.items()) if count}
+
+    @property
+    def stats_columns(self) -> Collection[str] | None:
+        """Physical names of the columns whose statistics are looked at."""
+        return () if self._skipping is None else self._skipping.stats_columns
+
+    @property
+    def predicate_is_decided(self) -> bool:
+        """Whether every row of the remaining files passes ``where``; valid after all files were looked at."""
+        if self._skipping is None:
+            return True
+        return self._scan.pushed is None and self._skipping.is_decided
+
+    def non_pruning_conjuncts(self) -> tuple[str, ...]:
+        """Parts of the conditions that no file can be skipped by."""
+        return () if self._skipping is None else tuple(str(part) for part in self._skipping.non_pruning_conjuncts())
+
+    def reason(self, partition_values: Mapping[str, str | None] | None, stats: str | None) -> SkipReason:
+        """Why a file can be skipped, if it can. It is not counted yet: an answer that breaks off is read again from its start."""
+        if self._listed is not None:
+            self._listed(1)
+        return SkipReason.KEEP if self._skipping is None else self._skipping.reason(partition_values or {}, stats)
+
+    def count(self, reason: SkipReason, files: int) -> None:
+        """Count files that were skipped for a reason."""
+        self._skipped[reason] += files
+
+    def remaining(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
+        """Files whose rows may pass, without their statistics."""
+        for task in tasks:
+            reason = self.reason(task.partition_values, task.stats)
+            if reason:
+                self.count(reason, 1)
+            else:
+                yield replace(task, stats=None) if task.stats is not None else task
+
+    def remaining_rows(self, batch: AddBatch) -> AddBatch:
+        """The same for files in columns: no object is built for a file that is skipped."""
+        if self._listed is not None:
+            self._listed(batch.num_rows)
+        if self._skipping is None:
+            return batch
+        import numpy as np
+
+        reasons = self._skipping.reasons(batch.num_rows, batch.partition_values, batch.stats_texts, batch.stats_parsed)
+        for reason in _RULES:
+            self.count(reason, int(np.count_nonzero(reasons == reason)))
+        keep: npt.NDArray[np.bool_] = reasons == SkipReason.KEEP
+        return batch.filter(keep)

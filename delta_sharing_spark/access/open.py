@@ -5,22 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from delta_sharing_spark.access.contract import AsOf, OpenTable, TableState, last_version
-from delta_sharing_spark.access.negotiate import Decision, negotiate
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
-from delta_sharing_spark.access.settings import iso, profile_and_table, response_formats, transport_of
-from delta_sharing_spark.access.table_refusals import (
+from delta_sharing_spark.access.negotiate import (
     REFUSALS,
     Refusal,
     check_formats,
     iceberg_advice,
+    negotiate,
     refused_travel,
     words_of,
 )
-from delta_sharing_spark.access.table_schema import with_change_columns
+from delta_sharing_spark.access.resolved_scan import Decision, NegotiatedTable, ResolvedScan, with_change_columns
+from delta_sharing_spark.access.settings import iso, profile_and_table, response_formats, transport_of
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
@@ -55,9 +55,9 @@ def _open_url(negotiated: NegotiatedTable) -> OpenTable:
 
 
 def _open_directory(negotiated: NegotiatedTable) -> OpenTable:
-    from delta_sharing_spark.access.directory.table import open_directory_table
+    from delta_sharing_spark.access.directory.table import DirectoryTable
 
-    return open_directory_table(negotiated)
+    return DirectoryTable(negotiated)
 
 
 def _open_flight(negotiated: NegotiatedTable) -> OpenTable:
@@ -78,17 +78,11 @@ MODES: Mapping[str, Callable[[NegotiatedTable], OpenTable]] = {
 class TableOpener:
     """Opens a negotiated table once per process, and by the other access mode where the chosen one cannot read it.
 
-    Args:
-        negotiated: The table, and the access mode that was chosen.
-        modes: How each access mode opens a table.
-
     Pickled, it is the negotiated table alone.
     """
 
     def __init__(
-        self,
-        negotiated: NegotiatedTable,
-        modes: Mapping[str, Callable[[NegotiatedTable], OpenTable]] = MODES,
+        self, negotiated: NegotiatedTable, modes: Mapping[str, Callable[[NegotiatedTable], OpenTable]] = MODES
     ) -> None:
         self.negotiated = negotiated
         self._modes = modes
@@ -189,7 +183,10 @@ def _head_and_mode(rest: SharingRest, table: TableName, options: ReadOptions) ->
         )
         return head, _decide(head, table, options)
     except REFUSALS as refusal:
-        newest = _newest(rest, table, options) if travels else None
+        newest = None
+        if travels:
+            with suppress(*REFUSALS):  # the server refuses the table whatever its version
+                newest = rest.metadata(table, formats=response_formats(options))
         if newest is not None:
             cause = refused_travel(table, options, newest.version, refusal)
             if options.access_mode == "url" or "dir" not in (newest.metadata.access_modes or ()):
@@ -229,14 +226,6 @@ def _refuse_other_format(rest: SharingRest, table: TableName, refusal: Refusal) 
         ) from refusal
 
 
-def _newest(rest: SharingRest, table: TableName, options: ReadOptions) -> TableSnapshotHead | None:
-    """The newest head; None if the server refuses the table whatever its version."""
-    try:
-        return rest.metadata(table, formats=response_formats(options))
-    except REFUSALS:
-        return None
-
-
 def _decide(
     head: TableSnapshotHead, table: TableName, options: ReadOptions, url_refusal: str | None = None
 ) -> Decision:
@@ -257,12 +246,10 @@ def _head_from_catalog(rest: SharingRest, table: TableName, refusal: RequestRefu
     Raises:
         RequestRefusedError: The refusal, where its directory is not on offer.
     """
-    try:
-        entry: Table | None = next(
-            (t for t in rest.list_tables(table.share, table.schema) if t.name.lower() == table.table.lower()), None
-        )
-    except NotFoundError:
-        entry = None
+    entry: Table | None = None
+    with suppress(NotFoundError):
+        listed = rest.list_tables(table.share, table.schema)
+        entry = next((t for t in listed if t.name.lower() == table.table.lower()), None)
     if entry is not None:
         check_formats(table, entry.formats, rest.profile)
     if entry is None or "dir" not in entry.access_modes or not entry.location:
@@ -281,14 +268,9 @@ def _head_from_catalog(rest: SharingRest, table: TableName, refusal: RequestRefu
 def resolve(options: ReadOptions, profile: Profile | None = None) -> ResolvedScan:
     """A load as plain data: one request for metadata, and the log's head where the table is read by its directory.
 
-    Args:
-        profile: The server and recipient, instead of those in the options; ``path`` is then a bare table name.
-
     Raises:
-        ConfigError: The address, the profile, an option or ``where`` is wrong.
-        ServerError, NetworkError: The sharing server refuses or does not answer.
-        AccessModeError: No access mode fits.
         TableError: The table cannot be read right; an unknown column.
+        DeltaSharingError: As ``negotiated_table``, whose arguments these are.
     """
     return resolve_opened(TableOpener(negotiated_table(options, profile)))
 

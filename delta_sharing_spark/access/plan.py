@@ -6,11 +6,17 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from delta_sharing_spark.access.contract import FileList, FileListing, OpenTable, PlannedFiles, SplitAccess, live_rows
+from delta_sharing_spark.access.contract import (
+    FileList,
+    FileListing,
+    FilePruner,
+    OpenTable,
+    PlannedFiles,
+    SplitAccess,
+    live_rows,
+)
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.pruning import FilePruner
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.access.table_schema import check_readable
+from delta_sharing_spark.access.resolved_scan import ResolvedScan, check_readable
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.splits import order
@@ -152,7 +158,6 @@ def splits_of(
     """Cut the files of a batch or a stream into splits, balanced by bytes, each with what its files need of ``access``.
 
     Args:
-        scan, spec: What is read, and how.
         first_index: The number of the first split.
     """
     bins: Sequence[Sequence[FileSlice]]

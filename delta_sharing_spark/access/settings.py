@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import datetime
 from urllib.parse import urlsplit
 
@@ -104,8 +105,6 @@ def iso(moment: datetime | None) -> str | None:
 
 def _engine() -> str | None:
     """Spark's name and version for the User-Agent, where the process runs under it (without importing it)."""
-    import sys
-
     spark = sys.modules.get("pyspark")
     version = getattr(spark, "__version__", None) or os.environ.get("SPARK_VERSION")
     return f"Spark/{version}" if version else None

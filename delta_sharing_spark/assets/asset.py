@@ -62,7 +62,30 @@ def shared_file(entry: StoredObject) -> SharedFile:
 
 
 @short_tracebacks
-class Asset:
+class _Shared:
+    """What is shared of a volume, a model or a skill: its name, and what the server tells of it."""
+
+    def __init__(self, rest: SharingRest, storage: StorageSettings, asset: AssetName, record: Record | None) -> None:
+        self._rest, self._storage, self._asset, self._record = rest, storage, asset, record
+        self.name = asset.name
+
+    def __repr__(self) -> str:
+        return f"<{self._asset}>"
+
+    @property
+    def record(self) -> Record:
+        """What the server tells of it; asked for once."""
+        if self._record is None:
+            self._record = get_asset(self._rest, self._asset)
+        return self._record
+
+    def _table_of_record(self) -> str:
+        told = [[f.name, str(value)] for f in fields(self.record) if (value := getattr(self.record, f.name))]
+        return html_table([], told, str(self._asset))
+
+
+@short_tracebacks
+class Asset(_Shared):
     """A volume, a version of a model, or an agent skill. Nothing is asked for before it is needed.
 
     Paths are below the asset, parted by ``/``; ``..``, absolute paths and links are refused. Credentials are renewed by themselves.
@@ -77,19 +100,9 @@ class Asset:
     def __init__(
         self, rest: SharingRest, storage: StorageSettings, asset: AssetName, record: Record | None = None
     ) -> None:
-        self._rest, self._storage, self._asset, self._record = rest, storage, asset, record
+        super().__init__(rest, storage, asset, record)
         self._place: Place | None = None
-        self.kind, self.name, self.version = asset.kind, asset.name, asset.version
-
-    def __repr__(self) -> str:
-        return f"<{self._asset}>"
-
-    @property
-    def record(self) -> Record:
-        """What the server tells of it; asked for once."""
-        if self._record is None:
-            self._record = get_asset(self._rest, self._asset)
-        return self._record
+        self.kind, self.version = asset.kind, asset.version
 
     @property
     def place(self) -> Place:
@@ -134,7 +147,7 @@ class Asset:
 
         Args:
             path: A file or a directory; all by default.
-            to: The directory; for a file also its new name.
+            to: The directory; for a file also its new name, unless a directory is there or ``to`` ends in ``/``.
             replace: Whether files that are there and differ are replaced.
             progress: Whether a bar is shown on a terminal and in a notebook.
 
@@ -171,36 +184,22 @@ class Asset:
         return storage_options(lease.token(), self._storage, engine=engine)
 
     def _repr_html_(self) -> str:
-        told = [[f.name, str(value)] for f in fields(self.record) if (value := getattr(self.record, f.name))]
         found = list(islice(self.place.entries(deep=True), _SHOWN + 1))
         rows = [
             [one.path, f"{one.size:,}", f"{one.modified:%Y-%m-%d %H:%M:%S}"] for one in map(shared_file, found[:_SHOWN])
         ]
         note = f"the first {_SHOWN} files" if len(found) > _SHOWN else "" if found else "no files"
-        return html_table([], told, str(self._asset)) + html_table(["path", "size", "modified"], rows, note=note)
+        return self._table_of_record() + html_table(["path", "size", "modified"], rows, note=note)
 
 
 @short_tracebacks
-class SharedModel:
+class SharedModel(_Shared):
     """A model, whose files are those of its versions."""
 
     def __init__(
         self, rest: SharingRest, storage: StorageSettings, name: TableName, record: Model | None = None
     ) -> None:
-        self._rest, self._storage, self._asset, self._record = rest, storage, AssetName("model", name), record
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"<{self._asset}>"
-
-    @property
-    def record(self) -> Record:
-        """What the server tells of it; asked for once."""
-        if self._record is None:
-            record = get_asset(self._rest, self._asset)
-            assert isinstance(record, Model)
-            self._record = record
-        return self._record
+        super().__init__(rest, storage, AssetName("model", name), record)
 
     def versions(self) -> Sequence[ModelVersion]:
         """The versions that are ready, as a list that prints as a table."""
@@ -236,6 +235,5 @@ class SharedModel:
         return Asset(self._rest, self._storage, AssetName("model", self.name, number), record)
 
     def _repr_html_(self) -> str:
-        told = [[f.name, str(value)] for f in fields(self.record) if (value := getattr(self.record, f.name))]
         rows = [[str(one.version), one.status, one.comment or ""] for one in self.versions()]
-        return html_table([], told, str(self._asset)) + html_table(["version", "status", "comment"], rows)
+        return self._table_of_record() + html_table(["version", "status", "comment"], rows)

@@ -6,8 +6,7 @@ import time
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from delta_sharing_spark.access.directory.access import storage_for
-from delta_sharing_spark.access.directory.tokens import TOKENS, StorageToken, issue
+from delta_sharing_spark.access.directory.access import TOKENS, StorageToken, issue, storage_for
 from delta_sharing_spark.errors import AccessModeError, CredentialError, ResponseError
 from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.network.settings import MAX_RENEWALS, NetworkSettings
@@ -24,7 +23,7 @@ from delta_sharing_spark.storage.settings import StorageSettings
 
 @dataclass(frozen=True, slots=True)
 class AssetIssuer:
-    """Asks the sharing server for tokens of an asset (``access.directory.tokens.Issuer``)."""
+    """Asks the sharing server for tokens of an asset (``access.directory.access.Issuer``)."""
 
     profile: Profile = field(repr=False)
     settings: NetworkSettings = field(repr=False, compare=False)
@@ -53,11 +52,9 @@ class AssetLease:
         return TOKENS.get(self.issuer, self.location, refused=refused)
 
     def storage(self) -> Storage:
-        """See ``StorageLease.storage``."""
         return storage_for(self.token(), self.settings)
 
     def refused(self, storage: Storage, location: Location, name: str, refusal: PermissionError, refusals: int) -> None:
-        """See ``StorageLease.refused``."""
         if refusals >= MAX_RENEWALS:
             raise CredentialError(
                 f"the storage refuses {name}, also with a new credential ({reason_of(refusal)}); it may not exist, where the "

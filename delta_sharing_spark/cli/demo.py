@@ -33,9 +33,6 @@ _QUERY = "SELECT city, sum(fare) AS fares FROM {table} WHERE started >= '2025-12
 def run(out: TextIO, *, trips: int) -> None:
     """Write the sample, share it and read it; narrate each step on ``out``.
 
-    Args:
-        out: Receives the narration; Spark shows rows on standard output.
-
     Raises:
         ConfigError: There is no Java that Spark runs on.
         DeltaSharingError: Reading failed; Spark's own exceptions pass through.

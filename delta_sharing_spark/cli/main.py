@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -275,7 +275,7 @@ def _download(arguments: argparse.Namespace) -> int:
     from delta_sharing_spark.cli.assets import download as download_files
     from delta_sharing_spark.cli.assets import parse_asset_address
     from delta_sharing_spark.client import SharingClient
-    from delta_sharing_spark.frames.export import format_of, standard_output, whole_file, write_batches
+    from delta_sharing_spark.frames.export import format_of, whole_file, write_batches
 
     files = parse_asset_address(arguments.address)
     if files is not None:
@@ -289,8 +289,7 @@ def _download(arguments: argparse.Namespace) -> int:
     format = arguments.format or "parquet" if to_standard_output else format_of(arguments.output, arguments.format)
     scan = _scan(arguments, **({} if arguments.limit is None else {"limit": str(arguments.limit)}))
     if to_standard_output:
-        with standard_output(sys.stdout) as out:
-            write_batches(scan.to_record_batch_reader(), out, format, str(scan.table))
+        write_batches(scan.to_record_batch_reader(), sys.stdout.buffer, format, str(scan.table))
         return DONE
     target = Path(arguments.output or f"{scan.table.name.table}.{format}")
     with whole_file(target, replace=arguments.force) as out:
@@ -447,26 +446,19 @@ SHELLS = ("bash", "zsh", "fish")
 
 def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
     """The script to be evaluated by ``shell``: commands, their options and the options' choices; else file names."""
-    commands = dict(_commands(parser))
+    actions = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    commands = next(actions).choices
     if shell == "fish":
         return _fish(commands)
     script = _bash(commands)
     return f"autoload -U +X bashcompinit && bashcompinit\n{script}" if shell == "zsh" else script
 
 
-def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            yield from action.choices.items()
+def _options_of(command: argparse.ArgumentParser) -> list[tuple[Sequence[str], argparse.Action]]:
+    return [(action.option_strings, action) for action in command._actions if action.option_strings]
 
 
-def _options_of(command: argparse.ArgumentParser) -> Iterator[tuple[list[str], argparse.Action]]:
-    for action in command._actions:
-        if action.option_strings:
-            yield list(action.option_strings), action
-
-
-def _bash(commands: dict[str, argparse.ArgumentParser]) -> str:
+def _bash(commands: Mapping[str, argparse.ArgumentParser]) -> str:
     cases = []
     for name, command in commands.items():
         words = [word for names, _ in _options_of(command) for word in names]
@@ -497,7 +489,7 @@ complete -o filenames -F _delta_sharing_spark {PROGRAM}
 """
 
 
-def _fish(commands: dict[str, argparse.ArgumentParser]) -> str:
+def _fish(commands: Mapping[str, argparse.ArgumentParser]) -> str:
     lines = []
     for name, command in commands.items():
         summary = shlex.quote(command.description or "")

@@ -126,7 +126,7 @@ def protocol_from(tree: Mapping[str, Any], where: str) -> Protocol:
 
 
 def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
-    """A ``metaData`` action from JSON or a checkpoint's row (maps may be lists of pairs). Raises as above."""
+    """A ``metaData`` action from JSON or a checkpoint's row (maps may be lists of pairs). Raises as ``protocol_from``."""
     try:
         configuration = dict(tree.get("configuration") or {})
         return Metadata(

@@ -228,6 +228,6 @@ class RangeCache:
         return data
 
     def _next(self, place: int) -> int:
-        """Where what is kept after ``place`` begins."""
+        """Where the next range that is kept after ``place`` begins."""
         index = bisect.bisect_left(self._kept, place, key=itemgetter(0))
         return self._kept[index][0] if index < len(self._kept) else self.size

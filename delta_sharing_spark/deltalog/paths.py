@@ -142,14 +142,8 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.([0-9A-
 
 @dataclass(frozen=True, slots=True)
 class LogName:
-    """A parsed name of a log file.
-
-    Attributes:
-        kind: ``"commit"``, ``"compacted"``, ``"classic"``, ``"multipart"`` or ``"v2"`` (a checkpoint with a uuid).
-        version: The version; of a compaction the first.
-        last: The last version of a compaction.
-        part, parts: Of a multi-part checkpoint, counted from 1.
-    """
+    """A parsed name of a log file: ``commit``, ``compacted`` (from ``version`` to ``last``), or a checkpoint: ``classic``,
+    ``multipart`` (``part`` of ``parts``, from 1) or ``v2`` (with a uuid)."""
 
     kind: str
     version: int

@@ -47,13 +47,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """The content of ``_last_checkpoint``, which is a hint and may be wrong.
-
-    Attributes:
-        version: The checkpoint's version.
-        parts: The number of parts of a multi-part checkpoint, else 0.
-        v2_name: The checkpoint's file name, if it has a uuid.
-    """
+    """The content of ``_last_checkpoint``, which may be wrong; ``parts`` is 0 but for a multi-part checkpoint, and ``v2_name`` a
+    file's name with a uuid."""
 
     version: int
     parts: int
@@ -65,7 +60,7 @@ def read_all(
 ) -> Iterator[bytes]:
     """Read files in their order, several at a time, never many bytes ahead of the caller.
 
-    The first are asked for at once, before their bytes are; as many as may be if it is known how large the ``largest`` is.
+    The first files are asked for at once; how many depends on ``largest``, the bytes of the largest file, or 0 if that is unknown.
     """
     rest = iter(paths)
     pending: deque[Future[bytes]] = deque()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from delta_sharing_spark.access.flight import messages, statuses
+from delta_sharing_spark.access.flight import messages
 from delta_sharing_spark.access.flight.connection import CANCEL, DESCRIBE, RENEW, VERSION
 from delta_sharing_spark.errors import CommandError, DeltaSharingError
 from delta_sharing_spark.flight.commands import Command, parse_command, parse_path, table_names_matching
@@ -135,12 +135,12 @@ def _reported() -> Iterator[None]:
         yield
     except DeltaSharingError as error:
         _log.info("refused: %s", error)
-        raise statuses.to_status(error) from None
+        raise messages.to_status(error) from None
     except (flight.FlightError, GeneratorExit):
         raise
     except Exception as error:
         _log.exception("a call failed")
-        raise statuses.internal(error) from None
+        raise messages.internal(error) from None
 
 
 class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow is untyped
@@ -163,6 +163,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
     def __init__(self, client: SharingClient, settings: GatewaySettings | None = None) -> None:
         self.settings = settings = (settings or GatewaySettings()).checked()
         tokens = settings.tokens or ()
+        self._client = client
         self._planner = FlightPlanner(client, settings.ticket_seconds)
         self._flights = Flights(self._planner, settings)
         self._seal = Seal(settings.key)
@@ -188,7 +189,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
     @property
     def share(self) -> str:
         """The endpoint of the sharing server whose tables are served."""
-        return self._planner.endpoint
+        return self._client.profile.endpoint
 
     def shutdown(self) -> None:
         """End all reads, then the server."""

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.access.contract import FileList, OpenTable
+from delta_sharing_spark.access.contract import FileList, FilePruner, OpenTable
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.plan import plan, spec_of, splits_of
-from delta_sharing_spark.access.pruning import FilePruner
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.access.table_schema import TableShape
+from delta_sharing_spark.access.resolved_scan import ResolvedScan, TableShape
 from delta_sharing_spark.flight.commands import Command, StreamRange
 from delta_sharing_spark.flight.tickets import Ticket, split_bytes
 from delta_sharing_spark.options import parse_options
@@ -84,11 +82,6 @@ class FlightPlanner:
     def __init__(self, client: SharingClient, ticket_seconds: float) -> None:
         self._client = client
         self._ticket_seconds = ticket_seconds
-
-    @property
-    def endpoint(self) -> str:
-        """The endpoint of the sharing server."""
-        return self._client.profile.endpoint
 
     def tables(self, matches: Callable[[str], bool]) -> Iterator[TableName]:
         """The tables whose three-part name matches, share by share as the server pages them."""

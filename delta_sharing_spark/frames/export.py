@@ -10,14 +10,15 @@ import base64
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.types as pt
 
 from delta_sharing_spark.errors import ConfigError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
 
 FORMATS = ("parquet", "csv", "json")
 _SUFFIXES = {
@@ -72,8 +73,6 @@ def write_batches(reader: pa.RecordBatchReader, out: BinaryIO, format: str, tabl
 
 def as_text(batches: Iterable[pa.RecordBatch], table: str) -> Iterator[pa.RecordBatch]:
     """The batches, to be written as text; raises ConversionError for a value that text cannot hold."""
-    from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
-
     for batch in batches:
         refuse_bad_text(batch, table)
         refuse_far_moments(batch, table, "--columns leaves the column out, and a download as Parquet holds it")
@@ -82,8 +81,6 @@ def as_text(batches: Iterable[pa.RecordBatch], table: str) -> Iterator[pa.Record
 
 @contextmanager
 def _writer(schema: pa.Schema, out: BinaryIO, format: str) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    import pyarrow as pa
-
     if format == "parquet":
         import pyarrow.parquet as pq
 
@@ -141,14 +138,7 @@ def whole_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-def standard_output(stream: TextIO) -> AbstractContextManager[BinaryIO]:
-    """The bytes behind a text stream; left open."""
-    return nullcontext(stream.buffer)
-
-
 def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
     columns = []
     for source, target in zip(batch.schema, flat, strict=True):
         column = batch.column(source.name)
@@ -164,8 +154,6 @@ def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:
 
 
 def _needs_text(data_type: pa.DataType) -> bool:
-    import pyarrow.types as pt
-
     return bool(pt.is_nested(data_type) or pt.is_binary(data_type) or pt.is_large_binary(data_type))
 
 
@@ -175,8 +163,6 @@ def _encoded(value: Any, encoder: _Encoder | None) -> Any:
 
 def _encoder(data_type: pa.DataType) -> _Encoder | None:
     """The function that converts values of a type for JSON; None where none is needed."""
-    import pyarrow.types as pt
-
     if pt.is_struct(data_type):
         fields = {f.name: _encoder(f.type) for f in data_type}
         return lambda value: {name: _encoded(value[name], encoder) for name, encoder in fields.items()}

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal as DecimalValue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
+
 from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.frames.unfit_values import fit_for_others
 from delta_sharing_spark.predicates.tree import (
@@ -27,7 +29,6 @@ from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struc
 
 if TYPE_CHECKING:
     import polars as pl
-    import pyarrow as pa
 
     from delta_sharing_spark.access.load import Load
 

@@ -8,17 +8,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.types as pt
 
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.frames.unfit_values import refuse_bad_text, refuse_far_moments
 from delta_sharing_spark.network.parallel_calls import CallingThreads
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pandas as pd
-    import pyarrow as pa
 
 #: Rows whose values are counted to see whether a column repeats them.
 _SAMPLE = 20_000
@@ -47,25 +47,21 @@ def to_pandas(
 
     Args:
         count: How many rows there are expected to be, for which room is made at once; None if unknown.
-        types_mapper: From an Arrow type to a pandas extension type, or None for the usual one.
-        dtype_backend: ``"pyarrow"`` or ``"numpy_nullable"``, as in ``pandas.read_parquet``.
-        decimals: ``"objects"``, ``"floats"`` or ``"arrow"``.
-        **options: Further ones of ``pyarrow.Table.to_pandas``.
+        types_mapper, dtype_backend, decimals, **options: As for ``RowSource.to_pandas``.
 
     Raises:
         ConfigError: An argument is unknown.
         ConversionError: A value that pandas cannot hold so.
     """
-    import pandas
 
     if decimals == "floats":
         rows = _with_floats(rows)
     elif decimals not in ("objects", "arrow"):
         raise ConfigError(f"decimals={decimals!r} is unknown; it is 'objects', 'floats' or 'arrow'")
     usual = not options and types_mapper is None and dtype_backend is None
-    mapper = types_mapper or _mapper_of(dtype_backend, pandas)
+    mapper = types_mapper or _mapper_of(dtype_backend)
     if decimals == "arrow":
-        mapper = _with_arrow_decimals(mapper, pandas)
+        mapper = _with_arrow_decimals(mapper)
     options = {"types_mapper": mapper, **options}
     try:
         empty = rows.schema.empty_table().to_pandas(**options)
@@ -79,15 +75,14 @@ def to_pandas(
     ]
     read = _add_all(rows, columns, table)
     values = {name: column.series() for name, column in zip(empty.columns, columns, strict=True)}
-    return pandas.DataFrame(values, index=pandas.RangeIndex(read), columns=empty.columns, copy=False)
+    return pd.DataFrame(values, index=pd.RangeIndex(read), columns=empty.columns, copy=False)
 
 
-def _with_arrow_decimals(mapper: Callable[[pa.DataType], Any] | None, pandas: Any) -> Callable[[pa.DataType], Any]:
-    import pyarrow.types as pt
+def _with_arrow_decimals(mapper: Callable[[pa.DataType], Any] | None) -> Callable[[pa.DataType], Any]:
 
     def mapped(data_type: pa.DataType) -> Any:
         known = None if mapper is None else mapper(data_type)
-        return pandas.ArrowDtype(data_type) if known is None and pt.is_decimal(data_type) else known
+        return pd.ArrowDtype(data_type) if known is None and pt.is_decimal(data_type) else known
 
     return mapped
 
@@ -97,8 +92,6 @@ def _with_floats(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
 
     By way of text: Arrow's own cast misses the nearest one by a bit in every seventh of prices.
     """
-    import pyarrow as pa
-
     texts, floats = (
         pa.schema([field.with_type(_instead_of_decimals(field.type, other)) for field in rows.schema])
         for other in (pa.string(), pa.float64())
@@ -108,8 +101,6 @@ def _with_floats(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
 
 def _instead_of_decimals(data_type: pa.DataType, other: pa.DataType) -> pa.DataType:
     """A type with ``other`` in the place of decimals, at any depth."""
-    import pyarrow as pa
-    import pyarrow.types as pt
 
     def changed(field: pa.Field) -> pa.Field:
         return field.with_type(_instead_of_decimals(field.type, other))
@@ -157,17 +148,15 @@ def _add(batch: pa.RecordBatch, columns: Sequence[tuple[int, _Column]], table: s
             raise
 
 
-def _mapper_of(backend: str | None, pandas: Any) -> Callable[[pa.DataType], Any] | None:
+def _mapper_of(backend: str | None) -> Callable[[pa.DataType], Any] | None:
     if backend is None:
         return None
     if backend == "pyarrow":
-        return pandas.ArrowDtype
+        return pd.ArrowDtype
     if backend == "numpy_nullable":
-        import pyarrow as pa
-
         names = ("Int8", "Int16", "Int32", "Int64", "Float32", "Float64")
-        types = {getattr(pa, name.lower())(): getattr(pandas, f"{name}Dtype")() for name in names}
-        types |= {pa.bool_(): pandas.BooleanDtype(), pa.string(): pandas.StringDtype()}
+        types = {getattr(pa, name.lower())(): getattr(pd, f"{name}Dtype")() for name in names}
+        types |= {pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype()}
         return types.get
     raise ConfigError(f"dtype_backend {backend!r} is unknown; it is 'pyarrow' or 'numpy_nullable'")
 
@@ -189,9 +178,6 @@ class _Column(ABC):
 
 def _column(field: pa.Field, dtype: Any, options: Mapping[str, Any], usual: bool, count: int) -> _Column:
     """What collects a column whose pandas type is ``dtype`` where it has no rows; ``usual`` without the user's options."""
-    import numpy as np
-    import pyarrow.types as pt
-
     if dtype == np.dtype(object):
         is_text = pt.is_string(field.type) or pt.is_large_string(field.type)
         return _Texts(field, options, count) if is_text else _Objects(field, options, count)
@@ -214,8 +200,6 @@ class _ArrowChunks(_Column):
         self._chunks.append(values)
 
     def series(self) -> pd.Series | npt.NDArray[Any]:
-        import pyarrow as pa
-
         column = pa.chunked_array(self._chunks, self._field.type)
         self._chunks.clear()  # the table alone holds the memory, which it gives back as it goes
         table = pa.Table.from_arrays([column], schema=pa.schema([self._field]))
@@ -232,16 +216,12 @@ class _ExtensionArrays(_Column):
         self._parts: list[pd.Series] = []
 
     def add(self, values: pa.Array) -> None:
-        import pandas
-
-        self._parts.append(pandas.Series(self._dtype.__from_arrow__(values), copy=False))
+        self._parts.append(pd.Series(self._dtype.__from_arrow__(values), copy=False))
 
     def series(self) -> pd.Series | npt.NDArray[Any]:
-        import pandas
-
         if not self._parts:
-            return pandas.Series([], dtype=self._dtype)
-        return pandas.concat(self._parts, ignore_index=True)
+            return pd.Series([], dtype=self._dtype)
+        return pd.concat(self._parts, ignore_index=True)
 
 
 class _ArrayColumn(_Column):
@@ -269,8 +249,6 @@ def _room_for(count: int, dtype: npt.DTypeLike, at_least: int = 0) -> npt.NDArra
 
     The metadata that promised so many rows may be wrong.
     """
-    import numpy as np
-
     try:
         return np.empty(max(count, at_least), dtype)
     except (MemoryError, ValueError):
@@ -281,8 +259,6 @@ class _Numbers(_ArrayColumn):
     """Integers, floats, booleans and timestamps."""
 
     def __init__(self, dtype: Any, count: int) -> None:
-        import numpy as np
-
         #: The pandas type; timestamps with a time zone have one that numpy does not know.
         self._dtype = dtype
         super().__init__(dtype if isinstance(dtype, np.dtype) else np.dtype(f"M8[{dtype.unit}]"), count)
@@ -297,13 +273,10 @@ class _Numbers(_ArrayColumn):
         self._append(part)
 
     def series(self) -> pd.Series | npt.NDArray[Any]:
-        import numpy as np
-
         if isinstance(self._dtype, np.dtype):
             return self._whole()
-        import pandas
 
-        return pandas.Series(pandas.array(self._whole().view(np.int64), self._dtype, copy=False), copy=False)
+        return pd.Series(pd.array(self._whole().view(np.int64), self._dtype, copy=False), copy=False)
 
 
 class _PythonObjects(_ArrayColumn):
@@ -314,22 +287,16 @@ class _PythonObjects(_ArrayColumn):
         self._field, self._options = field, options
 
     def series(self) -> pd.Series | npt.NDArray[Any]:
-        import pandas
-
-        return pandas.Series(self._whole(), dtype=object, copy=False)
+        return pd.Series(self._whole(), dtype=object, copy=False)
 
     def _converted(self, values: pa.Array) -> npt.NDArray[np.object_]:
         """The objects that pyarrow makes for pandas."""
-        import pyarrow as pa
-
         table = pa.Table.from_arrays([values], schema=pa.schema([self._field]))
         objects: npt.NDArray[np.object_] = table.to_pandas(**self._options).iloc[:, 0].to_numpy()
         return objects
 
     def _append_chosen(self, distinct: Sequence[Any] | npt.NDArray[np.object_], chosen: Iterable[pa.Array]) -> None:
         """Append those of ``distinct`` that indices choose; a null chooses None."""
-        import numpy as np
-
         objects = np.empty(len(distinct) + 1, dtype=object)
         objects[:-1] = distinct
         objects[-1] = None
@@ -366,8 +333,6 @@ class _Texts(_PythonObjects):
 
     def _convert(self) -> None:
         """Append the strings that wait."""
-        import pyarrow as pa
-
         texts = pa.chunked_array(self._waiting, self._field.type)
         self._waiting.clear()
         self._rows = self._bytes = 0
@@ -390,8 +355,6 @@ class _Objects(_PythonObjects):
     """
 
     def __init__(self, field: pa.Field, options: Mapping[str, Any], count: int) -> None:
-        import pyarrow.types as pt
-
         super().__init__(field, options, count)
         self.cost = 1 if pt.is_date32(field.type) else 2
         #: One object for equal values; None where a column's first rows show that it seldom repeats them.
@@ -434,8 +397,6 @@ class DecimalObjects:
     """
 
     def __init__(self, scale: int) -> None:
-        import numpy as np
-
         self._times_unit = decimal.Decimal((0, (1,), -scale)).__mul__
         #: The decimals of the numbers below ``_LOW``; none until a batch is worth them.
         self._low: npt.NDArray[np.object_] = np.empty(0, object)
@@ -452,8 +413,6 @@ class DecimalObjects:
         Returns:
             As many objects, with None for NULL.
         """
-        import pyarrow as pa
-
         # The same bytes read as integers of 128 bits.
         whole = pa.decimal128(MOST_DIGITS, 0)
         integers = pa.Array.from_buffers(whole, len(values), values.buffers(), values.null_count, values.offset)
@@ -466,8 +425,6 @@ class DecimalObjects:
         return objects
 
     def _products(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-        import numpy as np
-
         return np.fromiter(map(self._times_unit, numbers.tolist()), dtype=object, count=len(numbers))
 
     def _sums(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
@@ -478,8 +435,6 @@ class DecimalObjects:
 
     def _keep(self, numbers: npt.NDArray[np.int64]) -> bool:
         """Keep all that the sums of these numbers need; False where making it costs more than they save."""
-        import numpy as np
-
         if len(numbers) < _LOW:
             return False
         least, most = int(numbers.min()) >> _LOW_BITS, int(numbers.max()) >> _LOW_BITS

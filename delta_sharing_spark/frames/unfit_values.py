@@ -7,12 +7,14 @@ end in errors that name nothing, show other text, or read beyond their memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from delta_sharing_spark.errors import ConversionError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _T = TypeVar("_T")
 #: The first and the last day of Python's dates, by days since 1970, and the microseconds of a day.
@@ -28,11 +30,7 @@ def fit_for_others(batches: Iterator[pa.RecordBatch], table: str) -> Iterator[pa
 
 
 def refuse_bad_text(batch: pa.RecordBatch, table: str) -> None:
-    """Check that all strings of a batch are UTF-8, at any depth.
-
-    Raises:
-        ConversionError: A string is not; it names table, column, the bytes and the ways on.
-    """
+    """Raise ConversionError for a string of a batch that is not UTF-8, at any depth: table, column, the bytes and the ways on."""
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         bad = _first(values, _bad_text)
         if bad is not None:
@@ -42,14 +40,7 @@ def refuse_bad_text(batch: pa.RecordBatch, table: str) -> None:
 
 
 def refuse_far_moments(batch: pa.RecordBatch, table: str, way_on: str) -> None:
-    """Check that all dates and timestamps of a batch lie in Python's years, at any depth.
-
-    Args:
-        way_on: What holds such values, for the error.
-
-    Raises:
-        ConversionError: One does not.
-    """
+    """Raise ConversionError for a date or timestamp of a batch beyond Python's years, at any depth; ``way_on`` is what holds it."""
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         far = _first(values, _far_moment)
         if far is not None:
@@ -61,8 +52,6 @@ def refuse_far_moments(batch: pa.RecordBatch, table: str, way_on: str) -> None:
 
 def _first(values: pa.Array, find: Callable[[pa.Array], _T | None]) -> _T | None:
     """What ``find`` finds in values that hold no others; None if that is nothing."""
-    import pyarrow.types as pt
-
     if not pt.is_nested(values.type):
         return find(values)
     return next((found for part in _parts(values) if (found := _first(part, find)) is not None), None)
@@ -70,8 +59,6 @@ def _first(values: pa.Array, find: Callable[[pa.Array], _T | None]) -> _T | None
 
 def _parts(values: pa.Array) -> Sequence[pa.Array]:
     """The values inside structs, lists or maps, but for those that a slice or a NULL hides."""
-    import pyarrow.types as pt
-
     if pt.is_struct(values.type):
         return values.flatten()
     if not pt.is_map(values.type):
@@ -82,9 +69,6 @@ def _parts(values: pa.Array) -> Sequence[pa.Array]:
 
 
 def _bad_text(values: pa.Array) -> bytes | None:
-    import pyarrow as pa
-    import pyarrow.types as pt
-
     if not (pt.is_string(values.type) or pt.is_large_string(values.type)) or not len(values) or _is_ascii(values):
         return None
     try:
@@ -100,9 +84,6 @@ def _bad_text(values: pa.Array) -> bytes | None:
 
 def _is_ascii(values: pa.Array) -> bool:
     """Whether all bytes are ASCII, which is sooner told than that they are UTF-8."""
-    import numpy as np
-    import pyarrow.types as pt
-
     _, offsets, data = values.buffers()
     if data is None:
         return True
@@ -112,10 +93,6 @@ def _is_ascii(values: pa.Array) -> bool:
 
 
 def _far_moment(values: pa.Array) -> str | None:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.types as pt
-
     if pt.is_date32(values.type):
         numbers, unit = values.cast(pa.int32()), 1
     elif pt.is_timestamp(values.type) and values.type.unit == "us":
@@ -126,7 +103,6 @@ def _far_moment(values: pa.Array) -> str | None:
     least, most = extremes["min"], extremes["max"]
     if least is None or (least >= _FIRST_DAY * unit and most < (_LAST_DAY + 1) * unit):
         return None
-    import numpy as np
 
     day = (least if least < _FIRST_DAY * unit else most) // unit
     return f"a {'date' if unit == 1 else 'timestamp'} of {np.datetime64(int(day), 'D')}"

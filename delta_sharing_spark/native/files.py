@@ -20,20 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.native.joined_layout import (
-    DifferentLayoutsError,
-    Member,
-    Span,
-    lay_out_together,
-    read_member,
-)
+from delta_sharing_spark.native.joined_layout import DifferentLayoutsError, Member, Span, lay_out_together, read_member
 from delta_sharing_spark.native.layout import Chunk, Constants, Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.open_ones import OpenOnes
+from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import FIRST_GAP, TAIL
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
-from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Struct, without_mapping
 from delta_sharing_spark.storage.local_files import LocalSource
@@ -246,12 +240,7 @@ class _Opened:
 
 
 def _opened(
-    task: FileTask,
-    access: FileAccess,
-    shape: FileShape,
-    whole_below: int,
-    tail_bytes: int,
-    limit: int | None = None,
+    task: FileTask, access: FileAccess, shape: FileShape, whole_below: int, tail_bytes: int, limit: int | None = None
 ) -> _Opened:
     source = access.open(task)
     footer = read_footer(source, shape.spec.table, whole_below, tail_bytes)

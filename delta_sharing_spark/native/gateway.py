@@ -1,6 +1,6 @@
-"""A read-only WebHDFS server on loopback, in threads of this process: planned snapshots for Spark's own Parquet reader.
+"""A read-only WebHDFS server on loopback, in threads of this process, for Spark's own readers: planned snapshots, volumes and models.
 
-It serves nothing but the files of its plans, each under a path of 128 random bits, to processes of this user alone. It
+It serves nothing but the files of its plans and places, each under a path of 128 random bits, to processes of this user alone. It
 ends with the last session that loaded something. ``machines`` and ``machine_gateway`` make it serve a cluster.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
+import select
 import socket
 import threading
 import time
@@ -15,22 +17,26 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
-from delta_sharing_spark.errors import DeltaSharingError, NetworkError
+from delta_sharing_spark.errors import DeltaSharingError, NetworkError, NoSuchFileError
 from delta_sharing_spark.errors.redaction import shown
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Bounds, Budget
-from delta_sharing_spark.native.peers import is_own_process
-from delta_sharing_spark.native.plan import NativePlan
-from delta_sharing_spark.native.plan_reader import Pieces, PlanReader
-from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns
-from delta_sharing_spark.native.sending import send_pieces
+from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
+from delta_sharing_spark.native.plan import UNTOLD, NativePlan, ScanColumns
+from delta_sharing_spark.native.plan_reader import Doubt, Pieces, PlanReader, Reaction
+from delta_sharing_spark.native.served_place import ServedPlace, status_of
 from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.native.webhdfs import Request
 from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT
+from delta_sharing_spark.storage.place import Place
 
+#: Seconds that sent bytes may stay unread before more are sent; the most seconds between two checks.
+_UNREAD, _LONGEST_PAUSE = 2.0, 0.05
+#: Java closes a connection in two steps, of which the second tells whether it had read all: the most seconds between them.
+_RESET = 0.005
 _log = logging.getLogger(__name__)
-
 #: Plans and files of plans that a gateway keeps: the longest unused plan is let go of beyond.
 MAX_PLANS, MAX_PLANNED_FILES = 2_000, 500_000
 _CONNECTIONS = 512
@@ -38,19 +44,16 @@ _CONNECTIONS = 512
 _ERRORS_KEPT = 64
 #: Seconds: a connection may idle, or take a send; between two looks at whether the sessions still live.
 _STALLED, _WATCH = 600.0, 1.0
-_MAX_HEAD = 64 << 10
 #: Bytes before a footer that a reader may ask for with it.
 _PADDING = 1 << 20
-
 _READ_ONLY = "the native lane's gateway is read-only, and tells and gives files alone"
 _LET_GO = "delta-sharing-spark: the plan of this DataFrame was let go, with its session or for newer ones; load the table again"
-
 #: Whether a session has ended.
 HasEnded = Callable[[], bool]
 
 
 class Gateway:
-    """Serves plans at one address.
+    """Serves plans and places at one address.
 
     Args:
         host, port: The address to bind; a free port by default.
@@ -85,6 +88,7 @@ class Gateway:
         self._budget = Budget(bounds or Bounds())
         self._lock = threading.Lock()
         self._plans: OrderedDict[str, tuple[PlanReader, HasEnded]] = OrderedDict()
+        self._places: dict[str, tuple[ServedPlace, HasEnded]] = {}
         #: Loads whose listings are made when they are asked for, as long as Spark has them.
         self._indexes: dict[str, tuple[weakref.ref[TableIndex], HasEnded]] = {}
         self._connections: set[socket.socket] = set()
@@ -129,8 +133,16 @@ class Gateway:
             self._indexes[index.token] = weakref.ref(index), has_ended
         return index
 
+    def share(self, place: Place, has_ended: HasEnded) -> str:
+        """Serve a place until a session has ended; returns its address for Spark, the same for an equal place."""
+        with self._lock:
+            known = (token for token, (served, _) in self._places.items() if served.place == place)
+            token = next(known, None) or secrets.token_hex(16)
+            served = self._places[token][0] if token in self._places else ServedPlace(place, token)
+            self._places[token] = (served, has_ended)
+        return self.address_of(token)
+
     def plan(self, token: str) -> NativePlan | None:
-        """See ``ListingKeeper.plan``."""
         with self._lock:
             entry = self._plans.get(token)
             if entry is not None:
@@ -138,7 +150,6 @@ class Gateway:
         return None if entry is None else entry[0].plan
 
     def keep(self, index: TableIndex, plan: NativePlan) -> None:
-        """See ``ListingKeeper.keep``."""
         with self._lock:
             known = self._indexes.get(index.token)
         if known is not None:
@@ -243,7 +254,7 @@ class Gateway:
                 self.close()
 
     def _release_ended(self) -> bool:
-        """Release the plans whose session has ended; returns whether no plan is left."""
+        """Release the plans and places whose session has ended; returns whether none is left."""
         with self._lock:
             ended = [token for token, (_, has_ended) in self._plans.items() if has_ended()]
             gone = [self._plans.pop(token)[0] for token in ended]
@@ -252,7 +263,10 @@ class Gateway:
                 del self._indexes[token]
                 of_it = [listing for listing in self._plans if listing.startswith(f"{token}-")]
                 gone += [self._plans.pop(listing)[0] for listing in of_it]
-            were_last = bool(gone or left) and not self._plans and not self._indexes
+            places = [token for token, (_, has_ended) in self._places.items() if has_ended()]
+            for token in places:
+                del self._places[token]
+            were_last = bool(gone or left or places) and not (self._plans or self._indexes or self._places)
         for reader in gone:
             self._close(reader)
         return were_last
@@ -304,7 +318,7 @@ class Gateway:
             connection.settimeout(_STALLED)
             waiting = b""
             while not self.is_closed:
-                request, waiting = _read_request(connection, waiting)
+                request, waiting = webhdfs.read_request(connection, waiting)
                 if request is None or not self._answer(connection, request):
                     return
         except (OSError, ValueError) as error:
@@ -330,6 +344,25 @@ class Gateway:
 
     def _serve(self, connection: socket.socket, request: Request, token: str, below: str) -> bool:
         """Answer a request for what lies below a token."""
+        served = None
+        try:
+            served = self._place(token)
+            if served is None:
+                return self._serve_plan(connection, request, token, below)
+            if (known := served.failures.of(below)) is not None:
+                connection.sendall(self._failure(known))
+                return True
+            if request.operation == "OPEN":
+                return self._open_place(connection, request, served, below)
+            connection.sendall(self._told_of_place(served, below, request.operation))
+        except NoSuchFileError:
+            connection.sendall(webhdfs.not_found(below))
+        except DeltaSharingError as error:
+            told = self.remember(error) if served is None else self._failed(served, below, error)
+            connection.sendall(webhdfs.failure(told))
+        return True
+
+    def _serve_plan(self, connection: socket.socket, request: Request, token: str, below: str) -> bool:
         scan, _, name = below.partition("/")
         try:
             reader = self._reader(token)
@@ -351,7 +384,8 @@ class Gateway:
                 connection.sendall(self._described(reader, number, request.operation, columns))
         except DeltaSharingError as error:
             error.name_table(reader.plan.table)
-            connection.sendall(self._failure(self._failed(reader, number, error)))
+            assert number is not None, "only files fail"
+            connection.sendall(webhdfs.failure(self._failed(reader, number, error)))
         except OSError:
             raise
         except Exception as error:
@@ -368,18 +402,37 @@ class Gateway:
             )
         return True
 
-    def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
-        """Note that a file could not be read; returns the cause, for Spark."""
-        return self._note_failure(reader, number, f"{type(error).__name__}: {error}", isinstance(error, NetworkError))
-
-    def _note_failure(self, reader: PlanReader, number: int | None, cause: str, is_of_network: bool) -> str:
+    def _place(self, token: str) -> ServedPlace | None:
         with self._lock:
-            is_first, reader.plan.has_failed = not reader.plan.has_failed, True
-        if is_of_network and number is not None:
-            reader.failures.note(number, cause)
-        if is_first:  # it stands alone here; Spark's own error has it among many lines of Java, or not at all
-            _log.warning("the native lane could not read a file: %s", cause)
-        return cause
+            return self._places.get(token, (None, None))[0]
+
+    def _open_place(self, connection: socket.socket, request: Request, served: ServedPlace, path: str) -> bool:
+        """Send a file from the request's offset on; returns whether the connection can be used for another."""
+        return served.send(connection, path, request.offset, self._budget, partial(self._failed, served, path))
+
+    def _told_of_place(self, served: ServedPlace, path: str, operation: str) -> bytes:
+        if operation == "LISTSTATUS":
+            statuses = [status_of(entry, entry.name.rstrip("/").rpartition("/")[2]) for entry in served.listed(path)]
+            return webhdfs.json_answer({"FileStatuses": {"FileStatus": statuses}})
+        if operation == "GETFILESTATUS":
+            return webhdfs.json_answer({"FileStatus": status_of(served.info(path), "")})
+        if operation in ("GETFILEBLOCKLOCATIONS", "GET_BLOCK_LOCATIONS"):
+            return webhdfs.json_answer(webhdfs.locations(served.info(path).size))
+        return webhdfs.failure(f"what is shared is read-only, and {operation or 'such a request'} is not known")
+
+    def _failed(self, served: PlanReader | ServedPlace, file: int | str, error: DeltaSharingError) -> str:
+        """Note that a file could not be read; returns the cause, for Spark."""
+        return self._note_failure(served, file, f"{type(error).__name__}: {error}", isinstance(error, NetworkError))
+
+    def _note_failure(self, served: PlanReader | ServedPlace, file: int | str, cause: str, is_of_network: bool) -> str:
+        if is_of_network:
+            served.failures.note(file, cause)
+        if isinstance(served, PlanReader):
+            with self._lock:
+                is_first, served.plan.has_failed = not served.plan.has_failed, True
+            if is_first:  # it stands alone here; Spark's own error has it among many lines of Java, or not at all
+                _log.warning("the native lane could not read a file: %s", cause)
+        return self._remember(cause)
 
     def _reader(self, token: str) -> PlanReader | None:
         """The reader of a plan; a listing that was let go is made anew. None where nothing is known of it."""
@@ -458,18 +511,45 @@ def authority_of(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _read_request(connection: socket.socket, waiting: bytes) -> tuple[Request | None, bytes]:
-    """The next request, None at the connection's end; and the bytes received after it."""
-    while (end := waiting.find(b"\r\n\r\n")) < 0:
-        if len(waiting) > _MAX_HEAD:
-            return None, b""
-        received = connection.recv(65536)
-        if not received:
-            return None, b""
-        waiting += received
-    head, *fields = waiting[:end].decode("latin-1").split("\r\n")
-    line = head.split(" ")
-    if len(line) != 3:
-        return None, b""
-    names = frozenset(field.partition(":")[0].lower() for field in fields)
-    return Request(line[0], line[1], names), waiting[end + 4 :]
+def send_pieces(connection: socket.socket, pieces: Pieces) -> None:
+    """Send an answer's bytes until the reader leaves."""
+    reaction: Reaction | None = None
+    try:
+        while True:
+            piece = pieces.send(reaction)
+            if isinstance(piece, Doubt):
+                reaction = _reaction(connection, piece)
+            else:
+                connection.sendall(piece)
+                reaction = None
+    except StopIteration:
+        return
+    finally:
+        pieces.close()
+
+
+def _reaction(connection: socket.socket, doubt: Doubt) -> Reaction:
+    """Wait for a reader to close its connection, or to read what it was sent and wait for more."""
+    pause, patience = 0.001, time.monotonic() + _UNREAD
+    # What the system tells of the other side may be wrong, and a reader may wait for more than it was given.
+    while (unread := unread_by_peer(connection)) and time.monotonic() < patience:
+        if select.select([connection], [], [], pause)[0]:
+            return Reaction(True, not _is_reset(connection))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    has_left = bool(select.select([connection], [], [], doubt.blindly if unread is None else doubt.seconds)[0])
+    return Reaction(has_left, not unread and not (has_left and _is_reset(connection)))
+
+
+def _is_reset(connection: socket.socket) -> bool:
+    """Whether a reader that has closed its connection had not read all that it was sent: the system resets it then."""
+    try:
+        if connection.recv(1, socket.MSG_PEEK):
+            return False
+    except ConnectionError:
+        return True
+    _wait_for_reset()
+    return connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
+
+def _wait_for_reset() -> None:
+    time.sleep(_RESET)

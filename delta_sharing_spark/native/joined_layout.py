@@ -98,17 +98,7 @@ class Span:
 def read_member(
     footer: bytes, size: int, schema: Struct, mapping: str, deleted: DeletedRows | None, constants: Constants
 ) -> Member:
-    """Read the footer of a file that is to be shown with others.
-
-    Args:
-        footer: The file's footer, without its length and magic.
-        schema: The table's columns that are read from files.
-        deleted: The rows of its deletion vector; None where it has none.
-        constants: Columns of ``schema`` that are not read from the file, and their value.
-
-    Raises:
-        NotNativeError: Spark's reader would not read it as exactly as the Python source does.
-    """
+    """Read the footer of a file that is to be shown with others; arguments and errors are those of ``lay_out``."""
     try:
         metadata, _ = read_struct(footer)
         root = schema_tree(metadata[2][1].items)

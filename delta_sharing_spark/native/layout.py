@@ -432,11 +432,7 @@ class OwnColumns:
         return self._chunk(begin, rows, physical, path, rows)
 
     def constant(self, rows: int, value: str, path: list[bytes], levels: tuple[int, int]) -> ThriftStruct:
-        """Append a row group's chunk of a column of texts that are all the same: a dictionary of one.
-
-        Args:
-            path, levels: As for ``nulls``.
-        """
+        """Append a row group's chunk of a column of texts that are all the same, a dictionary of one; arguments as for ``nulls``."""
         begin, text = len(self.bytes), value.encode()
         word = len(text).to_bytes(4, "little") + text
         header = {1: (I32, 2), 2: (I32, len(word)), 3: (I32, len(word)), 7: (STRUCT, {1: (I32, 1), 2: (I32, 0)})}
@@ -446,11 +442,7 @@ class OwnColumns:
         data, _ = self._page(_levels(rows, levels, is_null=False) + bytes(indices) + b"\0", rows, encoding=8)
         chunk = self._chunk(begin, rows, BYTE_ARRAY, path, 0)
         described = chunk[3][1]
-        described |= {
-            2: (LIST, ThriftList(I32, [0, 3, 8])),
-            9: (I64, data),
-            11: (I64, self._start + begin),
-        }
+        described |= {2: (LIST, ThriftList(I32, [0, 3, 8])), 9: (I64, data), 11: (I64, self._start + begin)}
         described[12][1].update({5: (BINARY, text), 6: (BINARY, text)})
         return chunk
 

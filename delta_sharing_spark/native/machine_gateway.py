@@ -21,11 +21,12 @@ from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native.budget import Bounds
+from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import SHOWN_LENGTH, SIGN_OF_LIFE, SILENCE, key_field_of
-from delta_sharing_spark.native.place_gateway import PlaceGateway, ServedPlace
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.native.plan_reader import PlanReader
 from delta_sharing_spark.native.sealed_channel import SealedChannel, SealError, received
+from delta_sharing_spark.native.served_place import ServedPlace
 
 #: Seconds for the driver to answer: it may have to list a table anew for a plan.
 _FOR_PLAN, _SOON = 300.0, 1.0
@@ -35,10 +36,6 @@ _OF_A_FILE = 1000
 
 class Driver:
     """The way to the driver. Safe to call from several threads.
-
-    Args:
-        host, port: Of the driver's gateway.
-        key: The application's key.
 
     Raises:
         OSError: It cannot be reached, or holds another key.
@@ -55,11 +52,7 @@ class Driver:
         self._numbers = itertools.count()
 
     def join(self, gateway: MachineGateway) -> str | None:
-        """Offer a gateway; why it is not needed, where it is not.
-
-        Raises:
-            OSError: The driver does not answer, or does not hold the key.
-        """
+        """Offer a gateway; why it is not needed, where it is not. Raises OSError where the driver does not answer, or lacks the key."""
         self._channel.send({"identity": loopback_identity(), "port": gateway.port, "name": gateway.name})
         answer, _ = self._channel.receive()
         return None if answer["kind"] == "welcome" else str(answer.get("why"))
@@ -103,13 +96,8 @@ class Driver:
                 time.sleep(SIGN_OF_LIFE)
 
 
-class MachineGateway(PlaceGateway):
+class MachineGateway(Gateway):
     """Serves the plans and places of one application to the executors of one machine.
-
-    Args:
-        driver: Where the plans are.
-        key: The application's key.
-        bounds: As for ``Gateway``.
 
     Attributes:
         name: The machine's, for errors.
@@ -146,7 +134,7 @@ class MachineGateway(PlaceGateway):
                 raise DeltaSharingError(f"the plan could not be made anew: {answer['error']}")
             if answer.get("is_place"):
                 with self._lock:
-                    self._places[token] = ServedPlace(pickle.loads(content)), lambda: False  # noqa: S301 - of this package
+                    self._places[token] = ServedPlace(pickle.loads(content), token), lambda: False  # noqa: S301 - of this package
             elif content:
                 self.add(NativePlan.unpacked(content), lambda: False)
 
@@ -156,16 +144,13 @@ class MachineGateway(PlaceGateway):
         return super()._place(token)
 
     def remember(self, error: DeltaSharingError) -> str:
-        """See ``Gateway.remember``."""
         return self._told_to_driver(super().remember(self._named(error)), "", None)
 
-    def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
-        cause = super()._failed(reader, number, self._named(error))
-        return self._told_to_driver(cause, reader.plan.token, number)
-
-    def _place_failed(self, served: ServedPlace, token: str, path: str, error: DeltaSharingError) -> str:
-        cause = super()._place_failed(served, token, path, self._named(error))
-        return self._told_to_driver(cause, token if isinstance(error, NetworkError) else "", path)
+    def _failed(self, served: PlanReader | ServedPlace, file: int | str, error: DeltaSharingError) -> str:
+        cause = super()._failed(served, file, self._named(error))
+        if isinstance(served, PlanReader):
+            return self._told_to_driver(cause, served.plan.token, file)
+        return self._told_to_driver(cause, served.token if isinstance(error, NetworkError) else "", file)
 
     def _named(self, error: DeltaSharingError) -> DeltaSharingError:
         if isinstance(error, NetworkError):

@@ -23,13 +23,11 @@ from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native import webhdfs
-from delta_sharing_spark.native.doubts import Reaction
-from delta_sharing_spark.native.gateway import authority_of
-from delta_sharing_spark.native.place_gateway import PlaceGateway, ServedPlace
-from delta_sharing_spark.native.plan import NativePlan, VirtualFile
-from delta_sharing_spark.native.plan_reader import Pieces, PlanReader
-from delta_sharing_spark.native.scan_columns import ScanColumns
+from delta_sharing_spark.native.gateway import Gateway, authority_of
+from delta_sharing_spark.native.plan import NativePlan, ScanColumns, VirtualFile
+from delta_sharing_spark.native.plan_reader import Pieces, PlanReader, Reaction
 from delta_sharing_spark.native.sealed_channel import SealedChannel
+from delta_sharing_spark.native.served_place import ServedPlace
 from delta_sharing_spark.native.webhdfs import Request
 
 _log = logging.getLogger(__name__)
@@ -81,7 +79,7 @@ class Machine:
         return authority_of("127.0.0.1", self.port)
 
 
-class ClusterGateway(PlaceGateway):
+class ClusterGateway(Gateway):
     """Serves plans and places to a cluster.
 
     Args:
@@ -119,7 +117,6 @@ class ClusterGateway(PlaceGateway):
 
     @property
     def authority(self) -> str:
-        """See ``Gateway.authority``."""
         return authority_of(self.advertised, self.port)
 
     def machines(self) -> list[Machine]:
@@ -135,7 +132,6 @@ class ClusterGateway(PlaceGateway):
         _tell(machine, {"kind": "end"})
 
     def close(self) -> None:
-        """See ``Gateway.close``."""
         for machine in self.machines():
             self.dismiss(machine)
         super().close()
@@ -203,20 +199,11 @@ class ClusterGateway(PlaceGateway):
             _log.warning("machine %s has no gateway of the native lane yet: its files pass the driver", address)
         return False
 
-    def _failed(self, reader: PlanReader, number: int | None, error: DeltaSharingError) -> str:
+    def _failed(self, served: PlanReader | ServedPlace, file: int | str, error: DeltaSharingError) -> str:
         """See ``Gateway._failed``. A machine's gateway may reach what the driver cannot, so the failure is answered to nobody else."""
-        self._note_unreachable(error)
-        return self._note_failure(reader, number, f"{type(error).__name__}: {error}", is_of_network=False)
-
-    def _place_failed(self, served: ServedPlace, token: str, path: str, error: DeltaSharingError) -> str:
-        """See ``PlaceGateway._place_failed``, and ``_failed``."""
-        self._note_unreachable(error)
-        return self.remember(error)
-
-    def _note_unreachable(self, error: DeltaSharingError) -> None:
-        """Let no file pass the driver for a while, if the error is one of the network."""
-        if isinstance(error, NetworkError):
+        if isinstance(error, NetworkError):  # no file passes the driver for a while
             self._tries_again = time.monotonic() + _UNREACHABLE
+        return self._note_failure(served, file, f"{type(error).__name__}: {error}", is_of_network=False)
 
     def _why_no_bytes(self) -> str | None:
         """Why no file passes the driver; None where some may."""
@@ -302,12 +289,11 @@ class ClusterGateway(PlaceGateway):
             case "failed":
                 self._remember(message["cause"])
                 with self._lock:
-                    entry = self._plans.get(message["token"])
+                    reader, _ = self._plans.get(message["token"], (None, None))
                     place, _ = self._places.get(message["token"], (None, None))
-                if place is not None:
-                    place.failures.note(message["number"], message["cause"])
-                if entry is not None:
-                    self._note_failure(entry[0], message["number"], message["cause"], is_of_network=True)
+                served = reader or place
+                if served is not None:
+                    self._note_failure(served, message["number"], message["cause"], is_of_network=True)
                 machine.channel.send({"kind": "answer", "id": message["id"]})
 
     def _send_plan(self, machine: Machine, message: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,16 +21,8 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, spec_of
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import DeltaSharingError
-from delta_sharing_spark.native.files import (
-    FileShape,
-    NotedAccess,
-    ShownFile,
-    rewriting_spec,
-    show_file,
-    show_together,
-)
+from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, rewriting_spec, show_file, show_together
 from delta_sharing_spark.native.layout import lay_out_rows
-from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileAccess, FileSlice, FileTask, Split
@@ -37,6 +30,9 @@ from delta_sharing_spark.scan.split_reader import constants_of, read_split
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct, spark_schema_json
 from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 
+#: The name of the scans whose columns nobody told.
+UNTOLD = "-"
+_SCANS_KNOWN = 256
 #: Files of at most so many bytes are shown together as one: each costs Spark five requests, 3 to 5 ms.
 SMALL_FILE = 4 << 20
 #: Bytes and column chunks of files that are shown as one: each task that reads a part parses the whole footer, 30 us a chunk.
@@ -47,6 +43,69 @@ _ROWS_COUNTED_AS_A_BYTE = 64
 _TAIL, _TAIL_OF_COLUMN = 2 << 10, 320
 _VOID = Primitive("void")
 _FILE = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
+#: The digests of the members of each virtual file of a listing, in order.
+Joined = tuple[tuple[int, ...], ...]
+
+
+class ScanColumns:
+    """The columns that a scan reads: ``column in columns`` for the path of a column chunk, or of what it is part of.
+
+    Args:
+        paths: Paths that stand for what is below them too.
+    """
+
+    def __init__(self, paths: frozenset[bytes]) -> None:
+        self.paths = paths
+        self._known: dict[bytes, bool] = {}
+
+    def __contains__(self, column: bytes) -> bool:
+        known = self._known.get(column)
+        if known is None:
+            names = column.split(b".")
+            known = any(b".".join(names[:count]) in self.paths for count in range(1, len(names) + 1))
+            self._known[column] = known
+        return known
+
+
+class ScanNames:
+    """The names of a load's scans in paths: the columns that each reads, as the bits of a number."""
+
+    def __init__(self, leaves: Sequence[bytes]) -> None:
+        self._leaves = leaves
+        self._known: dict[str, ScanColumns] = {}
+
+    def name(self, required: dict[str, Any] | None) -> str:
+        """The name of a scan by the schema that Spark requires of it, as JSON; None where it is not told."""
+        if required is None:
+            return UNTOLD
+        columns = ScanColumns(frozenset(leaves_of(required)))
+        return f"{sum(1 << place for place, leaf in enumerate(self._leaves) if leaf in columns):x}"
+
+    def columns_of(self, name: str) -> ScanColumns | None:
+        """The columns that a scan of a name reads; None where nobody told, or for what is no name."""
+        known = self._known.get(name)
+        if known is None:
+            try:
+                bits = int(name, 16)
+            except ValueError:
+                return None
+            if len(self._known) >= _SCANS_KNOWN:
+                self._known.clear()
+            columns = frozenset(leaf for place, leaf in enumerate(self._leaves) if bits >> place & 1)
+            known = self._known[name] = ScanColumns(columns)
+        return known
+
+
+def leaves_of(struct: dict[str, Any], above: bytes = b"") -> Iterator[bytes]:
+    """The paths of the columns of a struct, as Spark's JSON has it; an array, a map or a variant is one column."""
+    for field in struct["fields"]:
+        path, inner = above + str(field["name"]).encode(), field["type"]
+        is_struct = isinstance(inner, dict) and inner["type"] == "struct"
+        # Where Spark asks for parts of a variant, each is a field of a struct; a file has the variant's own fields.
+        if is_struct and not any("__VARIANT_METADATA_KEY" in part.get("metadata", {}) for part in inner["fields"]):
+            yield from leaves_of(inner, path + b".")
+        else:
+            yield path
 
 
 class StepAsideError(Exception):
@@ -116,10 +175,6 @@ class VirtualFile:
         """The table's files that it is, for an error."""
         first, last = self.members[0].task.id, self.members[-1].task.id
         return first if len(self.members) == 1 else f"{first}, or another of {len(self.members)} up to {last},"
-
-
-#: The digests of the members of each virtual file of a listing, in order.
-Joined = tuple[tuple[int, ...], ...]
 
 
 class LoadColumns:
@@ -265,9 +320,6 @@ class NativePlan:
         """This listing for a scan that reads no column: a file for each partition that has just its number of rows.
 
         None where statistics do not tell it.
-
-        Args:
-            token: The new plan's id in paths.
         """
         by_partition: dict[int, list[PlannedFile]] = {}
         for file in self.files:
@@ -314,7 +366,10 @@ class NativePlan:
             limit, tail = self.files[number].members[0].limit, self.pace.tail_bytes(self.files[number].size)
             shown = show_file(*files[0], self.shape, limit, may_rewrite=may_rewrite, tail_bytes=tail)
         else:
-            wanted, tail = _all if columns is None else columns.__contains__, self.pace.tail_bytes(SMALL_FILE)
+            wanted, tail = (
+                (lambda _: True) if columns is None else columns.__contains__,
+                self.pace.tail_bytes(SMALL_FILE),
+            )
             shown = show_together(files, self.shape, pool, wanted, may_rewrite=may_rewrite, tail_bytes=tail)
         if shown.footer_bytes:
             self.pace.learn_footer(shown.footer_bytes)
@@ -342,10 +397,6 @@ class NativePlan:
         numbers = self.by_partition[self.files[number].partition]
         for place in range(self._place[number] + 1, len(numbers)):
             yield numbers[place]
-
-
-def _all(column: bytes) -> bool:
-    return True
 
 
 def _limited(files: Sequence[PlannedFile], limit: int) -> list[PlannedFile]:

@@ -12,22 +12,173 @@ import os
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from delta_sharing_spark.errors import NullInRequiredError
 from delta_sharing_spark.native.budget import PATIENCE, Budget
-from delta_sharing_spark.native.doubts import ENOUGH, LEAVES, TASTED, UNKNOWN, WAITS, Doubt, Reaction
-from delta_sharing_spark.native.failures import Failures
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.held_chunks import HeldChunks
 from delta_sharing_spark.native.layout import Chunk, Layout
-from delta_sharing_spark.native.plan import NativePlan
-from delta_sharing_spark.native.scan_columns import ScanColumns
-from delta_sharing_spark.native.shown_files import ShownFiles
+from delta_sharing_spark.native.plan import NativePlan, ScanColumns
+from delta_sharing_spark.native.schema_match import NotNativeError
+from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
-from delta_sharing_spark.storage.ranges import Range, cut
+from delta_sharing_spark.storage.ranges import ByteSource, Range, cut
 
+#: Files whose footers are fetched ahead, at least and at most.
+_FEWEST, _MOST = 2, 32
+#: Seconds for which a file that could not be reached is not tried again.
+_FOR = 10.0
 #: Tasks that are assumed to run at the same time.
 AT_ONCE = max(2, os.cpu_count() or 2)
+_SENT = 1 << 20
+#: Bytes of a small file that are sent without asking which of them a reader wants: that would cost more.
+_SENT_WHOLE = 64 << 10
+#: Bytes that are sent to a reader that may need no more: it may decode what it has before it closes the connection.
+_TASTE = 4 << 10
+#: Bytes of row groups that are fetched ahead of the one that is read, and how many: those of small files are many.
+_AHEAD, _GROUPS_AHEAD = 8 << 20, 16
+
+
+class ShownFiles:
+    """The files of one plan as they are served, by number. Safe to call from several threads."""
+
+    def __init__(self, plan: NativePlan, budget: Budget) -> None:
+        self._plan = plan
+        self._budget = budget
+        self._lock = threading.Lock()
+        self._shown: dict[int, Future[ShownFile]] = {}
+        self._sources: OpenOnes[ByteSource] = OpenOnes()
+        self._ahead: set[int] = set()
+        self._window = _FEWEST
+
+    def get(self, number: int, columns: ScanColumns | None = None) -> ShownFile:
+        """A file as it is served, for a scan of ``columns`` (None where nobody told them); waits for its footer.
+
+        Raises:
+            DeltaSharingError: As ``show_file``.
+        """
+        with self._lock:
+            is_first = number not in self._shown or number in self._ahead
+            future = self._show(number, columns)
+            if number in self._ahead:
+                self._ahead.discard(number)
+                if not future.done():  # Spark waits for it: it should have been begun earlier
+                    self._window = min(_MOST, self._window * 2)
+            self._budget.use(self, number)
+            if is_first:
+                self._show_ahead(number, columns)
+        try:
+            return future.result()
+        except NotNativeError:  # it was fetched ahead, and nothing is rewritten ahead
+            with self._lock:
+                self._forget(number, future)
+                future = self._show(number, columns)
+            return future.result()
+        except BaseException:
+            with self._lock:
+                self._forget(number, future)  # the next try asks anew
+            raise
+
+    def ready(self, number: int) -> ShownFile | None:
+        """A file whose footer was fetched, and could be read; None otherwise."""
+        future = self._shown.get(number)
+        if future is None or not future.done() or future.cancelled() or future.exception() is not None:
+            return None
+        return future.result()
+
+    def forget(self, number: int) -> None:
+        """Release a file's footer; reads of the file go on."""
+        with self._lock:
+            self._shown.pop(number, None)
+
+    def close(self) -> None:
+        """Release everything; reads under way are broken off."""
+        with self._lock:
+            self._shown = {}
+        self._sources.close()
+        self._budget.forget(self)
+
+    def _show(self, number: int, columns: ScanColumns | None, *, is_ahead: bool = False) -> Future[ShownFile]:
+        future = self._shown.get(number)
+        if future is None:
+            future = self._shown[number] = self._budget.openers.submit(self._opened, number, columns, not is_ahead)
+        return future
+
+    def _forget(self, number: int, future: Future[ShownFile]) -> None:
+        if self._shown.get(number) is future:
+            del self._shown[number]
+
+    def _show_ahead(self, number: int, columns: ScanColumns | None) -> None:
+        if len(self._ahead) > 2 * self._window:
+            self._ahead.clear()  # Spark reads other files than was expected
+            self._window = _FEWEST
+        size = 0
+        for _, other in zip(range(self._window), self._plan.after(number), strict=False):
+            file = self._plan.files[other]
+            if len(file.members) > 1:  # it may be fetched whole
+                size += file.size
+            if size and not self._budget.has_room_for(size):
+                break
+            if other not in self._shown:
+                self._ahead.add(other)
+                self._show(other, columns, is_ahead=True)
+
+    def _opened(self, number: int, columns: ScanColumns | None, may_rewrite: bool) -> ShownFile:
+        file, budget = self._plan.files[number], self._budget
+        size = 2 * file.size if len(file.members) > 1 else 0
+        arriving: set[int] = set()  # stands for the small files that are fetched, and for all as one
+        budget.admit_in_time(arriving, size) or budget.admit(arriving, size, at_all=True)
+        shown = self._plan.show(number, self._sources, budget.fetchers, columns, may_rewrite=may_rewrite)
+        if shown.whole is not None:
+            budget.admit(shown.whole, len(shown.whole), at_all=True)
+        self._budget.hold(self, number, shown)
+        return shown
+
+
+class Failures:
+    """Why files could not be reached, by the number or the path of each."""
+
+    def __init__(self) -> None:
+        self._causes: dict[int | str, tuple[float, str]] = {}
+
+    def note(self, file: int | str, cause: str) -> None:
+        """Note that a file could not be reached for as long as it may be tried."""
+        self._causes[file] = time.monotonic() + _FOR, cause
+
+    def of(self, file: int | str | None) -> str | None:
+        """Why a file could not be reached a moment ago; None if it may be tried."""
+        until, cause = self._causes.get(-1 if file is None else file, (0.0, ""))
+        return cause if time.monotonic() < until else None
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Yielded between bytes, where the reader may need no more.
+
+    The gateway waits ``seconds`` for the reader to close its connection once it has read what was sent, or ``blindly`` seconds where
+    the system does not tell what it has read. The gateway answers with a ``Reaction``.
+    """
+
+    seconds: float
+    blindly: float
+
+
+class Reaction(NamedTuple):
+    """What a reader did meanwhile: whether it closed its connection, and whether it has read all that was sent."""
+
+    has_left: bool
+    has_read_all: bool
+
+
+WAITS = Reaction(has_left=False, has_read_all=True)
+
+#: Where nobody told which columns the reader wants; at the end of a row group, after which it may want another; after a few bytes more.
+UNKNOWN, ENOUGH, TASTED = Doubt(0.02, 0.05), Doubt(0.05, 0.3), Doubt(0.0, 0.3)
+#: Where the reader needs no more: Spark usually closes the connection once it has decoded the columns that were sent.
+LEAVES = Doubt(2.0, 2.0)
 
 
 class FilePass:
@@ -66,25 +217,12 @@ class FilePass:
         return found
 
 
-_SENT = 1 << 20
-#: Bytes of a small file that are sent without asking which of them a reader wants: that would cost more.
-_SENT_WHOLE = 64 << 10
-#: Bytes that are sent to a reader that may need no more: it may decode what it has before it closes the connection.
-_TASTE = 4 << 10
-
-#: Bytes of row groups that are fetched ahead of the one that is read, and how many: those of small files are many.
-_AHEAD, _GROUPS_AHEAD = 8 << 20, 16
-
 #: What an answer yields: bytes, or a doubt, to which the gateway sends the reader's reaction.
 Pieces = Generator[memoryview | Doubt, Reaction | None, None]
 
 
 class PlanReader:
     """Reads one plan's files, and fetches ahead what Spark will read next.
-
-    Args:
-        plan: The plan.
-        budget: Bounds what all plans hold.
 
     Attributes:
         plan: The plan.

@@ -99,10 +99,8 @@ def schema_tree(elements: Sequence[ThriftStruct]) -> Element:
 def match_columns(root: Element, schema: Struct, mapping: str) -> None:
     """Mark the elements that hold the columns of ``schema``, and give them their logical names.
 
-    A column that the file lacks is NULL to Spark, as it should be, unless it is declared NOT NULL.
-
-    Raises:
-        NotNativeError: A column is stored otherwise than Spark's reader would take it.
+    A column that the file lacks is NULL to Spark, as it should be, unless it is declared NOT NULL. Raises NotNativeError where
+    a column is stored otherwise than Spark's reader would take it.
     """
     if mapping == "id" and root.children and not any(9 in child.raw for child in root.children):
         raise NotNativeError("it has no field ids")

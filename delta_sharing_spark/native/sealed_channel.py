@@ -28,8 +28,6 @@ class SealedChannel:
     """One end of a connection; a message is a JSON object and bytes. Sending is safe from several threads.
 
     Args:
-        connection: The connection.
-        key: The key that both ends hold.
         nonces: What the two ends drew for this connection, in the order of who connected.
         is_first: Whether this end connected.
     """

@@ -14,9 +14,9 @@ from typing import Protocol
 
 from delta_sharing_spark.access.cached_access import table_namespace
 from delta_sharing_spark.access.contract import NotPinnedError
+from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import PlanReport, plan
-from delta_sharing_spark.access.recipient import ScanListing
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.native.plan import Joined, LoadColumns, NativePlan, renewing_here
 from delta_sharing_spark.network.process_cache import ProcessCache
@@ -61,6 +61,7 @@ class TableIndex:
         is_read_here: Whether files are read in this process; elsewhere what is carried there is as the load's options say.
 
     Attributes:
+        load: The load.
         token: Names the load in paths; not a secret.
         identity: Equal for loads of the same rows by the same recipient alone.
         shown: The columns as Spark is shown them.
@@ -69,8 +70,8 @@ class TableIndex:
     def __init__(
         self, load: ResolvedScan, opener: TableOpener, keeper: ListingKeeper, *, is_read_here: bool = True
     ) -> None:
-        self._load, renewing = renewing_here(load, opener) if is_read_here else (load, opener)
-        self._opener = renewing or TableOpener(self._load)
+        self.load, renewing = renewing_here(load, opener) if is_read_here else (load, opener)
+        self._opener = renewing or TableOpener(self.load)
         self._keeper = keeper
         self._lock = threading.RLock()
         self._questions: OrderedDict[Question, int] = OrderedDict()
@@ -83,7 +84,7 @@ class TableIndex:
         self._name = table_namespace(load.profile, load.table, load.shape.id)
         self.token = secrets.token_hex(16)
         self.identity = identity_of(load)
-        self.shown = LoadColumns(self._load)
+        self.shown = LoadColumns(self.load)
 
     def begin(self) -> None:
         """List the files now if they cannot be asked for later, or the load's own limit says which they are.
@@ -94,17 +95,12 @@ class TableIndex:
             StepAsideError: Statistics do not tell which files hold the rows of a limit.
             DeltaSharingError: As ``listed``.
         """
-        options = self._load.options
-        is_fixed = self._load.version is None or self._name in _unpinned or options.limit is not None
+        options = self.load.options
+        is_fixed = self.load.version is None or self._name in _unpinned or options.limit is not None
         is_fixed = is_fixed or options.ending_timestamp is not None
         with self._lock:
             if self._fixed is None and is_fixed:
                 self._fix(None)
-
-    @property
-    def load(self) -> ResolvedScan:
-        """The load."""
-        return self._load
 
     def listed(
         self, filters: tuple[str, ...], question: Question, listed: Callable[[int], None] | None = None
@@ -155,11 +151,11 @@ class TableIndex:
 
     def size_in_bytes(self) -> int:
         """The bytes of all files: as the server states or an earlier listing told, else by one listing, which is kept."""
-        head = self._load.head
+        head = self.load.head
         with self._lock:
             if self._total is not None:
                 return self._total[1]
-            is_told = head.version in (None, self._load.version) and not self._load.options.read_change_feed
+            is_told = head.version in (None, self.load.version) and not self.load.options.read_change_feed
             if is_told and head.metadata.size is not None:
                 return head.metadata.size
             return self.listed((), (None, None))[0].report.bytes
@@ -183,7 +179,7 @@ class TableIndex:
     def _make(self, question: Question, listed: Callable[[int], None] | None, *, every: bool = False) -> NativePlan:
         """List the files of a question; ``every`` one that fulfils its condition, whatever rows are enough."""
         condition, rows = question
-        load = self._load
+        load = self.load
         if rows == COUNTED:
             return self._make_counted(condition, listed)
         pushed = None
@@ -242,20 +238,20 @@ class TableIndex:
 
     def _total_files(self, report: PlanReport, rows: int | None) -> int | None:
         """The number of the version's files, where it is known; a listing for some rows ends early."""
-        head = self._load.head
+        head = self.load.head
         if self._total is not None:
             return self._total[0]
         if report.mode == "dir" and rows is None:
             return report.listed
-        is_told = head.version in (None, self._load.version) and not self._load.options.read_change_feed
+        is_told = head.version in (None, self.load.version) and not self.load.options.read_change_feed
         return head.metadata.num_files if is_told else None
 
     def _fix(self, listed: Callable[[int], None] | None) -> NativePlan:
         """List all files at the newest version, once for the load's life."""
-        planned = plan(self._load, opener=self._opener, listed=listed)
+        planned = plan(self.load, opener=self._opener, listed=listed)
         self._questions[None, None] = 0
         self._numbers = max(1, self._numbers)
-        self._fixed = NativePlan(self._load, planned, self.shown, f"{self.token}-0")
+        self._fixed = NativePlan(self.load, planned, self.shown, f"{self.token}-0")
         self._total = planned.report.files, planned.report.bytes
         self._keeper.keep(self, self._fixed)
         return self._fixed

@@ -6,9 +6,12 @@ No answer names a Content-Type: with one, the client asks for a JSON parser that
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+#: Bytes of the head of a request, at most.
+_MAX_HEAD = 64 << 10
 PREFIX = "/webhdfs/v1/"
 _REASONS = {
     200: "OK",
@@ -41,6 +44,23 @@ class Request:
         offset = query.get("offset", "0")
         self.offset = int(offset) if offset.isdigit() else 0
         self.refused_hosts = frozenset(query.get("excludedatanodes", "").split(","))
+
+
+def read_request(connection: socket.socket, waiting: bytes) -> tuple[Request | None, bytes]:
+    """The next request, None at the connection's end; and the bytes received after it."""
+    while (end := waiting.find(b"\r\n\r\n")) < 0:
+        if len(waiting) > _MAX_HEAD:
+            return None, b""
+        received = connection.recv(65536)
+        if not received:
+            return None, b""
+        waiting += received
+    head, *fields = waiting[:end].decode("latin-1").split("\r\n")
+    line = head.split(" ")
+    if len(line) != 3:
+        return None, b""
+    names = frozenset(field.partition(":")[0].lower() for field in fields)
+    return Request(line[0], line[1], names), waiting[end + 4 :]
 
 
 def answer(status: int, body: bytes) -> bytes:

@@ -45,9 +45,9 @@ def parse_options(
             refuse_foreign(key, text)
             continue
         if texts.setdefault(option.name, text) != text:
-            raise OptionError(
+            raise _refused(
+                option.name,
                 f"options '{spellings[option.name]}' and '{key}' are the same and have different values; give one",
-                option=option.name,
             )
         spellings[option.name] = key
     _check_address(texts)
@@ -66,6 +66,10 @@ def parse_options(
     return ReadOptions(**{o.attribute: given[o.name] for o in OPTIONS if o.name in given}, loaded_at=moment)
 
 
+def _refused(option: str, why: str) -> OptionError:
+    return OptionError(why, option=option)
+
+
 def _of_group(given: Iterable[str], *groups: str) -> list[str]:
     """The options of some groups among those that are given, in the order of their declaration."""
     return [o.name for o in OPTIONS if o.group in groups and o.name in given]
@@ -73,17 +77,17 @@ def _of_group(given: Iterable[str], *groups: str) -> list[str]:
 
 def _check_address(texts: Mapping[str, str]) -> None:
     if not texts.get("path", "").strip():
-        raise OptionError(
+        raise _refused(
+            "path",
             "'path' is not specified: load('<profile>#<share>.<schema>.<table>'); in SQL CREATE TEMPORARY VIEW name USING "
             "deltaSharing OPTIONS (path '...'), as a table of Spark's catalogue forgets its options",
-            option="path",
         )
     inline = _of_group(texts, INLINE)
     if inline and "#" in texts["path"]:
-        raise OptionError(
+        raise _refused(
+            inline[0],
             f"cannot specify both share credentials options and a profile file path: remove {', '.join(inline)}, or "
             f"load the bare '<share>.<schema>.<table>'",
-            option=inline[0],
         )
 
 
@@ -94,24 +98,23 @@ def _check_versions(given: Mapping[str, Any]) -> None:
         ("endingVersion", "endingTimestamp"),
     ):
         if version in given and timestamp in given:
-            raise OptionError(f"Please either provide '{version}' or '{timestamp}'.", option=version)
+            raise _refused(version, f"Please either provide '{version}' or '{timestamp}'.")
     if {"versionAsOf", "timestampAsOf"} & given.keys() and given.get("readChangeFeed"):
-        raise OptionError(
+        raise _refused(
+            "readChangeFeed",
             "readChangeFeed reads a range of versions: give startingVersion and endingVersion instead of "
             "versionAsOf or timestampAsOf",
-            option="readChangeFeed",
         )
     first, last = given.get("startingVersion"), given.get("endingVersion")
     if isinstance(first, int) and isinstance(last, int) and first > last:
-        raise OptionError(
+        raise _refused(
+            "startingVersion",
             f"startingVersion {first} is greater than endingVersion {last}; give a range that goes forward",
-            option="startingVersion",
         )
     begin, end = given.get("startingTimestamp"), given.get("endingTimestamp")
     if begin is not None and end is not None and begin > end:
-        raise OptionError(
-            "startingTimestamp is later than endingTimestamp; give a range that goes forward",
-            option="startingTimestamp",
+        raise _refused(
+            "startingTimestamp", "startingTimestamp is later than endingTimestamp; give a range that goes forward"
         )
 
 
@@ -119,19 +122,18 @@ def _check_gateway(given: Mapping[str, Any]) -> None:
     ours = sorted(name for name in given if name.startswith("gateway") and name != "gateway")
     if "gateway" not in given:
         if ours:
-            raise OptionError(f"option '{ours[0]}' is for a Flight gateway; name it with 'gateway'", option=ours[0])
+            raise _refused(ours[0], f"option '{ours[0]}' is for a Flight gateway; name it with 'gateway'")
         return
     others = sorted({"accessMode", "cacheDir"} & given.keys() | set(_of_group(given, INLINE, IDENTITY)))
     if others:
-        raise OptionError(
+        raise _refused(
+            others[0],
             f"option '{others[0]}' does not go with 'gateway': the gateway holds the profile and reads the files; "
             f"leave it out, or give it to the gateway",
-            option=others[0],
         )
     if "#" in given["path"]:
-        raise OptionError(
-            "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile",
-            option="path",
+        raise _refused(
+            "path", "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile"
         )
 
 
@@ -151,34 +153,32 @@ def _check_identity(given: Mapping[str, Any]) -> None:
         return
     sources = [name for name in ours if name in _SOURCES]
     if len(sources) != 1:
-        raise OptionError(
+        raise _refused(
+            (sources or ours)[0],
             f"{' and '.join(sources or ours[:1])} must stand beside exactly one source of the token: "
             f"bearerTokenFile, bearerTokenCommand or identity",
-            option=(sources or ours)[0],
         )
     secrets = [name for name in _of_group(given, INLINE) if name not in _BESIDE]
     if secrets:
-        raise OptionError(
+        raise _refused(
+            secrets[0],
             f"option '{secrets[0]}' does not go with '{sources[0]}': the token is one or the other; leave one out",
-            option=secrets[0],
         )
     if not {"identityEndpoint", "endpoint"} & given.keys():
-        raise OptionError(
+        raise _refused(
+            "identityEndpoint",
             f"option '{sources[0]}' needs 'identityEndpoint', the one endpoint that the token may be shown to",
-            option="identityEndpoint",
         )
     kind = given.get("identity", sources[0])
     for name, kinds in _ALLOWED.items():
         if name in given and kind not in kinds:
-            raise OptionError(f"option '{name}' is for identity={' and '.join(kinds)}; leave it out", option=name)
+            raise _refused(name, f"option '{name}' is for identity={' and '.join(kinds)}; leave it out")
     needed = _NEEDED.get(kind)
     if needed is not None and needed not in given:
-        raise OptionError(f"identity={kind} needs the option '{needed}'", option=needed)
+        raise _refused(needed, f"identity={kind} needs the option '{needed}'")
     others = [name for name in ours if name.startswith("tokenExchange")]
     if others and "tokenExchangeEndpoint" not in given:
-        raise OptionError(
-            f"option '{others[0]}' needs 'tokenExchangeEndpoint', where the token is exchanged", option=others[0]
-        )
+        raise _refused(others[0], f"option '{others[0]}' needs 'tokenExchangeEndpoint', where the token is exchanged")
 
 
 def check_batch(options: ReadOptions) -> None:
@@ -194,34 +194,29 @@ def check_batch(options: ReadOptions) -> None:
 def _check_scope(given: Mapping[str, Any], is_stream: bool) -> None:
     if is_stream:
         if {"versionAsOf", "timestampAsOf"} & given.keys():
-            raise OptionError(
-                "Cannot time travel streams. Use startingVersion or startingTimestamp", option="versionAsOf"
-            )
+            raise _refused("versionAsOf", "Cannot time travel streams. Use startingVersion or startingTimestamp")
         for option in OPTIONS:
             if option.scope == "batch" and option.name in given:
                 reads_on = ", which reads on: a batch with readChangeFeed has an end" if "ending" in option.name else ""
-                raise OptionError(
-                    f"option '{option.name}' has no meaning in a stream{reads_on}; remove it", option=option.name
-                )
+                raise _refused(option.name, f"option '{option.name}' has no meaning in a stream{reads_on}; remove it")
         return
     if given.get("startingVersion") == "latest":
-        raise OptionError(
+        raise _refused(
+            "startingVersion",
             "Invalid value 'latest' for option 'startingVersion', must be an integer greater than or equal to zero; "
             "'latest' is for streams",
-            option="startingVersion",
         )
     starts, ends = ("startingVersion", "startingTimestamp"), ("endingVersion", "endingTimestamp")
     ranged = [option.name for option in OPTIONS if option.name in (*starts, *ends) and option.name in given]
     if given.get("readChangeFeed"):
         if not set(starts) & given.keys():
-            raise OptionError(
+            raise _refused(
+                "readChangeFeed",
                 "No startingVersion or startingTimestamp provided for CDF read: give the first version of the feed",
-                option="readChangeFeed",
             )
     elif ranged:
-        raise OptionError(
-            f"option '{ranged[0]}' needs readChangeFeed=true; for the table as of a version use versionAsOf",
-            option=ranged[0],
+        raise _refused(
+            ranged[0], f"option '{ranged[0]}' needs readChangeFeed=true; for the table as of a version use versionAsOf"
         )
     warn_of_stream_options(given)
 
@@ -309,7 +304,7 @@ def refuse_foreign(key: str, value: str) -> None:
         harmless, why = _FOREIGN[key.lower()]
         if value.strip().lower() == harmless:
             return
-        raise OptionError(f"option '{key}' of other readers is not read here: {why}", option=key)
+        raise _refused(key, f"option '{key}' of other readers is not read here: {why}")
     close = values.nearest(key, (option.name for option in OPTIONS))
     hint = f"did you mean '{close}'?" if close else f"{_OPTIONS_PAGE} lists the known ones"
-    raise OptionError(f"unknown option '{key}'; {hint}", option=key)
+    raise _refused(key, f"unknown option '{key}'; {hint}")

@@ -115,25 +115,21 @@ def starting_version(name: str, value: str, zone: tzinfo) -> int | str:
         return lowered
     if not _INTEGER.match(lowered):
         raise invalid(name, value, "must be an integer greater than or equal to zero, or in a stream 'latest'")
-    if int(lowered) < 0:
-        raise invalid(name, value, "must be greater than or equal to zero")
-    return _long(name, value)
+    return _whole(name, value, 0, "must be greater than or equal to zero")
 
 
 def count(name: str, value: str, zone: tzinfo) -> int:
-    if not _INTEGER.match(value.strip()) or int(value) < 0:
-        raise invalid(name, value, "must be an integer greater than or equal to zero")
-    return _long(name, value)
+    return _whole(name, value, 0, "must be an integer greater than or equal to zero")
 
 
 def positive(name: str, value: str, zone: tzinfo) -> int:
-    if not _INTEGER.match(value.strip()) or int(value) <= 0:
-        raise invalid(name, value, "must be a positive integer")
-    return _long(name, value)
+    return _whole(name, value, 1, "must be a positive integer")
 
 
-def _long(name: str, value: str) -> int:
-    number = int(value)
+def _whole(name: str, value: str, least: int, must: str) -> int:
+    number = int(value) if _INTEGER.match(value.strip()) else least - 1
+    if number < least:
+        raise invalid(name, value, must)
     if number >= 1 << 63:
         raise invalid(name, value, "must fit in 64 bits")
     return number
@@ -246,14 +242,9 @@ def timestamp(name: str, value: str, zone: tzinfo) -> datetime:
             raise ValueError("not a timestamp")
         part = match.groupdict()
         local = datetime(
-            int(part["year"]),
-            int(part["month"] or 1),
-            int(part["day"] or 1),
-            int(part["hour"] or 0),
-            int(part["minute"] or 0),
-            int(part["second"] or 0),
-            int((part["fraction"] or "0")[:6].ljust(6, "0")),
-        )
+            int(part["year"]), int(part["month"] or 1), int(part["day"] or 1), int(part["hour"] or 0),
+            int(part["minute"] or 0), int(part["second"] or 0), int((part["fraction"] or "0")[:6].ljust(6, "0")),
+        )  # fmt: skip
         if part["zone"]:
             zone = zone_of(part["zone"]) if part["zone"][0] in "+-" else find_zone(part["zone"], name)
         return local.replace(tzinfo=zone).astimezone(timezone.utc)
@@ -266,7 +257,7 @@ def timestamp(name: str, value: str, zone: tzinfo) -> datetime:
 
 
 def require_zone(option: str, value: str) -> None:
-    """Refuse a moment that names no zone; raises OptionError where it names none; shows the ways to write it."""
+    """Refuse a moment that names no zone; raises OptionError, which shows the ways to write it."""
     match = _TIMESTAMP.match(value.strip())
     if match is None or match["zone"] or _EPOCH.match(value.strip()):
         return

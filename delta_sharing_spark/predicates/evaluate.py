@@ -86,20 +86,11 @@ class _Evaluation:
     def _compare(self, op: str, values: Any, literal: tree.Literal) -> Any:
         pc = self._pc
         if isinstance(literal.value, float):
-            if literal.value != literal.value:
-                return self._against_nan(op, values)
+            if literal.value != literal.value:  # NaN is above all numbers, as true is above false
+                return getattr(pc, _FUNCTIONS[op])(pc.is_nan(values), True)
             result = getattr(pc, _FUNCTIONS[op])(values, pa.scalar(literal.value, values.type))
             return pc.or_(result, pc.is_nan(values)) if op in (">", ">=") else result
         return getattr(pc, _FUNCTIONS[op])(values, _values((literal,), values.type)[0])
-
-    def _against_nan(self, op: str, values: Any) -> Any:
-        pc = self._pc
-        nan = pc.is_nan(values)
-        if op in ("=", ">="):
-            return nan
-        if op == "<":
-            return pc.invert(nan)
-        return pc.or_(nan, pc.invert(nan)) if op == "<=" else pc.and_(nan, pc.invert(nan))
 
     def _compare_columns(self, op: str, left: tree.Column, right: tree.Column) -> Any:
         pc = self._pc

@@ -50,7 +50,7 @@ from delta_sharing_spark.predicates.three_valued import (
 from delta_sharing_spark.predicates.times import DAY, Zone, parse_timestamp
 from delta_sharing_spark.predicates.tree import Column, Compare, Expression, columns, conjuncts
 from delta_sharing_spark.schema.partition_values import partition_value
-from delta_sharing_spark.schema.types import DataType, Decimal, Field, Struct
+from delta_sharing_spark.schema.types import DataType, Decimal, Struct, fields_along
 
 _EPOCH_DAYS = date(1970, 1, 1).toordinal()
 #: Characters that writers append to a truncated maximum, to keep it above what it was cut from.
@@ -182,7 +182,8 @@ class FileSkipping:
         self._partition: list[tuple[int, tuple[str, str], DataType]] = []
         self._data: list[tuple[int, tuple[str, ...], DataType, bool]] = []
         for slot, (path, column) in enumerate(paths.items()):
-            fields = _fields(path, schema)
+            fields = fields_along(schema, path)
+            assert fields is not None, f"{path} was bound to another schema"
             if len(path) == 1 and path[0].lower() in partitions:
                 self._partition.append((slot, (fields[0].physical_name, fields[0].name), column.type))
             else:
@@ -195,8 +196,13 @@ class FileSkipping:
         self._expression = expression
         self._partition_names = frozenset(path for path in paths if len(path) == 1 and path[0].lower() in partitions)
         names = list(paths)
-        self._exclusions = exclusions(
-            expression, {names[slot]: p[0] for slot, p, _, readable in self._data if readable and len(p) == 1}
+        ranged = {names[slot]: physical[0] for slot, physical, _, has in self._data if has and len(physical) == 1}
+        self._exclusions = tuple(
+            Exclusion(bound, ranged[part.column.path], part.column.type == DATE, part.literal.value, excludes, function)
+            for part in conjuncts(expression)
+            if isinstance(part, Compare) and part.column.path in ranged
+            if (part.column.type in BITS or part.column.type == DATE) and type(part.literal.value) is int
+            for bound, excludes, function in _EXCLUDES[part.op]
         )
         self._verdicts: dict[tuple[str | None, ...], tuple[int, list[ColumnBounds]]] = {}
         self._has_undecided = bool(self._data)
@@ -330,18 +336,6 @@ class FileSkipping:
         return part.column.type in FLOATS and part.column.path not in self._partition_names
 
 
-def _fields(path: tuple[str, ...], schema: Struct) -> list[Field]:
-    fields: list[Field] = []
-    kind: DataType = schema
-    for name in path:
-        assert isinstance(kind, Struct)
-        field = kind.find(name)
-        assert field is not None, f"{path} was bound to another schema"
-        fields.append(field)
-        kind = field.type
-    return fields
-
-
 def _value_along(tree: Any, path: tuple[str, ...]) -> Any:
     for name in path:
         if not isinstance(tree, dict):
@@ -351,7 +345,7 @@ def _value_along(tree: Any, path: tuple[str, ...]) -> Any:
 
 
 def _under(values: Mapping[str, Any], names: tuple[str, str], default: Any) -> Any:
-    """What stands under the first of two names."""
+    """The value under the first of two names that is there."""
     return next((values[name] for name in names if name in values), default)
 
 
@@ -406,14 +400,3 @@ class Exclusion:
             return None
         value = pa.scalar(self.value, pa.int32()).cast(kind) if self.is_date else self.value
         return getattr(pc, self.function)(pc.struct_field(stats, [self.bound, self.column]), value)
-
-
-def exclusions(expression: Expression, physical: Mapping[tuple[str, ...], str]) -> tuple[Exclusion, ...]:
-    """The exclusions by the comparisons with integers and dates that AND joins; ``physical`` names the columns with statistics."""
-    return tuple(
-        Exclusion(bound, physical[part.column.path], part.column.type == DATE, part.literal.value, excludes, function)
-        for part in conjuncts(expression)
-        if isinstance(part, Compare) and part.column.path in physical
-        if (part.column.type in BITS or part.column.type == DATE) and type(part.literal.value) is int
-        for bound, excludes, function in _EXCLUDES[part.op]
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates import coercion, tree
@@ -65,21 +66,11 @@ def call(name: str, arguments: Sequence[Operand], zone: Zone, now: int | None) -
     if name in ("COALESCE", "IFNULL", "NVL"):
         return _coalesce(arguments, zone)
     scalars = [a for a in arguments if isinstance(a, Scalar)]
-    handler = _HANDLERS.get(name)
-    known = handler is not None or name in _TEXTS or (name in _CASTS and name not in _NO_CASTS)
-    if not known:
+    if name not in _HANDLERS:
         return None
     if len(scalars) < len(arguments):
         raise PredicateError(f"{name.lower()}() takes columns and literals, not conditions")
-    if name in _TEXTS:
-        _count(name, arguments, 2)
-        return _text_test(name, scalars[0], scalars[1])
-    if handler is None:
-        _count(name, arguments, 1)
-        if isinstance(scalars[0], coercion.Coalesce):
-            raise PredicateError(f"{name.lower()}() of coalesce() is not part of the language of where")
-        return cast_operand(scalars[0], _CASTS[name], zone)
-    count, function = handler
+    count, function = _HANDLERS[name]
     _count(name, arguments, count)
     return function(scalars, zone)
 
@@ -129,8 +120,16 @@ def _coalesce(arguments: Sequence[Operand], zone: Zone) -> Operand:
     return tree.disjunction([condition, tree.IsNull(condition)]) if default.value else coercion.is_true(condition)
 
 
-def _text_test(name: str, operand: Scalar, part: Scalar) -> tree.Expression:
+def _cast_call(name: str, arguments: Sequence[Scalar], zone: Zone) -> Scalar:
+    (operand,) = arguments
+    if isinstance(operand, coercion.Coalesce):
+        raise PredicateError(f"{name.lower()}() of coalesce() is not part of the language of where")
+    return cast_operand(operand, _CASTS[name], zone)
+
+
+def _text_test(name: str, arguments: Sequence[Scalar], zone: Zone) -> tree.Expression:
     """``startswith``, ``endswith`` and ``contains``, as the LIKE that means the same."""
+    operand, part = arguments
     if not isinstance(operand, tree.Column) or operand.type != STRING:
         raise PredicateError(f"{name.lower()}() is evaluated on STRING columns only")
     if not isinstance(part, tree.Literal) or part.type not in (STRING, VOID):
@@ -232,7 +231,10 @@ def _moved_date(is_months: bool, sign: int) -> Callable[[Sequence[Scalar], Zone]
     return moved
 
 
-_HANDLERS: dict[str, tuple[int, Callable[[Sequence[Scalar], Zone], Scalar]]] = {
+#: The functions of columns and literals: how many arguments each takes, and what it becomes.
+_HANDLERS: dict[str, tuple[int, Callable[[Sequence[Scalar], Zone], Operand]]] = {
+    **{name: (2, partial(_text_test, name)) for name in _TEXTS},
+    **{name: (1, partial(_cast_call, name)) for name in _CASTS if name not in _NO_CASTS},
     "YEAR": (1, _year),
     "DATE_TRUNC": (2, _date_trunc),
     "TRUNC": (2, _trunc),

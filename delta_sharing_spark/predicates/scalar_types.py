@@ -22,11 +22,8 @@ DATE, TIMESTAMP, TIMESTAMP_NTZ = Primitive("date"), Primitive("timestamp"), Prim
 
 BITS: dict[DataType, int] = {BYTE: 8, SHORT: 16, INTEGER: 32, LONG: 64}
 #: What an INTERVAL literal is: microseconds of whole days, microseconds, months. No column has these types here.
-INTERVAL_DAY, INTERVAL_TIME, INTERVAL_MONTH = (
-    Primitive("interval day"),
-    Primitive("interval day to second"),
-    Primitive("interval year to month"),
-)
+INTERVAL_DAY, INTERVAL_TIME = Primitive("interval day"), Primitive("interval day to second")
+INTERVAL_MONTH = Primitive("interval year to month")
 
 
 def spark_name(kind: DataType) -> str:
@@ -37,25 +34,11 @@ def spark_name(kind: DataType) -> str:
 
 #: Names that a CAST takes.
 SQL_TYPES: dict[str, DataType] = {
-    "BOOLEAN": BOOLEAN,
-    "TINYINT": BYTE,
-    "BYTE": BYTE,
-    "SMALLINT": SHORT,
-    "SHORT": SHORT,
-    "INT": INTEGER,
-    "INTEGER": INTEGER,
-    "BIGINT": LONG,
-    "LONG": LONG,
-    "FLOAT": FLOAT,
-    "REAL": FLOAT,
-    "DOUBLE": DOUBLE,
-    "STRING": STRING,
-    "BINARY": BINARY,
-    "DATE": DATE,
-    "TIMESTAMP": TIMESTAMP,
-    "TIMESTAMP_LTZ": TIMESTAMP,
+    "BOOLEAN": BOOLEAN, "TINYINT": BYTE, "BYTE": BYTE, "SMALLINT": SHORT, "SHORT": SHORT, "INT": INTEGER,
+    "INTEGER": INTEGER, "BIGINT": LONG, "LONG": LONG, "FLOAT": FLOAT, "REAL": FLOAT, "DOUBLE": DOUBLE,
+    "STRING": STRING, "BINARY": BINARY, "DATE": DATE, "TIMESTAMP": TIMESTAMP, "TIMESTAMP_LTZ": TIMESTAMP,
     "TIMESTAMP_NTZ": TIMESTAMP_NTZ,
-}
+}  # fmt: skip
 
 
 _FORMATS = {32: ("<f", "<i"), 64: ("<d", "<q")}

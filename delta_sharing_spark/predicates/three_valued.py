@@ -130,7 +130,7 @@ def _ordered(slot: int, op: str, split: Any) -> PossibleValues:
 
 
 def _member(slot: int, ordered: list[Any]) -> PossibleValues:
-    """Of a column's being one of some keys, which are in order, each once."""
+    """The truth values of ``column IN (keys)``; the keys are in order, each once."""
     members = set(ordered)
 
     def member(bounds: Sequence[ColumnBounds]) -> int:

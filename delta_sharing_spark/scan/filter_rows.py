@@ -1,4 +1,4 @@
-"""Filters batches by a mask, column by column, and cuts a stream of batches at a row limit.
+"""Filters batches by a mask, column by column, makes the mask of deletion vectors, and cuts a stream of batches at a row limit.
 
 Arrow's own filter of a batch, or of a nested column, turns the mask into indices to take, which costs several times as
 much.
@@ -6,11 +6,22 @@ much.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from delta_sharing_spark.errors import CorruptFileError
+from delta_sharing_spark.scan.deletion_vector import decode, decode_inline, select_mask
+from delta_sharing_spark.scan.plan import DeletionVector, FileTask
+from delta_sharing_spark.storage.ranges import ByteSource
+
+OpenVector = Callable[[FileTask, DeletionVector], ByteSource]
+#: Rows whose mask is made at once: a byte each until it is packed into bits.
+_PIECE = 1 << 20
 
 
 def first_rows(
@@ -122,3 +133,63 @@ def packed(mask: npt.NDArray[np.bool_]) -> pa.BooleanArray:
     """A mask as Arrow stores it, one bit for each row."""
     bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits], 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSelection:
+    """Rows of one file that stay: those outside ``deleted`` (inside, if ``is_inverted``) and outside ``excluded``."""
+
+    deleted: Any
+    is_inverted: bool
+    excluded: Any
+
+    def mask(self, first_row: int, rows: int) -> pa.BooleanArray:
+        """Which of the file's rows ``first_row`` to ``first_row + rows`` stay, a bit each."""
+        pieces = [
+            packed(self._piece(first_row + start, min(_PIECE, rows - start)))
+            for start in range(0, max(rows, 1), _PIECE)
+        ]
+        return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+
+    def _piece(self, first_row: int, rows: int) -> npt.NDArray[np.bool_]:
+        return select_mask(first_row, rows, self.deleted, invert=self.is_inverted, excluded=self.excluded)
+
+
+def read_row_selection(task: FileTask, rows: int, open_vector: OpenVector) -> RowSelection | None:
+    """Fetch and decode the task's deletion vectors; None where every row stays.
+
+    Args:
+        task: The file's task.
+        rows: The number of rows of the file.
+        open_vector: Opens the frame of a vector that lies in a file.
+
+    Raises:
+        CorruptFileError: A vector's size, checksum or format is wrong, or it marks rows that the file does not have.
+    """
+    if task.deletion_vector is None and task.excluded is None:
+        return None
+    return RowSelection(
+        _read(task, task.deletion_vector, rows, open_vector),
+        task.invert_deletion_vector,
+        _read(task, task.excluded, rows, open_vector),
+    )
+
+
+def _read(task: FileTask, vector: DeletionVector | None, rows: int, open_vector: OpenVector) -> Any:
+    if vector is None:
+        return None
+    if vector.storage == "i":
+        marked = decode_inline(vector, file=task.id)
+    else:
+        source = open_vector(task, vector)
+        try:
+            marked = decode(source.read(0, source.size), vector, file=task.id)
+        finally:
+            source.close()
+    if len(marked) and marked.max() >= rows:
+        raise CorruptFileError(
+            f"the deletion vector of {task.id} marks row {marked.max()}, and the file has {rows} rows: they do not belong "
+            f"together; reload the DataFrame, and if it happens again ask the provider to check the table",
+            file=task.id,
+        )
+    return marked

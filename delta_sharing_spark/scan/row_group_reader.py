@@ -1,21 +1,33 @@
-"""Reads row groups of one file as record batches of the leaves asked for, in order, with bytes fetched ahead."""
+"""Reads row groups of one file as record batches of the leaves asked for, in order, with bytes fetched ahead.
+
+Row groups in which no row can pass the predicate, by the statistics in the footer, are skipped.
+"""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.errors.redaction import redact
+from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaf_count
 from delta_sharing_spark.scan.footer import Footer
 from delta_sharing_spark.scan.pace import Pace
+from delta_sharing_spark.scan.plan import ReadSpec
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, Pool, RangeFile, SlidingRanges
+from delta_sharing_spark.schema.types import fields_along
 from delta_sharing_spark.storage.ranges import ByteSource, Range
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
+    from delta_sharing_spark.predicates.tree import Expression
 
 #: Bytes and rows of a batch whose rows' width is guessed; no batch is smaller than so many rows.
 _GUESSED_BYTES, _GUESSED_ROWS, _LEAST_ROWS = 8 << 20, 32768, 64
@@ -174,3 +186,32 @@ def _batch_rows(group: RowGroup, budget: int, row_bytes: float) -> int:
     if row_bytes:
         return max(_LEAST_ROWS, min(_MOST_ROWS, int(max(_GUESSED_BYTES, min(_MOST_BYTES, budget)) / width)))
     return max(_LEAST_ROWS, min(_GUESSED_ROWS, int(_GUESSED_BYTES / width)))
+
+
+def row_group_filter(
+    spec: ReadSpec, footer: Footer, constants: Mapping[str, pa.Scalar], context: Context
+) -> Callable[[int], bool] | None:
+    """Returns a test of row groups by index: whether one may hold a row that passes. None where nothing is filtered.
+
+    A file whose row groups are all left out may still be corrupt: only its footer is read then.
+    """
+    if spec.prune is None:
+        return None
+    from delta_sharing_spark.predicates.row_groups import leaf_of
+
+    skipping = _compiled(spec.prune)
+    leaves: dict[tuple[str, ...], int | None] = {}
+    for path in skipping.paths:
+        fields = fields_along(spec.full_schema, path)
+        if fields is not None:
+            leaves[path] = leaf_of(
+                footer.schema, fields, lambda f, among: find_source(f, SourceFields(among), context), leaf_count
+            )
+    return skipping.bind(footer.metadata, leaves, constants, footer.statistics)
+
+
+@lru_cache(maxsize=8)
+def _compiled(expression: Expression) -> RowGroupSkipping:
+    from delta_sharing_spark.predicates.row_groups import RowGroupSkipping
+
+    return RowGroupSkipping(expression)

@@ -18,7 +18,7 @@ from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT, OpenOnes
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
-from delta_sharing_spark.scan.filter_rows import first_rows, keep_rows
+from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import (
     CONNECTIONS,
@@ -40,9 +40,7 @@ from delta_sharing_spark.scan.plan import (
     Split,
 )
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread, Pool
-from delta_sharing_spark.scan.row_group_pruning import row_group_filter
-from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
-from delta_sharing_spark.scan.row_masks import RowSelection, read_row_selection
+from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group, row_group_filter
 from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.partition_values import partition_scalar

@@ -153,13 +153,6 @@ def widens(before: str, after: str) -> bool:
     return more >= finer >= 0
 
 
-def allows_column_mapping(min_reader_version: int, reader_features: Iterable[str] | None) -> bool:
-    """Whether ``delta.columnMapping.mode`` counts under this protocol; without, a reader must ignore it."""
-    if min_reader_version == _COLUMN_MAPPING_READER_VERSION:
-        return True
-    return min_reader_version >= FEATURES_READER_VERSION and "columnMapping" in set(reader_features or ())
-
-
 def mapping_mode(
     configuration: Mapping[str, str], min_reader_version: int, reader_features: Iterable[str] | None, *, table: str
 ) -> str:
@@ -169,7 +162,8 @@ def mapping_mode(
         UnsupportedFeatureError: This reader does not know the mode.
     """
     mode = configuration.get(MAPPING_MODE, "none").lower()
-    if not allows_column_mapping(min_reader_version, reader_features):
+    is_listed = min_reader_version >= FEATURES_READER_VERSION and "columnMapping" in set(reader_features or ())
+    if not is_listed and min_reader_version != _COLUMN_MAPPING_READER_VERSION:
         return "none"
     if mode not in ("none", "name", "id"):
         raise UnsupportedFeatureError(

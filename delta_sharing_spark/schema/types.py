@@ -128,6 +128,19 @@ class Struct:
         return _only(name, exact or [f for f in self.fields if f.name.lower() == name.lower()])
 
 
+def fields_along(schema: Struct, path: tuple[str, ...]) -> list[Field] | None:
+    """The fields along a path of exact names; None where the schema does not reach there."""
+    fields: list[Field] = []
+    kind: DataType = schema
+    for name in path:
+        field = next((f for f in kind.fields if f.name == name), None) if isinstance(kind, Struct) else None
+        if field is None:
+            return None
+        fields.append(field)
+        kind = field.type
+    return fields
+
+
 def _only(name: str, fields: list[Field]) -> Field | None:
     if len(fields) > 1:
         raise SchemaError(

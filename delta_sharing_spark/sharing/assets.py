@@ -11,7 +11,7 @@ from typing import Any, Literal
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, ServerError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing.address import TableName, check_segment, segment, shares_path
-from delta_sharing_spark.sharing.rest import UNKNOWN_CALL, SharingRest, near_name
+from delta_sharing_spark.sharing.rest import UNKNOWN_CALL, SharingRest, near_name, unless_unknown
 from delta_sharing_spark.sharing.wire_records import (
     TemporaryCredentials,
     broken,
@@ -122,24 +122,20 @@ def list_assets(rest: SharingRest, kind: Kind, share: str, schema: str | None = 
         raise _shares_none(rest, kind)
     what = f"the {kind}s of {share}" + (f".{schema}" if schema else "")
     pages = rest.listed(_listing(kind, share, schema), what, partial(_record, kind, share=share, schema=schema or ""))
-    try:
-        first = next(pages, None)
-    except ServerError as unknown:
-        if unknown.status not in UNKNOWN_CALL:
-            raise
+
+    def otherwise(unknown: ServerError) -> Iterator[Record]:
         # A server without the call answers as one without the share: what there is tells them apart.
         schemas = [one.name for one in rest.list_schemas(share)]
         if schema is None:
             for each in schemas:
                 yield from list_assets(rest, kind, share, each)
-            return
-        if schema.lower() not in map(str.lower, schemas):
-            raise
-        _unknown_kinds.put((rest.profile.endpoint, kind), True)
-        raise _shares_none(rest, kind) from None
-    if first is not None:
-        yield first
-        yield from pages
+        elif schema.lower() not in map(str.lower, schemas):
+            raise unknown
+        else:
+            _unknown_kinds.put((rest.profile.endpoint, kind), True)
+            raise _shares_none(rest, kind) from None
+
+    yield from unless_unknown(pages, otherwise)
 
 
 def shares_kind(rest: SharingRest, kind: Kind) -> bool:

@@ -244,9 +244,7 @@ def _parse_token(text: str, *, is_exchange: bool) -> tuple[str, float]:
         tree: Any = json.loads(text) if text.strip() else None
     except (ValueError, RecursionError):
         raise _bad_token("The OAuth token endpoint did not answer with JSON") from None
-    if not tree:
-        if isinstance(tree, dict):
-            raise _bad_token("Missing 'access_token' field in OAuth token response")
+    if not tree and not isinstance(tree, dict):
         raise _bad_token("Empty response from OAuth token endpoint")
     value = tree.get("access_token") if isinstance(tree, dict) else None
     if not isinstance(value, str) or not is_header_text(value):
@@ -291,14 +289,9 @@ def _assertion(profile: Profile) -> str:
     assert stated is not None
     now = int(time.time())
     claims: dict[str, Any] = {
-        "aud": profile.issuer,
-        "iss": profile.client_id,
-        "sub": profile.client_id,
-        "iat": now,
-        "exp": now + _ASSERTION_LIFE,
-        "jti": str(uuid.uuid4()),
-        "resource": profile.audience,
-    }
+        "aud": profile.issuer, "iss": profile.client_id, "sub": profile.client_id, "iat": now,
+        "exp": now + _ASSERTION_LIFE, "jti": str(uuid.uuid4()), "resource": profile.audience,
+    }  # fmt: skip
     if profile.scope:
         claims["scope"] = profile.scope
     try:

@@ -301,13 +301,8 @@ TIME_LIMIT = 30.0
 LARGEST_OUTPUT = 64 << 10
 #: Variables that the command is not handed: secrets of Spark's own connections, profiles and tokens of this package.
 _WITHHELD = (
-    "DELTA_SHARING_",
-    "PYTHON_WORKER_FACTORY_",
-    "PYSPARK_GATEWAY_",
-    "SPARK_CONNECT_AUTHENTICATE_",
-    "_SPARK_",
-    "SPARK_AUTH",
-)
+    "DELTA_SHARING_", "PYTHON_WORKER_FACTORY_", "PYSPARK_GATEWAY_", "SPARK_CONNECT_AUTHENTICATE_", "_SPARK_", "SPARK_AUTH"
+)  # fmt: skip
 
 
 def parse_command(text: str) -> tuple[str, ...]:

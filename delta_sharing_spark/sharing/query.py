@@ -199,12 +199,7 @@ _MOST_TABLES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """The shape that a server answered after it had refused the other one.
-
-    Attributes:
-        is_paged: Whether it has a page size.
-        reason: The server's message to the other shape.
-    """
+    """The shape that a server answered, with a page size or without, and its ``reason`` for refusing the other one."""
 
     is_paged: bool
     reason: str
@@ -348,7 +343,7 @@ def held(chunks: Iterable[bytes]) -> list[bytes]:
 
 
 def _next_token(body: list[bytes]) -> str | None:
-    """The token in the last line, if it is one that tells of a next page; what is wrong with it is the parser's to say."""
+    """The token in the last line, if it tells of a next page; the parser says what is wrong with it."""
     end = b""
     for chunk in reversed(body):
         end = chunk + end

@@ -24,7 +24,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options.values import nearest
-from delta_sharing_spark.schema.instants import parse_instant
+from delta_sharing_spark.schema.instants import parse_instant, to_iso
 from delta_sharing_spark.sharing.address import TableName, segment, shares_path
 from delta_sharing_spark.sharing.auth import authorization, carried_end, is_renewable
 from delta_sharing_spark.sharing.profile import Profile
@@ -52,6 +52,7 @@ from delta_sharing_spark.sharing.response import (
     parse_page,
 )
 from delta_sharing_spark.sharing.transport import (
+    NOT_THERE,
     body_chunks,
     check_endpoint,
     read_text,
@@ -81,12 +82,10 @@ _FIRST_PAGE_ONLY = ("includeRefreshToken", "refreshToken")
 FORMATS = ("delta", "parquet")
 #: Names looked at, which is one page of a listing, and names shown where none is near.
 _LOOKED_AT, _SHOWN = 500, 5
-#: Characters of a refusal that are told of it later.
+#: Characters of a refusal's message that are kept.
 _QUOTED = 300
 #: Seconds for an answer, and for tries: the error is known already, and this only explains it.
 _TIMEOUT = 5.0
-#: What a 404 says to do, which the names that there are make needless.
-_ADVICE = "; check the names of share, schema and table, and the endpoint in the profile"
 
 #: Endpoints without Get Table.
 _no_get_table: ProcessCache[str, bool] = ProcessCache(256)
@@ -121,17 +120,9 @@ class SharingRest:
         """All tables of a share; schema by schema where the server lacks the endpoint."""
         parse = partial(parse_item, Table, share=share, schema="")
         pages = self.listed(f"{shares_path(share)}/all-tables", f"the tables of {share!r}", parse)
-        try:
-            first = next(pages, None)
-        except ServerError as unknown:
-            if unknown.status not in UNKNOWN_CALL:
-                raise
-            for schema in self.list_schemas(share):
-                yield from self.list_tables(share, schema.name)
-            return
-        if first is not None:
-            yield first
-            yield from pages
+        yield from unless_unknown(
+            pages, lambda _: (t for schema in self.list_schemas(share) for t in self.list_tables(share, schema.name))
+        )
 
     def table_version(self, table: TableName, starting_timestamp: str | None = None) -> int:
         """The table's version; with a timestamp (ISO-8601 with zone, whole milliseconds) the earliest at or after it.
@@ -147,8 +138,9 @@ class SharingRest:
             version = self.named_version(table, starting_timestamp)
         except _REFUSALS as error:
             refusal = error
-        # A server may name the version after the one of that very moment, which that of a millisecond before shows.
-        before = None if starting_timestamp is None else _millisecond_before(starting_timestamp)
+        # A server may skip a version that was committed at that very moment; the millisecond before shows it.
+        moment = parse_instant(starting_timestamp) if starting_timestamp is not None else None
+        before = None if moment is None else to_iso(moment - _TICK)
         if before is not None and version != 0:
             earlier = _unless_refused(lambda: self.named_version(table, before))
             if earlier is not None and (version is None or earlier < version):
@@ -200,11 +192,8 @@ class SharingRest:
             ResponseError: A line is missing or malformed.
             UnsupportedFeatureError: The provider is not parquet.
         """
-        params: dict[str, str] = {}
-        if version is not None:
-            params["version"] = str(version)
-        if timestamp is not None:
-            params["timestamp"] = timestamp
+        asked = {"version": version, "timestamp": timestamp}
+        params = {name: str(value) for name, value in asked.items() if value is not None}
         try:
             answer = self._page("GET", f"{table.path}/metadata", table, formats, lambda _: {"params": params})
         except NotFoundError as error:
@@ -241,7 +230,7 @@ class SharingRest:
             if kind == "table" and brief._is_volume(share, schema, table):
                 hint = f"it is a volume: client.volume('{share}.{schema}.{table}')"
             return NotFoundError(
-                f"{str(error).removesuffix(_ADVICE)}; {hint}", **{**error.__dict__, "is_unlisted": True}
+                f"{str(error).removesuffix(f'; {NOT_THERE}')}; {hint}", **{**error.__dict__, "is_unlisted": True}
             )
         return error
 
@@ -310,8 +299,6 @@ class SharingRest:
         reads_all: bool,
         fallback: str | None,
     ) -> QueryResponse:
-        extra = {"asyncquery": "true"} if query.idempotency_key else {}
-        headers = {"fileidhash": query.file_id_hash} if query.file_id_hash else {}
         body = query.body()
         ahead = PagesAhead()
 
@@ -323,9 +310,7 @@ class SharingRest:
             # An answer that may be the only one is parsed as it arrives.
             pages = ahead if reads_all and (token is not None or query.max_files) else None
             path = f"{table.path}/query"
-            return self._page(
-                "POST", path, table, formats, asked, token, capabilities=extra, headers=headers, sink=sink, ahead=pages
-            )
+            return self._page("POST", path, table, formats, asked, token, query=query, sink=sink, ahead=pages)
 
         first = page()
         if first.query_status is None:
@@ -350,13 +335,12 @@ class SharingRest:
         sink: Callable[[], RecordSink] = list,
     ) -> QueryResponse:
         """The change files of a range of versions. The first page is fetched before this returns."""
-        headers = {"fileidhash": query.file_id_hash} if query.file_id_hash else {}
 
         def asked(token: str | None) -> dict[str, Any]:
             return {"params": query.params() | ({} if token is None else {"pageToken": token})}
 
         def page(token: str | None = None) -> Page:
-            return self._page("GET", f"{table.path}/changes", table, formats, asked, token, headers=headers, sink=sink)
+            return self._page("GET", f"{table.path}/changes", table, formats, asked, token, query=query, sink=sink)
 
         return QueryResponse(str(table), formats, page(), page, query)
 
@@ -415,8 +399,7 @@ class SharingRest:
         asked: Callable[[str | None], Mapping[str, Any]],
         token: str | None = None,
         *,
-        capabilities: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
+        query: Query | ChangesQuery | None = None,
         sink: Callable[[], RecordSink] = list,
         ahead: PagesAhead | None = None,
     ) -> Page:
@@ -424,15 +407,22 @@ class SharingRest:
 
         Args:
             asked: Of a page's token, None for the first, what is sent: ``body`` or ``params``.
+            query: The query, for what stands in headers.
             ahead: Receives the page after this one while this one is parsed.
         """
         metadata_only = path.endswith("/metadata")
         what = f"the metadata of {table}" if metadata_only else f"the query of {table}"
+        hashed = {"fileidhash": query.file_id_hash} if query is not None and query.file_id_hash else {}
+        is_async = isinstance(query, Query) and query.idempotency_key is not None
         given = [] if ahead is None or token is None else [ahead.take(token)]
 
         def sent(features: Sequence[str], token: str | None) -> requests.Response:
-            told = _capabilities(formats, features, not metadata_only, capabilities or {})
-            return self._send(method, path, what, headers={CAPABILITIES: told, **(headers or {})}, **asked(token))
+            parts = [f"responseformat={','.join(formats)}"]
+            parts += [f"readerfeatures={','.join(features)}"] if features else []
+            parts += [] if metadata_only else ["includeendstreamaction=true"]
+            parts += ["asyncquery=true"] if is_async else []
+            headers = {CAPABILITIES: ";".join(parts), **hashed}
+            return self._send(method, path, what, headers=headers, **asked(token))
 
         def ask(features: Sequence[str]) -> Page:
             if (page := given.pop() if given else None) is not None:  # a second try asks anew
@@ -505,13 +495,18 @@ class SharingRest:
         return f"the profile's token expired at {expires.strftime('%Y-%m-%dT%H:%M:%SZ')}; ask the provider for a new profile"
 
 
-def _capabilities(formats: Sequence[str], features: Sequence[str], end_action: bool, more: Mapping[str, str]) -> str:
-    parts = {"responseformat": ",".join(formats)}
-    if features:
-        parts["readerfeatures"] = ",".join(features)
-    if end_action:
-        parts["includeendstreamaction"] = "true"
-    return ";".join(f"{k}={v}" for k, v in {**parts, **more}.items())
+def unless_unknown(pages: Iterator[_T], otherwise: Callable[[ServerError], Iterable[_T]]) -> Iterator[_T]:
+    """All items of a listing; other ones where the server lacks the endpoint, which it says of the first page."""
+    try:
+        first = next(pages, None)
+    except ServerError as unknown:
+        if unknown.status not in UNKNOWN_CALL:
+            raise
+        yield from otherwise(unknown)
+        return
+    if first is not None:
+        yield first
+        yield from pages
 
 
 def near_name(kind: str, name: str, names: Iterable[str], holder: str) -> str | None:
@@ -530,14 +525,6 @@ def near_name(kind: str, name: str, names: Iterable[str], holder: str) -> str | 
 
 _TICK = timedelta(milliseconds=1)
 _REFUSALS = (RequestRefusedError, NotFoundError)
-
-
-def _millisecond_before(moment: str) -> str | None:
-    instant = parse_instant(moment)
-    if instant is None:
-        return None
-    text = (instant - _TICK).astimezone(timezone.utc).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
 
 
 def _unless_refused(ask: Callable[[], int | None]) -> int | None:

@@ -61,13 +61,9 @@ _SUSPICIOUS, _HIGHEST_RATIO = 64 << 20, 200
 _HOSTS = 256
 #: What no second try changes: the request itself cannot be made.
 _UNSENDABLE = (
-    requests.exceptions.InvalidURL,
-    requests.exceptions.InvalidSchema,
-    requests.exceptions.MissingSchema,
-    requests.exceptions.InvalidHeader,
-    urllib3.exceptions.LocationValueError,
-    UnicodeError,
-)
+    requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, requests.exceptions.MissingSchema,
+    requests.exceptions.InvalidHeader, urllib3.exceptions.LocationValueError, UnicodeError,
+)  # fmt: skip
 
 
 def with_retries(settings: NetworkSettings, call: Callable[[], _T]) -> _T:
@@ -309,6 +305,9 @@ _BY_STATUS: dict[int, type[ServerError]] = {401: UnauthenticatedError, 403: Forb
 #: Statuses of 500 and above that say "never", not "not now".
 _NOT_IMPLEMENTED = (501, 505)
 _ERROR_BODY, _MESSAGE, _SHORT = 16384, 2000, 300
+_REFUSED = "the token is not valid; ask the provider for a new profile"
+_NO_ACCESS = "the profile may not read this; ask the provider of the share for access"
+NOT_THERE = "check the names of share, schema and table, and the endpoint in the profile"
 _BUSY = "the server is busy or failing; try again later, and ask the provider if it goes on"
 _FAILS = "the server fails on this request each time; ask the provider, naming the table and what the server says"
 
@@ -371,14 +370,9 @@ def error_of_response(response: requests.Response, purpose: RequestPurpose, host
         advice = _BUSY
     elif purpose.refused is not None:
         advice = purpose.refused
-    elif status == 401:
-        advice = purpose.expired or "the token is not valid; ask the provider for a new profile"
-    elif status == 403:
-        advice = "the profile may not read this; ask the provider of the share for access"
-    elif status == 404:
-        advice = "check the names of share, schema and table, and the endpoint in the profile"
     else:
-        advice = "check the options of the load, and ask the provider if they are right"
+        by_status = {401: purpose.expired or _REFUSED, 403: _NO_ACCESS, 404: NOT_THERE}
+        advice = by_status.get(status, "check the options of the load, and ask the provider if they are right")
     return kind(f"{cause}; {advice}", status=status, error_code=code, server_message=message)
 
 

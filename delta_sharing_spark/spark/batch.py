@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from delta_sharing_spark.errors import PredicateError, SchemaError
+from delta_sharing_spark.predicates.tree import conjunction, quote
+from delta_sharing_spark.schema.types import Struct, backquoted, parse_type
 from delta_sharing_spark.spark.entrances import entrance
 
 if TYPE_CHECKING:
@@ -15,11 +23,21 @@ if TYPE_CHECKING:
 
     from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.options import ReadOptions
+    from delta_sharing_spark.predicates.tree import Expression
     from delta_sharing_spark.scan.plan import Split
-
 
 #: The longest limit of an engine's that is read by one task, which stops there; many tasks are faster than one at more rows.
 _LONGEST_LIMIT = 1 << 17
+_log = logging.getLogger(__name__)
+_COMPARED = {
+    "EqualTo": "=",
+    "EqualNullSafe": "<=>",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+}
+_LIKE = {"StringStartsWith": ("", "%"), "StringEndsWith": ("%", ""), "StringContains": ("%", "%")}
 
 
 class SplitPartition(InputPartition):
@@ -33,8 +51,25 @@ class SplitPartition(InputPartition):
         return f"SplitPartition({self.split.index}, files={len(self.split.slices)})"
 
 
-class DeltaSharingReader(DataSourceReader):
-    """Plans in ``partitions()``, reads in ``read()``. A task's copy holds nothing: splits carry what they need.
+class SplitReader:
+    """The part of a reader that tasks use. A task's copy holds nothing: splits carry what they need."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    @entrance
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one split; an empty plan comes as a partition without one."""
+        if not isinstance(partition, SplitPartition):
+            return iter(())
+        from delta_sharing_spark.scan.split_reader import read_split
+        from delta_sharing_spark.spark.session_settings import in_session_of_task
+
+        return read_split(in_session_of_task(partition.split))
+
+
+class DeltaSharingReader(SplitReader, DataSourceReader):
+    """Plans in ``partitions()``, reads in ``read()``.
 
     ``pruneColumns`` and ``pushLimit`` are called by engines that know them, before ``partitions()``; Spark up to 4.3 does not.
     """
@@ -46,9 +81,6 @@ class DeltaSharingReader(DataSourceReader):
         self._filters: list[Any] = []
         self._required: StructType | None = None
         self._limit: int | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
 
     @entrance
     def pruneColumns(self, requiredSchema: StructType | pa.Schema) -> StructType | None:
@@ -69,8 +101,6 @@ class DeltaSharingReader(DataSourceReader):
             return requiredSchema
         unknown = [name for name in requiredSchema.names if name not in self._schema.names]
         if unknown:
-            from delta_sharing_spark.errors import SchemaError
-
             raise SchemaError(
                 f"the load has no column {unknown[0]!r} to prune to; it has {', '.join(self._schema.names)}"
             )
@@ -91,11 +121,8 @@ class DeltaSharingReader(DataSourceReader):
     @entrance
     def partitions(self) -> list[InputPartition]:
         """Query the server, or replay the log, and balance the files into splits."""
-        from dataclasses import replace
-
         from delta_sharing_spark.access.open import resolve
         from delta_sharing_spark.access.plan import plan
-        from delta_sharing_spark.schema.types import Struct, parse_type
 
         scan = self._scan or resolve(self._options)
         whole, required = (
@@ -105,23 +132,11 @@ class DeltaSharingReader(DataSourceReader):
         assert isinstance(whole, Struct)
         assert isinstance(required, Struct)
         if self._filters:
-            from delta_sharing_spark.spark.filters import to_expression
-
             scan = replace(scan, pushed=to_expression(self._filters, whole, scan.options.zone))
         elif self._limit is not None:
             limits = [limit for limit in (self._limit, scan.options.limit) if limit is not None]
             scan = replace(scan, options=replace(scan.options, limit=min(limits)))
         return [SplitPartition(split) for split in plan(scan, required).splits]
-
-    @entrance
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one split; an empty plan comes as a partition without one."""
-        if not isinstance(partition, SplitPartition):
-            return iter(())
-        from delta_sharing_spark.scan.split_reader import read_split
-        from delta_sharing_spark.spark.session_settings import in_session_of_task
-
-        return read_split(in_session_of_task(partition.split))
 
 
 class FilteringReader(DeltaSharingReader):
@@ -129,8 +144,6 @@ class FilteringReader(DeltaSharingReader):
 
     def __init__(self, options: ReadOptions, scan: ResolvedScan | None, schema: StructType) -> None:
         super().__init__(options, scan, schema)
-        from delta_sharing_spark.spark.filters import PushedFilters
-
         self.pushFilters = PushedFilters(self._filters.extend)  # type: ignore[method-assign]  # see PushedFilters
 
 
@@ -150,3 +163,80 @@ def make_reader(
         parsed = scan.options  # parsed when it was not known yet to be a batch
         check_batch(parsed)
     return (FilteringReader if parsed.pushdown == "query" else DeltaSharingReader)(parsed, scan, schema)
+
+
+class PushedFilters:
+    """The ``pushFilters`` of a reader, which Spark calls with its conf on, and which is no error with its conf off.
+
+    Spark takes a reader that overrides ``pushFilters`` for one that cannot do without, and fails every query while the
+    conf is off. The test is on ``__func__``, which this therefore shares with the base class.
+    """
+
+    def __init__(self, take: Callable[[list[Any]], None]) -> None:
+        self._take = take
+        # Of the instance: a class's function would come out bound, and be another object.
+        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
+
+    def __call__(self, filters: list[Any]) -> Iterable[Any]:
+        """Keep the filters, and return all of them as not applied."""
+        self._take(list(filters))
+        return filters
+
+
+def to_expression(filters: Iterable[Any], schema: Struct, time_zone: str) -> Expression | None:
+    """The conjunction of the filters that ``where`` can express; None if there are none."""
+    from delta_sharing_spark.predicates.sql import parse_where
+
+    parts = []
+    for offered in filters:
+        text = _text(offered)
+        if text is None:
+            continue
+        try:
+            parts.append(parse_where(text, schema, time_zone=time_zone))
+        except PredicateError as error:
+            # Spark applies the filter itself: what cannot be said only does not prune.
+            _log.debug("a filter of Spark's does not prune: %s", error)
+    return conjunction(parts) if parts else None
+
+
+def _text(offered: Any) -> str | None:
+    """A filter as SQL; None if it cannot be expressed exactly."""
+    kind = type(offered).__name__
+    if kind == "Not":
+        inner = _text(offered.child)
+        return None if inner is None else f"NOT ({inner})"
+    column = backquoted(*offered.attribute)
+    if kind in ("IsNull", "IsNotNull"):
+        return f"{column} IS {'NOT ' if kind == 'IsNotNull' else ''}NULL"
+    if kind in _COMPARED:
+        value = _literal(offered.value)
+        return None if value is None else f"{column} {_COMPARED[kind]} {value}"
+    if kind == "In":
+        values = [_literal(value) for value in offered.value]
+        return None if None in values or not values else f"{column} IN ({', '.join(map(str, values))})"
+    if kind in _LIKE:
+        before, after = _LIKE[kind]
+        pattern = "".join("\\" + c if c in "%_\\" else c for c in offered.value)
+        return f"{column} LIKE {quote(before + pattern + after)}"
+    return None
+
+
+def _literal(value: Any) -> str | None:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, int):
+        return f"{value}L" if abs(value) < 1 << 63 else None
+    if isinstance(value, float):
+        return f"{value!r}D" if math.isfinite(value) else None
+    if isinstance(value, Decimal):
+        return f"{value:f}BD" if value.is_finite() else None
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return f"TIMESTAMP_NTZ '{value.isoformat(sep=' ')}'"
+        return f"TIMESTAMP '{value.astimezone(timezone.utc).replace(tzinfo=None).isoformat(sep=' ')}Z'"
+    if isinstance(value, date):
+        return f"DATE '{value.isoformat()}'"
+    return quote(value) if isinstance(value, str) else None

@@ -23,7 +23,7 @@ from pyspark.sql.connect.plan import DataSource, HtmlString, LogicalPlan, ShowSt
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.schema.types import Struct, parse_schema
 from delta_sharing_spark.spark.connect_plans import WordRelations
-from delta_sharing_spark.spark.narrowed_loads import TableNeed, filled, needed_paths
+from delta_sharing_spark.spark.narrowed_loads import TableNeed, described, filled, needed_paths
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -72,7 +72,6 @@ class SharedLoad(DataSource):
         super().__init__(format=own._format, options=own._options, paths=own._paths)
 
     def plan(self, session: Any) -> Any:
-        """See ``LogicalPlan.plan``."""
         writing = _writing.get()
         if writing is None:
             self.is_kept = True
@@ -189,8 +188,8 @@ def _narrowed(frame: Any) -> dict[SharedLoad, LogicalPlan]:
         replaced = {load: plan for load, plan in zip(loads, plans, strict=True) if plan is not None}
         if replaced:
             with _written(_Writing(replaced)):
-                described = _described(DataFrame(frame._plan, spark))
-            if described != _described(DataFrame(frame._plan, spark)):  # this frame may know columns of long ago
+                columns = described(DataFrame(frame._plan, spark))
+            if columns != described(DataFrame(frame._plan, spark)):  # this frame may know columns of long ago
                 _log.warning("an action's narrowed plan has other columns than its own; its tables are read whole")
                 return {}
     except (PySparkException, DeltaSharingError) as error:
@@ -200,7 +199,3 @@ def _narrowed(frame: Any) -> dict[SharedLoad, LogicalPlan]:
         if load in replaced and need.columns is not None:
             _log.info("an action reads %s, where %s", ", ".join(need.columns.names) or "no column", need.where or "all")
     return replaced
-
-
-def _described(frame: Any) -> list[tuple[str, str]]:
-    return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]

@@ -2,25 +2,32 @@
 
 In place of each table stands a relation whose every column is made from a word of its own, drawn anew, by a function that
 Spark cannot compute before it runs; executing it fails. A column that Spark's optimizer removed has its word nowhere in
-the physical plan. What the plan's filters seem to say is put to Spark itself: see ``connect_conditions``.
+the physical plan.
+
+Conditions are conjectured from the plan's text, in which a string cannot be told from a condition. A conjecture is believed
+only if Spark makes the very same plan of the query over tables that are filtered by it first: then Spark itself has found
+that the query's own conditions imply it. A condition that changes anything stands in the plan as one more.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql import Column, DataFrame, SparkSession, functions
+from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import DataType as SparkType
 
-from delta_sharing_spark.schema.types import Struct, spark_schema_json
-from delta_sharing_spark.spark.connect_conditions import conjectures, implied_conditions
+from delta_sharing_spark.errors import DeltaSharingError
+from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.schema.partition_values import timestamp_micros
+from delta_sharing_spark.schema.types import DataType, Struct, backquoted, spark_schema_json
 from delta_sharing_spark.spark.narrowed_loads import TableNeed
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+from delta_sharing_spark.spark.plan_conditions import disjunction
 
 _PHYSICAL = "== Physical Plan =="
 #: The longest lists that Spark writes in full by default have 25 items; then it says how many more there are.
@@ -29,6 +36,20 @@ _FIELDS_SHOWN = "spark.sql.debug.maxToStringFields"
 #: Calls, as analysed plans write them, of what is known at the moment of planning only.
 _TIMED = re.compile(r"\b(?:current_\w+|now|localtimestamp)\(")
 _ROWS = 1 << 40
+_FILTER = re.compile(r"^[\s:+*\-]*(?:\*?\(\d+\) )?Filter (.*)$", re.MULTILINE)
+#: A column where a plan's text has had its expression replaced: table, column, and the fields within it.
+_COLUMN = re.compile(r"\x01(\d+),(\d+)\x02((?:\.\w+)*)")
+_COMPARISON = re.compile(r"(\x01[^\x02]*\x02[\w.]*) (=|<=>|<=|<|>=|>) (.*)", re.DOTALL)
+_CALL = re.compile(r"(isnotnull|isnull|StartsWith|EndsWith|Contains)\((\x01[^\x02]*\x02[\w.]*)(?:, (.*))?\)", re.DOTALL)
+_LIST = re.compile(r"(\x01[^\x02]*\x02[\w.]*) (?:IN \((.*)\)|INSET (.*))", re.DOTALL)
+_LIKE = re.compile(r"(\x01[^\x02]*\x02[\w.]*) LIKE (.*)", re.DOTALL)
+_PATTERNS = {"StartsWith": "{}%", "EndsWith": "%{}", "Contains": "%{}%"}
+_WHOLE = {"byte", "short", "integer", "long"}
+#: What differs between the texts of two equal plans: numbers of expressions and stages, and the order of conjuncts.
+_NUMBERED = re.compile(r"#\d+L?|plan_id=\d+|\*?\(\d+\) |[()]")
+_EPOCH = datetime(1970, 1, 1)
+#: How often Spark is asked: once more where some conditions change the plan.
+_ATTEMPTS = 2
 
 
 class WordRelations:
@@ -46,8 +67,6 @@ class WordRelations:
         Raises:
             pyspark.errors.PySparkException: A type that JSON does not have.
         """
-        from pyspark.sql import functions
-
         table = len(self._schemas)
         self._schemas.append(schema)
         columns = [
@@ -118,12 +137,182 @@ class WordRelations:
             conf.unset(_FIELDS_SHOWN) if before is None else conf.set(_FIELDS_SHOWN, before)
 
 
-def _opaque(kind: DataType, mark: str) -> Column:
+def _opaque(kind: SparkType, mark: str) -> Column:
     """A value of a type that depends on the row, so that Spark cannot fold it, and holds a word."""
-    from pyspark.sql import functions
-
     if isinstance(kind, MapType) and not isinstance(kind.keyType, StringType):
         keys, values = (ArrayType(inner) for inner in (kind.keyType, kind.valueType))
         return functions.map_from_arrays(_opaque(keys, mark), _opaque(values, mark))
     text = functions.concat(functions.lit(mark), functions.col("id").cast("string"))
     return functions.from_json(text, StructType([StructField("value", kind)])).getField("value")
+
+
+class _Unreadable(Exception):
+    """A text that is taken for no condition."""
+
+
+def _normal(plan: str) -> list[tuple[str, ...]]:
+    return [tuple(sorted(_NUMBERED.sub("", line).split())) for line in plan.splitlines()]
+
+
+def conjectures(plan: str, word: str, schemas: Sequence[Struct], time_zone: str) -> list[str | None]:
+    """Conditions in the words of ``where`` that the filters of a plan may be, by table; None where there is none.
+
+    Args:
+        word: What the marks of columns begin with.
+        time_zone: The session's zone, in which the plan shows timestamps.
+    """
+    expression = re.compile(
+        rf"from_json\(StructField\(value,(?:(?!from_json\().)*?\), concat\({word}t(\d+)c(\d+)z, cast\(id#\d+L? as string\)\), "
+        rf"Some\([^)]*\)(?:, \w+)*\)\.value"
+    )
+    filters_by_table: list[list[str]] = [[] for _ in schemas]
+    for match in _FILTER.finditer(plan):
+        text = expression.sub(lambda column: f"\x01{column[1]},{column[2]}\x02", match[1])
+        tables = {int(column[1]) for column in _COLUMN.finditer(text)}
+        if len(tables) == 1:
+            (table,) = tables
+            parts = list(_Reader(schemas[table], time_zone).conjuncts(text))
+            filters_by_table[table].append(" AND ".join(dict.fromkeys(parts)))
+    return [disjunction(filters) if filters and all(filters) else None for filters in filters_by_table]
+
+
+class _Reader:
+    """Reads the filter of one table."""
+
+    def __init__(self, schema: Struct, time_zone: str) -> None:
+        self._schema, self._time_zone = schema, time_zone
+
+    def conjuncts(self, text: str) -> Iterator[str]:
+        """The conjuncts that ``where`` can say."""
+        parts = _split(text, " AND ")
+        if len(parts) > 1:
+            for part in parts:
+                yield from self.conjuncts(part)
+            return
+        try:
+            condition = self._condition(text)
+            parse_where(condition, self._schema)
+        except (_Unreadable, DeltaSharingError):
+            return
+        yield condition
+
+    def _condition(self, text: str) -> str:
+        for operator in (" AND ", " OR "):
+            parts = _split(text, operator)
+            if len(parts) > 1:
+                return f"({operator.join(self._condition(part) for part in parts)})"
+        text = _bare(text)
+        if text.startswith("NOT "):
+            return f"(NOT ({self._condition(text[4:])}))"
+        if match := _CALL.fullmatch(text):
+            column, kind = self._column(match[2])
+            if match[1].startswith("is"):
+                return f"{column} IS {'NOT ' if match[1] == 'isnotnull' else ''}NULL"
+            pattern = self._string(match[3], kind)
+            if "%" in pattern or "_" in pattern:
+                raise _Unreadable
+            return f"{column} LIKE '{_PATTERNS[match[1]].format(pattern)}'"
+        if match := _LIST.fullmatch(text):
+            column, kind = self._column(match[1])
+            values = match[2].split(",") if match[2] is not None else match[3].split(", ")
+            return f"{column} IN ({', '.join(self._literal(value, kind) for value in values)})"
+        if match := _LIKE.fullmatch(text):
+            column, kind = self._column(match[1])
+            return f"{column} LIKE '{self._string(match[2], kind)}'"
+        if match := _COMPARISON.fullmatch(text):
+            column, kind = self._column(match[1])
+            return f"{column} {match[2]} {self._literal(match[3], kind)}"
+        return self._column(text)[0]
+
+    def _column(self, text: str) -> tuple[str, DataType]:
+        """A column or field in backquotes, and its type."""
+        match = _COLUMN.fullmatch(text)
+        if match is None:
+            raise _Unreadable
+        field = self._schema.fields[int(match[2])]
+        names = [field.name]
+        for name in match[3].split(".")[1:]:
+            inner = field.type.find(name) if isinstance(field.type, Struct) else None
+            if inner is None:
+                raise _Unreadable
+            field = inner
+            names.append(field.name)
+        return backquoted(*names), field.type
+
+    def _literal(self, text: str, kind: DataType) -> str:
+        name = str(kind)
+        if text == "null":
+            raise _Unreadable
+        if name in ("float", "double"):
+            return f"CAST('{self._string(text, None)}' AS {name.upper()})"
+        if name in _WHOLE and re.fullmatch(r"-?\d+", text):
+            return text
+        if name.startswith("decimal") and re.fullmatch(r"-?\d+(\.\d+)?", text):
+            return text
+        if name == "date" and re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+            return f"DATE'{text}'"
+        if name == "timestamp_ntz":
+            return f"TIMESTAMP_NTZ'{self._string(text, None)}'"
+        if name == "timestamp":
+            try:
+                moment = _EPOCH + timedelta(microseconds=timestamp_micros(text, self._time_zone))
+            except (ValueError, OverflowError):
+                raise _Unreadable from None
+            return f"TIMESTAMP'{moment.isoformat(sep=' ')}Z'"
+        return f"'{self._string(text, kind)}'"
+
+    def _string(self, text: str, kind: DataType | None) -> str:
+        """A text that every session reads alike between quotes."""
+        if "'" in text or "\\" in text or (kind is not None and str(kind) != "string"):
+            raise _Unreadable
+        return text
+
+
+def _split(text: str, operator: str) -> list[str]:
+    """The operands of an operator that stands outside all parentheses, once those around the whole are left out."""
+    text = _bare(text)
+    parts, depth, start, position = [], 0, 0, 0
+    while position < len(text):
+        depth += {"(": 1, ")": -1}.get(text[position], 0)
+        if depth == 0 and text.startswith(operator, position):
+            parts.append(text[start:position])
+            position = start = position + len(operator)
+        else:
+            position += 1
+    return [*parts, text[start:]]
+
+
+def _bare(text: str) -> str:
+    """The text without parentheses around all of it."""
+    while text.startswith("(") and text.endswith(")"):
+        depth = 0
+        for position, character in enumerate(text):
+            depth += {"(": 1, ")": -1}.get(character, 0)
+            if depth == 0 and position < len(text) - 1:
+                return text
+        text = text[1:-1]
+    return text
+
+
+def implied_conditions(
+    plan: str, word: str, conditions: Sequence[str | None], plan_with: Callable[[Sequence[str | None]], str | None]
+) -> list[str | None]:
+    """Those of the conditions that the query itself implies; what they change is left out and tried no more.
+
+    Args:
+        conditions: One for each table, or None.
+        plan_with: The query's plan over tables that are filtered by conditions; None if Spark makes none.
+    """
+    remaining, before = list(conditions), _normal(plan)
+    for _ in range(_ATTEMPTS):
+        other = plan_with(remaining) if any(remaining) else None
+        if other is None:
+            break
+        after = _normal(other)
+        if after == before:
+            return remaining
+        changed = {int(t) for line in set(before) ^ set(after) for t in re.findall(rf"{word}t(\d+)c", " ".join(line))}
+        remaining = [None if place in changed else condition for place, condition in enumerate(remaining)]
+        if not changed:
+            break
+    return [None] * len(conditions)

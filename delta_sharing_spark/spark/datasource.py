@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.spark.entrances import READ_ONLY, entrance, refuse_catalog_table
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class DeltaSharingDataSource(DataSource):
 
     @entrance
     def __init__(self, options: Mapping[str, str]) -> None:
-        from delta_sharing_spark.spark.inline_secrets import log_inline_secrets, refuse_identity_options
+        from delta_sharing_spark.spark.session_settings import log_inline_secrets, refuse_identity_options
 
         refuse_catalog_table(options)
         refuse_identity_options(options)
@@ -74,15 +75,11 @@ class DeltaSharingDataSource(DataSource):
         Raises:
             ConfigError: Always; Delta Sharing is read-only.
         """
-        from delta_sharing_spark.errors import ConfigError
-
         raise ConfigError(READ_ONLY)
 
     @entrance
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Refuse to write a stream, as ``writer`` does."""
-        from delta_sharing_spark.errors import ConfigError
-
         raise ConfigError(READ_ONLY)
 
     def _take_options(self) -> dict[str, str]:

@@ -11,14 +11,13 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from delta_sharing_spark.errors import ConfigError, DeltaSharingError
 from delta_sharing_spark.errors.tracebacks import keeps_frames
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_T = TypeVar("_T")
 
 #: Spark's own switch (4.0 and later), which it reads where it formats an exception.
 _SPARKS_SWITCH = "SPARK_HIDE_TRACEBACK"
@@ -37,35 +36,30 @@ def entrance(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with without_frames():
+        with _without_frames():
             result = function(*args, **kwargs)
-        return _guarded(result) if isinstance(result, Iterator) else result  # type: ignore[return-value]
+        return guarded(result) if isinstance(result, Iterator) else result  # type: ignore[return-value]
+
+    def guarded(items: Iterator[Any]) -> Generator[Any, None, None]:
+        with _without_frames():
+            yield from items
 
     return called
 
 
-def _guarded(items: Iterator[_T]) -> Generator[_T, None, None]:
-    with without_frames():
-        yield from items
-
-
 @contextmanager
-def without_frames() -> Iterator[None]:
+def _without_frames() -> Iterator[None]:
     """Let a ``DeltaSharingError`` pass without its frames and causes, unless they are asked for."""
     try:
         yield
     except DeltaSharingError as error:
         if keeps_frames():
             raise
-        if _in_spark_worker():
+        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+        if spec is not None and spec.name.startswith("pyspark."):
             # A worker that raised sends the error and exits, so this hides no other query's traceback.
             os.environ[_SPARKS_SWITCH] = "1"
         raise error.with_traceback(None) from None
-
-
-def _in_spark_worker() -> bool:
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name.startswith("pyspark.")
 
 
 def refuse_catalog_table(options: Mapping[str, str]) -> None:

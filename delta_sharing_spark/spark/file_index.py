@@ -28,7 +28,7 @@ import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from delta_sharing_spark.access.recipient import ScanListing
+from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.errors import DeltaSharingError, NetworkError
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import preferred_hosts
@@ -36,9 +36,9 @@ from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import LoadColumns, NativePlan
 from delta_sharing_spark.native.table_index import COUNTED, TableIndex
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
-from delta_sharing_spark.schema.types import DataType, Decimal, Struct
+from delta_sharing_spark.schema.types import DataType, Decimal, Struct, spark_schema_json
 from delta_sharing_spark.spark.plan_conditions import read_filters
-from delta_sharing_spark.spark.statement import is_connect
+from delta_sharing_spark.spark.session_settings import is_connect
 
 _log = logging.getLogger(__name__)
 
@@ -87,11 +87,7 @@ def why_no_index(spark: SparkSession) -> str | None:
 
 
 def jvm_session(spark: Any) -> tuple[Any, Any]:
-    """The JVM of this process' application, and the session there that a session of Python's stands for.
-
-    Args:
-        spark: A classic session, or one of a Connect server in this process.
-    """
+    """The JVM of this process' application, and the session there that a session of Python's, classic or of a server here, stands for."""
     if not is_connect(spark):
         return spark._jvm, spark._jsparkSession
     return _context(spark)._jvm, _holder(spark).session()
@@ -145,22 +141,18 @@ def index_relation(
     end_listings_at_interrupts()
     shown = index.shown
     identity = f"{index.identity} {gateway.port}"
+    version = "" if index.load.version is None else f"@v{index.load.version}"
+    name = f"deltaSharing {shown.table}{version}"  # what plans and Spark's UI call its scans
     dataset = _relation(
         spark,
         _session(spark).factory,
         _lister(_context(spark), _answering(index, gateway, note)),
-        (identity, _name_of(index), gateway.address_of(index.token)),
+        (identity, name, gateway.address_of(index.token)),
         (data, Struct(shown.partition_columns)),
         shown.deletion_column if needs_deletion_column(shown) else None,
         options,
     )
     return _frame(spark, dataset)
-
-
-def _name_of(index: TableIndex) -> str:
-    """What plans and Spark's UI call a scan of a load: the format, the table, its version."""
-    version = "" if index.load.version is None else f"@v{index.load.version}"
-    return f"deltaSharing {index.shown.table}{version}"
 
 
 def needs_deletion_column(shown: LoadColumns) -> bool:
@@ -185,21 +177,13 @@ def _relation(
         data = data.add(deletion_column, "boolean", True)
     index = factory.of(lister, *named, partitions, deletion_column or "", int(time.time() * 1000))
     relation = sources.HadoopFsRelation(
-        index,
-        partitions,
-        data,
-        jvm.scala.Option.empty(),
-        index.format(),
-        jvm.PythonUtils.toScalaMap(options),
-        session,
+        index, partitions, data, jvm.scala.Option.empty(), index.format(), jvm.PythonUtils.toScalaMap(options), session
     )
     return session.baseRelationToDataFrame(relation)
 
 
 def _java_schema(jvm: Any, schema: Struct) -> Any:
     """A schema of the JVM, all of it nullable: Spark would leave out checks for NULL otherwise, and files may hold some."""
-    from delta_sharing_spark.schema.types import spark_schema_json
-
     return jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(spark_schema_json(schema))).asNullable()
 
 

@@ -1,47 +1,60 @@
-"""Lets batch loads of the format ``deltaSharing`` be DataFrames of the native lane, in the sessions that ask for it.
+"""Registers the format ``deltaSharing`` with sessions, and stands in for the methods of PySpark that load it.
 
-PySpark's ``DataFrameReader.load`` is the one place through which ``spark.read.format(...).load()`` and
-``spark.read.load(...)`` pass, and the reader knows format, options and schema before Spark asks the data source for
-anything. While a session asks for another engine, a function here stands for it. The engine is a setting of the session,
-so that sessions which Spark clones from it (``foreachBatch``) have it too. On a Connect server that is another process,
-actions on such loads read what they need instead (:mod:`connect_loads`).
+In a process that called ``register``, a function stands for ``load`` of PySpark's four readers (batch and stream, classic and
+Connect), and changes loads of registered formats alone. It adds what the session's settings mean (:mod:`session_settings`),
+of which Spark tells the Python data source nothing. Where the session asks for another engine, a batch load is a DataFrame
+of the native lane where that fits; on a Connect server that is another process, actions on it read what they need
+(:mod:`connect_loads`). The engine is a setting of the session, so that sessions which Spark clones from it (``foreachBatch``)
+have it too. Another function stands for ``SparkSession.sql``: Spark itself takes ``FROM format.`path` `` of its own file
+formats alone.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 from weakref import WeakKeyDictionary
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
-from delta_sharing_spark.access.recipient import checked_engine
-from delta_sharing_spark.errors import ConfigError
+from delta_sharing_spark.access.load import Recipient, ScanListing, checked_engine
+from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
+from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.errors import ConfigError, PredicateError
 from delta_sharing_spark.errors.tracebacks import short_traceback
+from delta_sharing_spark.native.plan import StepAsideError
+from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options.parsing import warn_of_stream_options
+from delta_sharing_spark.schema.project import requested
+from delta_sharing_spark.schema.types import Array, Map, Struct, parse_type
+from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
-from delta_sharing_spark.spark.inline_secrets import refuse_identity_options
 from delta_sharing_spark.spark.lanes import lane_frame
-from delta_sharing_spark.spark.native import reach_of, start_gateways
+from delta_sharing_spark.spark.native import Opened, reach_of, start_gateways
 from delta_sharing_spark.spark.register import OWN_LOAD, register_source
-from delta_sharing_spark.spark.session_settings import session_options
-from delta_sharing_spark.spark.statement import is_connect
-from delta_sharing_spark.spark.told_loads import tell_loads
+from delta_sharing_spark.spark.session_settings import is_connect, refuse_identity_options, session_options
+from delta_sharing_spark.spark.table_names import table_references, tokens_of, with_frames
+from delta_sharing_spark.storage.profile_files import only_spark_reads
 
-if TYPE_CHECKING:
-    from delta_sharing_spark.access.recipient import ScanListing
-    from delta_sharing_spark.access.resolved_scan import ResolvedScan
-    from delta_sharing_spark.spark.native import Opened
+_Load = Callable[..., Any]
 
-
-_Load = Callable[..., DataFrame]
-
+#: What every text with an address holds.
+_ADDRESS = re.compile(r"deltasharing`?\s*\.\s*`", re.IGNORECASE)
+#: How a statement begins that reads tables when it is run; what a view reads must be there whenever the view is read.
+_READ_AT_ONCE = ("SELECT", "WITH", "FROM", "(", "TABLE", "INSERT", "EXPLAIN")
 _lock = threading.Lock()
-#: The sessions whose loads are looked at, and the names of their formats, in lower case.
+#: The formats that were registered, and those of the sessions that ask for another engine than Python, in lower case.
+_formats: set[str] = set()
 _asking: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
+#: The packages of PySpark whose methods are stood in for.
+_replaced: set[str] = set()
 
 
 @short_traceback
@@ -69,14 +82,27 @@ def register(spark: SparkSession, name: str | None = None, engine: str | None = 
             f"register(spark, engine='native') cannot read in this session: {reach.reason}; use engine='auto'"
         )
     register_source(spark, name)
-    tell_loads(spark, name or DeltaSharingDataSource.name())
+    _stand_in(spark, name or DeltaSharingDataSource.name())
     if engine is not None:
         _choose_engine(spark, name or DeltaSharingDataSource.name(), engine)
 
 
+def _stand_in(spark: Any, name: str) -> None:
+    """Stand in for PySpark's methods, of the kind of session that ``spark`` is, for a format."""
+    package = "pyspark.sql.connect" if is_connect(spark) else "pyspark.sql"
+    with _lock:
+        _formats.add(name.lower())
+        if package not in _replaced:
+            _replaced.add(package)
+            for module, reader in (("readwriter", "DataFrameReader"), ("streaming.readwriter", "DataStreamReader")):
+                kind = getattr(import_module(f"{package}.{module}"), reader)
+                kind.load = _loading(kind.load, is_stream=reader == "DataStreamReader")
+            session = import_module(f"{package}.session").SparkSession
+            session.sql = _with_addresses(session.sql)
+
+
 def _choose_engine(spark: SparkSession, name: str, engine: str) -> None:
     """Choose how a session reads the batch loads of a format from now on."""
-    reader: Any = type(spark.read)
     with _lock:
         names = _asking.setdefault(spark, set())
         if engine == "python":
@@ -86,15 +112,10 @@ def _choose_engine(spark: SparkSession, name: str, engine: str) -> None:
             spark.conf.set(_setting(name), engine)
             names.add(name.lower())
             start_gateways(reach_of(spark))  # in the background, for the loads that come
-        is_asked = any(names for session, names in _asking.items() if type(session) is type(spark))
-        own = getattr(reader.load, OWN_LOAD, None)
-        if is_asked and own is None:
-            reader.load = _looking(reader.load)
-        elif not is_asked and own is not None:
-            reader.load = own
         if is_connect(spark):
             from delta_sharing_spark.spark import connect_loads
 
+            is_asked = any(names for session, names in _asking.items() if is_connect(session))
             (connect_loads.look_at_actions if is_asked else connect_loads.leave_actions)()
 
 
@@ -103,68 +124,91 @@ def _setting(name: str) -> str:
     return f"spark.{name.lower()}.engine"
 
 
-def _looking(load: _Load) -> _Load:
-    """PySpark's ``DataFrameReader.load``, which first looks whether the native lane is asked for."""
+def _loading(load: _Load, *, is_stream: bool) -> _Load:
+    """PySpark's ``load`` of a reader, for loads of registered formats; ``OWN_LOAD`` of it loads by the Python data source."""
+
+    def by_python(reader: Any, path: Any) -> Any:
+        return load(reader, _tell(reader, path, is_stream))
 
     @functools.wraps(load)
-    def looked(self: Any, path: Any = None, format: str | None = None, schema: Any = None, **options: Any) -> DataFrame:
+    def loading(self: Any, path: Any = None, format: str | None = None, schema: Any = None, **options: Any) -> Any:
         if format is not None:
             self.format(format)
         if schema is not None:
             self.schema(schema)
         self.options(**options)
-        engine, spark = _engine_of(self)
-        if engine == "python" or not (path is None or isinstance(path, str)):
-            return load(self, path)
-        frame = _lane_frame(self, spark, engine, path)
-        if frame is not None:
-            return frame
-        frame = load(self, path)
-        if is_connect(spark) and not reach_of(spark).is_possible:
-            from delta_sharing_spark.spark import connect_loads
+        if is_stream or not any(_asking.values()) or not (path is None or isinstance(path, str)):
+            return by_python(self, path)
+        spark, source, given = _given(self, is_stream=False)
+        engine = spark.conf.get(_setting(source), None) if any(source in names for names in _asking.values()) else None
+        if engine in (None, "python"):
+            return by_python(self, path)
+        frame = _lane_frame(self, spark, engine, path, given)
+        if frame is None:
+            frame = by_python(self, path)
+            if is_connect(spark) and not reach_of(spark).is_possible:
+                from delta_sharing_spark.spark import connect_loads
 
-            frame = connect_loads.narrowing(frame)
+                frame = connect_loads.narrowing(frame)
         return frame
 
-    setattr(looked, OWN_LOAD, load)
-    return looked
+    setattr(loading, OWN_LOAD, by_python)
+    return loading
 
 
-def _engine_of(reader: Any) -> tuple[str, SparkSession]:
-    """The engine that a session asks for the reader's format, and the session."""
-    if hasattr(reader, "_jreader"):
-        spark, source = reader._spark, str(reader._jreader.source())
-    else:
-        spark, source = reader._client, str(reader._format)
-    is_asked = any(source.lower() in names for names in _asking.values())
-    return (spark.conf.get(_setting(source), None) or "python") if is_asked else "python", spark
+def _given(reader: Any, *, is_stream: bool) -> tuple[Any, str, dict[str, str]]:
+    """The session of a reader, its format in lower case, and the options it was given; no format where Spark shows no stream's."""
+    if not hasattr(reader, "_jreader"):
+        return reader._client, str(reader._format).lower(), dict(reader._options)
+    spark, jreader = reader._spark, reader._jreader
+    try:
+        if is_stream:
+            source, options = (_private(jreader, name) for name in ("source", "extraOptions"))
+        else:
+            source, options = jreader.source(), jreader.extraOptions()
+    except Py4JError:
+        if is_stream:
+            return spark, "", {}
+        raise
+    convert = spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava
+    return spark, str(source).lower(), {str(name): str(value) for name, value in convert(options).items()}
 
 
-def _lane_frame(reader: Any, spark: Any, engine: str, path: str | None) -> DataFrame | None:
+def _private(jreader: Any, name: str) -> Any:
+    field = jreader.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(jreader)
+
+
+@short_traceback
+def _tell(reader: Any, path: Any, is_stream: bool) -> Any:
+    """Give a reader of a registered format what its session knows; returns the path that is left to load."""
+    spark, source, given = _given(reader, is_stream=is_stream)
+    if source not in _formats:
+        return path
+    if not is_stream:
+        warn_of_stream_options(given)
+    reader.options(**session_options(spark, given, is_stream=is_stream))
+    address = path if isinstance(path, str) else next((v for k, v in given.items() if k.lower() == "path"), "")
+    profile = address.rpartition("#")[0]
+    if not only_spark_reads(profile):
+        return path
+    # The worker that loads has no Hadoop: it is given what the profile says.
+    reader.options(**Recipient(profile).options_for(parse_address(address).table))
+    return None
+
+
+@short_traceback
+def _lane_frame(reader: Any, spark: Any, engine: str, path: str | None, options: dict[str, str]) -> DataFrame | None:
     """A load by the native lane; None where it is to be PySpark's own."""
     schema = None
     if not is_connect(spark):
-        convert = spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava
-        options = {str(name): str(value) for name, value in convert(reader._jreader.extraOptions()).items()}
         given = reader._jreader.userSpecifiedSchema()
         schema = json.loads(given.get().json()) if given.isDefined() else None
     elif reader._schema or not reach_of(spark).is_possible:
         return None
-    else:
-        options = dict(reader._options)
     if path is not None and options.setdefault("path", path) != path:
         return None  # Spark refuses two paths
-    return _by_lane(spark, engine, options, schema)
-
-
-@short_traceback
-def _by_lane(
-    spark: SparkSession, engine: str, options: Mapping[str, str], schema: Mapping[str, Any] | None
-) -> DataFrame | None:
-    from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
-    from delta_sharing_spark.options import parse_options
-    from delta_sharing_spark.sharing.address import parse_address
-
     refuse_identity_options(options)
     parsed = parse_options({**session_options(spark, options), **options})
 
@@ -183,10 +227,6 @@ def _as_given(load: ResolvedScan, schema: Mapping[str, Any]) -> ResolvedScan:
         SchemaError: The schema does not fit the table.
         StepAsideError: It spells a name otherwise than the table, and the load has a condition on the table's names.
     """
-    from delta_sharing_spark.native.plan import StepAsideError
-    from delta_sharing_spark.schema.project import requested
-    from delta_sharing_spark.schema.types import Struct, parse_type
-
     table = str(load.table)
     given = parse_type(schema, table, "")
     assert isinstance(given, Struct)
@@ -197,8 +237,6 @@ def _as_given(load: ResolvedScan, schema: Mapping[str, Any]) -> ResolvedScan:
 
 
 def _names(kind: object) -> set[str]:
-    from delta_sharing_spark.schema.types import Array, Map, Struct
-
     match kind:
         case Struct(fields):
             return {name for field in fields for name in (field.name, *_names(field.type))}
@@ -211,3 +249,42 @@ def _names(kind: object) -> set[str]:
 
 def _note(scan: ScanListing) -> None:
     """Such loads have no client to tell; the log tells each listing."""
+
+
+def _with_addresses(sql: Callable[..., Any]) -> Callable[..., Any]:
+    """PySpark's ``SparkSession.sql``, for texts that name tables by their addresses: deltaSharing.`profile#share.schema.table`."""
+
+    @functools.wraps(sql)
+    def read(self: Any, sqlQuery: str, args: Any = None, **kwargs: Any) -> Any:
+        is_ours = DeltaSharingDataSource.name().lower() in _formats  # else a JVM source may have this name
+        if kwargs or not is_ours or not isinstance(sqlQuery, str) or not _ADDRESS.search(sqlQuery):
+            return sql(self, sqlQuery, args, **kwargs)
+        text, frames = _over_frames(self, sqlQuery)
+        return sql(self, text, args, **frames)
+
+    return read
+
+
+@short_traceback
+def _over_frames(spark: Any, text: str) -> tuple[str, dict[str, Any]]:
+    """A statement with its addresses replaced by the names of frames in braces, and the frames: loads of this session.
+
+    Raises:
+        PredicateError: The statement makes something that is read later, such as a view.
+    """
+    tokens = tokens_of(text)
+    mentions = [mention for mention in table_references(text, tokens) if mention.profile is not None]
+    words = [token.word for token in tokens]
+    if mentions and words[0] not in _READ_AT_ONCE and not (words[0] == "CREATE" and "TABLE" in words[:4]):
+        raise PredicateError(
+            "a table is named by its address in queries, INSERT and CREATE TABLE ... AS; else make a view of it: CREATE TEMPORARY VIEW "
+            "name USING deltaSharing OPTIONS (path 'profile#share.schema.table')",
+            position=mentions[0].start,
+        )
+    frames = {}
+    for number, mention in enumerate(mentions):
+        travel = {"versionAsOf": mention.version, "timestampAsOf": mention.timestamp}
+        reader = spark.read.format(DeltaSharingDataSource.name())
+        reader.options(**{name: value for name, value in travel.items() if value is not None})
+        frames[f"t{number}"] = reader.load(f"{mention.profile}#{TableName(*mention.name)}")
+    return with_frames(text, tokens, mentions, list(frames)) if frames else text, frames

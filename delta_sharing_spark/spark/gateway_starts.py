@@ -39,8 +39,6 @@ class GatewayStarts:
     """Starts the gateways of an application's machines, in the background.
 
     Args:
-        context: The application's.
-        gateway: The driver's gateway.
         memory: Bytes of memory that a machine's gateway may use.
     """
 

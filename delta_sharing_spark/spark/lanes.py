@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.recipient import checked_engine
+from pyspark.sql import DataFrame, SparkSession
+
+from delta_sharing_spark.access.load import Load, Recipient, checked_engine
+from delta_sharing_spark.access.plan import ScanPlan
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
 from delta_sharing_spark.schema.markup import text_table
-from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
 from delta_sharing_spark.spark.native import (
     Note,
     Opened,
@@ -22,13 +23,7 @@ from delta_sharing_spark.spark.native import (
     why_not_in,
 )
 from delta_sharing_spark.spark.register import load_by_python, register_source
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from delta_sharing_spark.access.load import Load
-    from delta_sharing_spark.access.plan import ScanPlan
-    from delta_sharing_spark.access.recipient import Recipient
+from delta_sharing_spark.spark.session_settings import warn_of_inline_secrets
 
 _log = logging.getLogger(__name__)
 
@@ -37,14 +32,9 @@ _SCANS_EXPLAINED = 5
 
 
 def frame_of(scan: Load, spark: SparkSession, engine: str | None = None) -> DataFrame:
-    """A scan as a DataFrame, read by ``engine``, the client's by default.
+    """A scan as a DataFrame, read by ``engine``, the client's by default; raises as ``lane_frame``.
 
     Where the native lane cannot read the table or the session, the Python source reads; the log says why.
-
-    Raises:
-        OptionError: An unknown engine.
-        ConfigError: ``native`` was asked for, and no executor can reach this process.
-        DeltaSharingError: The table cannot be loaded.
     """
     client = scan.table.client
     frame = lane_frame(spark, str(scan.table), engine or client.engine, scan.opened, client.scans.append)
@@ -76,7 +66,7 @@ def lane_frame(
                 return native_frame(spark, load, reach, note)
         except StepAsideError as reason:
             why = str(reason)
-    _log.log(logging.WARNING if engine == "native" else logging.INFO, "table %s: Python data source (%s)", table, why)
+    note_python_source(engine, why, f"table {table}")
     return None
 
 
@@ -110,9 +100,9 @@ def lane_of_query(spark: SparkSession, engine: str) -> Callable[[Load], DataFram
     return frame
 
 
-def note_python_source(engine: str, why: object) -> None:
-    """Log that the Python source reads a query."""
-    _log.log(logging.WARNING if engine == "native" else logging.INFO, "query: Python data source (%s)", why)
+def note_python_source(engine: str, why: object, what: str = "query") -> None:
+    """Log that the Python source reads a query, or a table."""
+    _log.log(logging.WARNING if engine == "native" else logging.INFO, "%s: Python data source (%s)", what, why)
 
 
 def python_frame(scan: Load, spark: SparkSession) -> DataFrame:
@@ -129,15 +119,36 @@ def python_frame(scan: Load, spark: SparkSession) -> DataFrame:
 def explain_engine(scan: Load, spark: SparkSession, planned: ScanPlan, engine: str | None = None) -> str:
     """The lane that a scan, whose plan is ``planned``, takes in a session, and why not the other."""
 
-    def why_not_planned() -> str | None:
-        try:
-            NativePlan(scan.resolved(), planned)
-        except StepAsideError as reason:
-            return str(reason)
-        return None
+    def why_not() -> str | None:
+        why = why_not_in(spark, scan.resolved())
+        if why is None:
+            try:
+                NativePlan(scan.resolved(), planned)
+            except StepAsideError as reason:
+                return str(reason)
+        return why
 
-    asked = engine or scan.table.client.engine
-    return _explained(spark, asked, lambda: why_not_in(spark, scan.resolved()) or why_not_planned())
+    return _explained(spark, engine or scan.table.client.engine, why_not)
+
+
+def explain_engines(spark: SparkSession, scans: Sequence[Load], engine: str) -> str:
+    """The lane that a query over scans takes in a session, in one line."""
+
+    def why_not() -> str | None:
+        reasons = ((scan.table, why_not_in(spark, scan.resolved())) for scan in scans)
+        return next((f"{table}: {why}" for table, why in reasons if why is not None), None)
+
+    line = _explained(spark, engine, why_not)
+    return f"{line}, which asks for the files of each scan with its own filters" if line.startswith("native") else line
+
+
+def _explained(spark: SparkSession, engine: str, why_not_loads: Callable[[], str | None]) -> str:
+    """The lane, and why not the other; ``why_not_loads`` tells it of what is read."""
+    if checked_engine(engine) == "python":
+        return "Python data source: engine='python'"
+    reach = reach_of(spark)
+    why = _unfit(reach, engine, "read") or why_not_loads()
+    return f"native lane, Spark's own Parquet reader: {reach.reason}" if why is None else f"Python data source: {why}"
 
 
 def explain_scans(client: Recipient, tables: Collection[str]) -> Iterator[str]:
@@ -151,26 +162,6 @@ def explain_scans(client: Recipient, tables: Collection[str]) -> Iterator[str]:
         rows.append([scan.table, *read, " AND ".join(scan.filters) or "none"])
     yield from text_table(["scanned", "files", "of", "bytes", "listed in s", "filters"], rows).split("\n")
     yield from (f"scan       {scan}" for scan in latest)
-
-
-def explain_engines(spark: SparkSession, scans: Sequence[Load], engine: str) -> str:
-    """The lane that a query over scans takes in a session, in one line."""
-
-    def why_not_all() -> str | None:
-        reasons = ((scan.table, why_not_in(spark, scan.resolved())) for scan in scans)
-        return next((f"{table}: {why}" for table, why in reasons if why is not None), None)
-
-    line = _explained(spark, engine, why_not_all)
-    return f"{line}, which asks for the files of each scan with its own filters" if line.startswith("native") else line
-
-
-def _explained(spark: SparkSession, engine: str, why_not_loads: Callable[[], str | None]) -> str:
-    """The lane, and why not the other; ``why_not_loads`` tells it of what is read."""
-    if checked_engine(engine) == "python":
-        return "Python data source: engine='python'"
-    reach = reach_of(spark)
-    why = _unfit(reach, engine, "read") or why_not_loads()
-    return f"native lane, Spark's own Parquet reader: {reach.reason}" if why is None else f"Python data source: {why}"
 
 
 def _unfit(reach: Reach, engine: str, what: str) -> str | None:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import StructField, StructType
 
-from delta_sharing_spark.access.load import Load, cheapest_column
+from delta_sharing_spark.access.load import Load, Recipient, cheapest_column
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.types import Struct, backquoted, spark_schema_json
-from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.spark.inline_secrets import warn_of_inline_secrets
 from delta_sharing_spark.spark.register import load_by_python
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from delta_sharing_spark.access.recipient import Recipient
+from delta_sharing_spark.spark.session_settings import warn_of_inline_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,44 +32,18 @@ class TableNeed:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SharedReference:
-    """One mention of a shared table in a query.
-
-    Attributes:
-        name: The table.
-        scan: The scan of the table under the client's own options, as of the version or moment of this mention.
-        options: Options of this mention: the version or the moment.
-    """
-
-    name: TableName
-    scan: Load
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def schema(self) -> Struct:
-        """The table's columns."""
-        return self.scan.schema
-
-
 class Frames:
-    """Loads of shared tables; mentions that need the same share one.
+    """Loads of shared tables; mentions that need the same share one."""
 
-    Args:
-        client, spark: The client whose tables are read, and the session that reads them.
-        references: The tables of a query.
-    """
-
-    def __init__(self, client: Recipient, spark: SparkSession, references: Sequence[SharedReference]) -> None:
-        self.references = references
+    def __init__(self, client: Recipient, spark: SparkSession) -> None:
         self._client, self._spark = client, spark
         self._loaded: dict[tuple[tuple[str, str], ...], DataFrame] = {}
 
-    def whole(self, reference: SharedReference) -> DataFrame:
+    def whole(self, reference: Load) -> DataFrame:
         """A load of all of a table."""
         return self._load(self._options(reference))
 
-    def narrowed(self, reference: SharedReference, need: TableNeed) -> DataFrame:
+    def narrowed(self, reference: Load, need: TableNeed) -> DataFrame:
         """A load of the part of a table that a query needs; other columns are NULL."""
         options = self._options(reference)
         if need.columns is None:
@@ -86,8 +54,8 @@ class Frames:
         options["columns"] = ",".join(needed_paths(reference.schema, need.columns))
         return filled(self._load(options), reference.schema, need.columns)
 
-    def _options(self, reference: SharedReference) -> dict[str, str]:
-        client_options = self._client.options_for(reference.name)
+    def _options(self, reference: Load) -> dict[str, str]:
+        client_options = self._client.options_for(reference.table.name)
         replaced = {"where", "columns", *(name.lower() for name in reference.options)}
         kept = {name: value for name, value in client_options.items() if name.lower() not in replaced}
         own = {name.lower(): value for name, value in client_options.items() if name.lower() in ("where", "columns")}
@@ -135,22 +103,20 @@ def filled(frame: DataFrame, table: Struct, needed: Struct) -> DataFrame:
     """The table's columns, with NULLs in those that are not needed."""
     if needed == table:
         return frame
-    types = _spark_schema(table).fields
-    return frame.select(*_columns(table, needed, types, backquoted))
+    types = StructType.fromJson(spark_schema_json(table)).fields
+    return frame.select(*_columns(table, needed, types))
 
 
-def _columns(table: Struct, needed: Struct, types: Sequence[StructField], path: Callable[[str], str]) -> list[Column]:
-    from pyspark.sql import functions
-
+def _columns(table: Struct, needed: Struct, types: Sequence[StructField], above: str = "") -> list[Column]:
     columns = []
     for have, typed in zip(table.fields, types, strict=True):
         want = needed.find(have.name)
-        name = path(have.name)
+        name = above + backquoted(have.name)
         if want is None:
             column = functions.lit(None).cast(typed.dataType)
         elif isinstance(have.type, Struct) and isinstance(want.type, Struct) and want != have:
             assert isinstance(typed.dataType, StructType)
-            inner = _columns(have.type, want.type, typed.dataType.fields, _within(name))
+            inner = _columns(have.type, want.type, typed.dataType.fields, f"{name}.")
             column = functions.when(functions.col(name).isNotNull(), functions.struct(*inner))
         else:
             column = functions.col(name)
@@ -158,9 +124,6 @@ def _columns(table: Struct, needed: Struct, types: Sequence[StructField], path: 
     return columns
 
 
-def _within(struct: str) -> Callable[[str], str]:
-    return lambda name: f"{struct}.{backquoted(name)}"
-
-
-def _spark_schema(schema: Struct) -> StructType:
-    return StructType.fromJson(spark_schema_json(schema))
+def described(frame: DataFrame) -> list[tuple[str, str]]:
+    """The columns of a frame, by name and type."""
+    return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]

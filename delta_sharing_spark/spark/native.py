@@ -11,25 +11,41 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from py4j import java_gateway  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
+from pyspark.errors import QueryExecutionException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from delta_sharing_spark.access.load import ScanListing
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.recipient import ScanListing
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.machines import ClusterGateway
-from delta_sharing_spark.native.place_gateway import PlaceGateway
 from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
 from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.predicates import tree
-from delta_sharing_spark.schema.types import DataType, Decimal, Field, Primitive, Struct, backquoted, spark_schema_json
-from delta_sharing_spark.spark.file_index import index_relation, jvm_session, needs_deletion_column, why_no_index
+from delta_sharing_spark.schema.types import (
+    DataType,
+    Decimal,
+    Field,
+    Primitive,
+    Struct,
+    backquoted,
+    spark_schema_json,
+    with_metadata,
+)
+from delta_sharing_spark.spark.file_index import (
+    end_listings_at_interrupts,
+    index_relation,
+    jvm_session,
+    needs_deletion_column,
+    why_no_index,
+)
 from delta_sharing_spark.spark.gateway_starts import GatewayStarts
-from delta_sharing_spark.spark.native_errors import raise_causes
-from delta_sharing_spark.spark.statement import is_connect
+from delta_sharing_spark.spark.session_settings import is_connect
 from delta_sharing_spark.storage.place import Place
 
 _log = logging.getLogger(__name__)
@@ -72,13 +88,15 @@ _PORT, _MEMORY, _DRIVER_BYTES = (
 #: What has Spark encrypt what it sends: files that pass the driver would not be.
 _ENCRYPTING = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.rpc.enabled")
 
+#: Exceptions of Java within one another that are looked at.
+_DEEPEST = 20
 #: A load, and what it was resolved over.
 Opened = tuple[TableOpener, ResolvedScan]
 #: Is told of each listing.
 Note = Callable[[ScanListing], None]
 
 #: The gateway of this machine, and those of applications on clusters, by their ids.
-_gateways: dict[str, PlaceGateway] = {}
+_gateways: dict[str, Gateway] = {}
 _starts: weakref.WeakKeyDictionary[Gateway, GatewayStarts] = weakref.WeakKeyDictionary()
 _gateways_lock = threading.Lock()
 
@@ -136,10 +154,6 @@ def why_no_gateways(reach: Reach) -> str | None:
 def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) -> DataFrame:
     """A load as a DataFrame that Spark's own reader reads, and of which each query asks for the files with its own filters.
 
-    Args:
-        opened: The load, and what it was resolved over.
-        reach: What the session's executors reach.
-
     Raises:
         StepAsideError: The native lane cannot read the load, or not in this session.
         DeltaSharingError: The load cannot be planned.
@@ -157,14 +171,16 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
         raise StepAsideError(f"the session cannot read WebHDFS ({_in_a_line(error)})") from error
     gateway = gateway_of(reach)
     if not is_connect(spark):
-        raise_causes(error_in)
+        raise_causes()
     index = gateway.open(TableIndex(load, opener, gateway, is_read_here=reach.cluster is None), end_of(spark))
     index.begin()
     shown = index.shown
     condition = _condition_of(shown)
-    data, options = _without_field_ids(shown.columns), _reader_options(shown, gateway)
-    frame = index_relation(spark, index, gateway, data, options, note)
-    frame = _rows(frame, shown)
+    has_floats = any(name in str(shown.columns) for name in ("float", "double"))
+    options = {**_READER_OPTIONS, **(_WITH_FLOATS if has_floats else {}), **client_options(gateway)}
+    # Without field ids, by which Spark would find columns in sessions so configured.
+    data = with_metadata(shown.columns, lambda key: key != _FIELD_ID)
+    frame = _rows(index_relation(spark, index, gateway, data, options, note), shown)
     if condition is not None:
         frame = frame.where(F.expr(condition))
     _log.info("table %s: native lane, files are asked for by each query (%s)", shown.table, reach.reason)
@@ -196,17 +212,44 @@ def _in_a_line(error: Exception) -> str:
     return f"{type(error).__name__}: {first[:300]}"
 
 
-def error_in(messages: Sequence[str]) -> str | None:
+def _error_in(messages: Sequence[str]) -> str | None:
     """As ``Gateway.error_in``, for all gateways."""
     with _gateways_lock:
         gateways = list(_gateways.values())
     return next((error for gateway in gateways if (error := gateway.error_in(messages)) is not None), None)
 
 
-def _reader_options(shown: LoadColumns, gateway: Gateway) -> dict[str, str]:
-    has_floats = any(name in str(shown.columns) for name in ("float", "double"))
-    options = {**_READER_OPTIONS, **(_WITH_FLOATS if has_floats else {})}
-    return options | client_options(gateway)
+def raise_causes() -> None:
+    """Have PySpark raise a ``QueryExecutionException`` with the lane's own words where a failed read ends a query.
+
+    PySpark has no class for such an error of Java's, and would print sixty lines of it. This wraps the function by which
+    PySpark itself turns Java's exceptions into its own; PySpark replaces that with each new session, hence the call
+    with each load.
+    """
+    if not isinstance(java_gateway.get_return_value, _CauseRaiser):
+        java_gateway.get_return_value = _CauseRaiser(java_gateway.get_return_value)
+
+
+@dataclass(frozen=True, slots=True)
+class _CauseRaiser:
+    """Stands for ``py4j.java_gateway.get_return_value``."""
+
+    get_return_value: Callable[..., Any]
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        end_listings_at_interrupts()  # a notebook sets its own handler anew for each cell
+        try:
+            return self.get_return_value(*arguments, **named)
+        except Py4JJavaError as error:
+            messages: list[str] = []
+            exception = error.java_exception
+            while exception is not None and len(messages) < _DEEPEST:
+                messages.append(str(exception.getMessage()))
+                exception = exception.getCause()
+            cause = _error_in(messages)
+            if cause is None:
+                raise
+        raise QueryExecutionException(cause)
 
 
 def client_options(gateway: Gateway) -> dict[str, str]:
@@ -273,13 +316,6 @@ def _metadata(field: Field) -> dict[str, Any]:
     return described
 
 
-def _without_field_ids(schema: Struct) -> Struct:
-    """The schema without field ids, by which Spark would find columns in sessions so configured."""
-    from delta_sharing_spark.schema.types import with_metadata
-
-    return with_metadata(schema, lambda key: key != _FIELD_ID)
-
-
 def end_of(spark: SparkSession) -> Callable[[], bool]:
     """Returns a test of whether a session has ended, which does not ask the JVM."""
     if is_connect(spark):
@@ -296,7 +332,7 @@ def _is_stopped(context: SparkContext | None) -> bool:
     return process is not None and process.poll() is not None
 
 
-def gateway_of(reach: Reach) -> PlaceGateway:
+def gateway_of(reach: Reach) -> Gateway:
     """What serves a session's executors, or sends them on to what does.
 
     Raises:
@@ -307,7 +343,7 @@ def gateway_of(reach: Reach) -> PlaceGateway:
     with _gateways_lock:
         gateway = _gateways.get(name)
         if gateway is None or gateway.is_closed:
-            gateway = PlaceGateway() if context is None else _cluster_gateway(context)
+            gateway = Gateway() if context is None else _cluster_gateway(context)
             _gateways[name] = gateway
         return gateway
 
@@ -455,7 +491,7 @@ def spark_path(place: Place, pattern: str, spark: SparkSession | None = None) ->
             f"them by fs()"
         )
     gateway = gateway_of(reach)
-    raise_causes(error_in)
+    raise_causes()
     for setting, value in {_LOCALITY: "true", **client_options(gateway)}.items():
         session.conf.set(setting, value)
     return f"{gateway.share(place, end_of(session))}/{below}".rstrip("/")

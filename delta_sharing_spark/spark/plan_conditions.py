@@ -7,7 +7,7 @@ that is not known here is left to Spark. Every condition made here is parsed by 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -17,11 +17,11 @@ from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import quote
 from delta_sharing_spark.schema.types import Struct, backquoted
 
-_COMPARISONS = {"EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">",
+COMPARISONS = {"EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">",
                 "GreaterThanOrEqual": ">="}  # fmt: skip
 _PATTERNS = {"StartsWith": "{}%", "EndsWith": "%{}", "Contains": "%{}%"}
-_CONDITIONS = {*_COMPARISONS, *_PATTERNS, "And", "Or", "Not", "IsNull", "IsNotNull", "In", "InSet", "IsNaN", "Like"}
-_TEMPORAL = ("date", "timestamp", "timestamp_ntz")
+_CONDITIONS = {*COMPARISONS, *_PATTERNS, "And", "Or", "Not", "IsNull", "IsNotNull", "In", "InSet", "IsNaN", "Like"}
+TEMPORAL = ("date", "timestamp", "timestamp_ntz")
 _NUMBERS = {"byte": "{}Y", "short": "{}S", "integer": "{}", "long": "{}L", "float": "CAST('{}' AS FLOAT)",
             "double": "CAST('{}' AS DOUBLE)"}  # fmt: skip
 _DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
@@ -36,7 +36,7 @@ class _Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One expression of a plan.
+    """One expression of a plan, or a plan itself.
 
     Attributes:
         kind: The class of Spark's expression, without its package.
@@ -48,12 +48,17 @@ class Node:
     kind: str
     fields: dict[str, Any]
     children: tuple[Node, ...]
-    java: Callable[[], Any] = field(repr=False, compare=False)
+    java: Callable[[], Any] = field(default=lambda: None, repr=False, compare=False)
 
     def walk(self) -> Iterator[Node]:
         yield self
         for child in self.children:
             yield from child.walk()
+
+
+def class_of(row: Mapping[str, Any]) -> str:
+    """The class of what a row of Spark's JSON describes, without its package."""
+    return str(row["class"]).rpartition(".")[2]
 
 
 def node_of(java: Any) -> Node:
@@ -63,7 +68,7 @@ def node_of(java: Any) -> Node:
     def build(own: Callable[[], Any]) -> Node:
         row = next(rows)
         children = tuple(build(_child(own, i)) for i in range(row["num-children"]))
-        return Node(row["class"].rpartition(".")[2], row, children, own)
+        return Node(class_of(row), row, children, own)
 
     return build(lambda: java)
 
@@ -160,7 +165,7 @@ class _Renderer:
         if node.kind == "Or":
             (left, left_exact), (right, right_exact) = (self.positive(child) for child in node.children)
             return f"({left} OR {right})", left_exact and right_exact
-        if self._follows_clock and any(n.kind == "Literal" and _type(n) in _TEMPORAL for n in node.walk()):
+        if self._follows_clock and any(n.kind == "Literal" and _type(n) in TEMPORAL for n in node.walk()):
             node = _widened(node)
         text = self._condition(node)
         parse_where(text, self._schema, time_zone=self._time_zone)
@@ -168,9 +173,9 @@ class _Renderer:
 
     def _condition(self, node: Node) -> str:
         kind, children = node.kind, node.children
-        if kind in _COMPARISONS:
+        if kind in COMPARISONS:
             left, right = self._operands(children)
-            return f"{left} {_COMPARISONS[kind]} {right}"
+            return f"{left} {COMPARISONS[kind]} {right}"
         if kind in ("And", "Or"):
             return f"({self._condition(children[0])} {kind.upper()} {self._condition(children[1])})"
         if kind == "Not":

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource
 from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
-from delta_sharing_spark.spark.statement import is_connect
+from delta_sharing_spark.spark.session_settings import is_connect
 
 _log = logging.getLogger(__name__)
 

@@ -18,8 +18,6 @@ class ServedRelation(CachedRemoteRelation):
     does, and waits for the answer: one was seen never to come.
 
     Args:
-        name: The frame's.
-        spark: The session.
         ended: Takes the name when nothing here refers to the frame any more.
     """
 

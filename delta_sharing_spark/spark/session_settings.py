@@ -1,11 +1,18 @@
-"""Knows what a session's settings mean for its loads: its time zone, and the settings of the JVM connector.
+"""Knows what a session means for its loads: its time zone, the settings of the JVM connector, and what Connect would show of options.
 
 Every face that has a session asks :func:`session_options`. The Python data source has none: Spark tells its planning worker
 nothing of the session, and its tasks find the query's settings in their context (:func:`in_session_of_task`).
+
+Spark Connect shows options in clear in its event log. Where the client has this package, it warns of credentials among them,
+once per process. Else (``spark.read`` of a client that has PySpark alone) the server's worker does, in the server's log: a client
+cannot be told anything by a data source that does not fail. Options by which a client would have the server run a
+command, read a file or use its identity are refused there.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import sys
 import threading
@@ -17,12 +24,13 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from delta_sharing_spark.errors import ConfigError, OptionError
-from delta_sharing_spark.options import parse_options
+from delta_sharing_spark.options import IDENTITY, OPTIONS, parse_options
+from delta_sharing_spark.schema.types import Primitive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from delta_sharing_spark.access.recipient import Recipient
+    from delta_sharing_spark.access.load import Recipient
     from delta_sharing_spark.scan.plan import Split
 
 _ZONE = "spark.sql.session.timeZone"
@@ -32,7 +40,21 @@ _STREAM_ONLY = frozenset({"pollInterval"})
 
 _lock = threading.Lock()
 #: The settings that each session was warned of.
-_named: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+_settings_named: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+_log = logging.getLogger(__name__)
+_SENSITIVE = frozenset(
+    name.lower() for option in OPTIONS if option.sensitive for name in (option.name, *option.aliases)
+)
+_IDENTITY = frozenset(option.name.lower() for option in OPTIONS if option.group == IDENTITY)
+#: The environment variable by which whoever runs the driver allows or refuses these options.
+IDENTITY_OPTIONS = "DELTA_SHARING_IDENTITY_OPTIONS"
+#: What the process has warned about: at most the two kinds below.
+_warned: set[str] = set()
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream: bool = False) -> dict[str, str]:
@@ -42,13 +64,12 @@ def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream:
 
     Args:
         given: The options that the user gave, which come first.
-        is_stream: Whether the load is a stream.
 
     Raises:
         ConfigError: Settings that belong together contradict each other.
     """
     known = {name.lower() for name in given}
-    added = {"timeZone": session_zone(spark)}
+    added = {"timeZone": str(spark.conf.get(_ZONE))}
     settings = _jvm_settings(spark)
     if settings:
         added |= _translated(spark, settings)
@@ -59,11 +80,6 @@ def session_options(spark: SparkSession, given: Mapping[str, str], *, is_stream:
     }
 
 
-def session_zone(spark: SparkSession) -> str:
-    """The name of a session's time zone."""
-    return str(spark.conf.get(_ZONE))
-
-
 def in_session(client: Recipient, spark: SparkSession) -> Recipient:
     """The recipient with a session's settings among its options."""
     return client.with_options({**session_options(spark, client.options), **client.options})
@@ -72,11 +88,8 @@ def in_session(client: Recipient, spark: SparkSession) -> Recipient:
 def in_session_of_task(split: Split) -> Split:
     """A split as a task of the Python data source reads it, which the load may have known nothing of the session for.
 
-    Partition values that name no zone are in the session's; data comes through the proxy of the JVM connector's settings, which is
-    one of data alone there, too.
-
-    Raises:
-        ConfigError: The values need a zone, and Spark does not tell the session's; or the proxy's settings are half set.
+    Partition values that name no zone are in the session's, or raise ConfigError where Spark does not tell it; data comes through
+    the proxy of the JVM connector's settings, which is one of data alone there, too.
     """
     return _through_proxy(_in_zone(split))
 
@@ -98,8 +111,6 @@ def _through_proxy(split: Split) -> Split:
 
 
 def _in_zone(split: Split) -> Split:
-    from delta_sharing_spark.schema.types import Primitive
-
     spec = split.spec
     partitioned = [field for field in spec.full_schema.fields if field.name in spec.partition_columns]
     if spec.time_zone or not any(field.type == Primitive("timestamp") for field in partitioned):
@@ -160,10 +171,70 @@ def _translated(spark: Any, settings: Mapping[str, str]) -> dict[str, str]:
             except OptionError as error:
                 named[name] = f"its value does not fit: {error}"
     with _lock:
-        told = _named.setdefault(spark, set())
+        told = _settings_named.setdefault(spark, set())
         news = {name: text for name, text in named.items() if name not in told}
         told.update(news)
     if news:
         listed = "; ".join(f"{name} ({text})" for name, text in news.items())
         warnings.warn(f"settings of the JVM connector have no effect here: {listed}", UserWarning, stacklevel=2)
     return options
+
+
+def warn_of_inline_secrets(spark: Any, options: Mapping[str, str]) -> None:
+    """On the client: warn if ``options`` hold a secret and ``spark`` is a Connect session."""
+    if is_connect(spark) and (named := _named(options, "client")):
+        warnings.warn(
+            f"Spark Connect writes options into its event log in clear, among them {named}; "
+            f"give SharingClient the path of a profile that the server can read, or set DELTA_SHARING_PROFILE",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def log_inline_secrets(options: Mapping[str, str]) -> None:
+    """In a worker on the driver: log a warning if ``options`` hold a secret and the session is one of Connect.
+
+    Spark names each Connect session's artifacts in the environment of its workers; a classic session's are the default.
+    """
+    if _serves_connect() and (named := _named(options, "worker")):
+        _log.warning(
+            "Spark Connect writes options into its event log in clear, among them %s; "
+            "name a profile by its path, <profile>#<share>.<schema>.<table>, or set DELTA_SHARING_PROFILE on the server",
+            named,
+        )
+
+
+def refuse_identity_options(options: Mapping[str, str]) -> None:
+    """In a worker on the driver: refuse the options of an identity where a client of Spark Connect wrote them.
+
+    Options travel inside the plan. A client could have the server run a command, or show its files and its identity to an
+    endpoint of the client's choice. ``DELTA_SHARING_IDENTITY_OPTIONS`` in the server's environment decides otherwise: ``allow``, and
+    on a classic driver that others send SQL to, ``refuse``.
+
+    Raises:
+        OptionError: They are refused.
+    """
+    said = os.environ.get(IDENTITY_OPTIONS, "").strip().lower()
+    if said == "allow" or not (said == "refuse" or _serves_connect()):
+        return
+    named = sorted(name for name in options if name.lower() in _IDENTITY)
+    if named:
+        raise OptionError(
+            f"option '{named[0]}' is refused: on Spark Connect it would run, read or sign in as the server, for any of its clients; "
+            f"whoever runs the server can set DELTA_SHARING_IDENTITY_ENDPOINT and the others in its environment, or allow the "
+            f"options by {IDENTITY_OPTIONS}=allow",
+            option=named[0],
+        )
+
+
+def _serves_connect() -> bool:
+    return os.environ.get("SPARK_JOB_ARTIFACT_UUID", "default") != "default"
+
+
+def _named(options: Mapping[str, str], kind: str) -> str:
+    """The names of secrets among ``options``; empty if there are none, or ``kind`` has warned already."""
+    named = sorted(name for name in options if name.lower() in _SENSITIVE)
+    if not named or kind in _warned:
+        return ""
+    _warned.add(kind)
+    return ", ".join(named)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pyspark.errors import AnalysisException, PySparkException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
-from delta_sharing_spark.access.load import Load
-from delta_sharing_spark.access.recipient import RecipientTable
+from delta_sharing_spark.access.load import Load, Recipient, RecipientTable
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, PredicateError
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.network.parallel_calls import in_parallel
@@ -26,17 +27,11 @@ from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.spark.connect_plans import WordRelations
 from delta_sharing_spark.spark.lanes import explain_engines, lane_of_query, note_python_source, python_frame
-from delta_sharing_spark.spark.narrowed_loads import Frames, SharedReference, TableNeed, column_paths, sent_condition
+from delta_sharing_spark.spark.narrowed_loads import Frames, TableNeed, column_paths, described, sent_condition
 from delta_sharing_spark.spark.plan_reading import PlanningRelations
 from delta_sharing_spark.spark.register import active_session, register_source
-from delta_sharing_spark.spark.session_settings import in_session
-from delta_sharing_spark.spark.statement import is_connect, require_query
-from delta_sharing_spark.spark.table_names import TableReference, table_references, tokens_of, with_frames
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from delta_sharing_spark.access.recipient import Recipient
+from delta_sharing_spark.spark.session_settings import in_session, is_connect
+from delta_sharing_spark.spark.table_names import TableReference, Token, table_references, tokens_of, with_frames
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +42,10 @@ _NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "REQUIRES_SINGLE_PART_NAMESPACE", "CATA
 Build = Callable[[Callable[[str], "DataFrame"]], "DataFrame"]
 #: A query over tables that stand in for the shared ones: what each is called with is its place among the references.
 _Query = Callable[[Callable[[int], "DataFrame"]], "DataFrame"]
+_ADVICE = (
+    "client.sql takes a query (SELECT, WITH ... SELECT, FROM, TABLE or VALUES) and runs nothing else: write its result "
+    'with client.sql(spark, "SELECT ...").write or .writeTo(table), and run other statements with spark.sql'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,17 @@ class QueryNeeds:
 
 def run(client: Recipient, spark: SparkSession, text: str, args: Any = None, engine: str | None = None) -> DataFrame:
     """Run a SQL text over shared tables (``SharingClient.sql``)."""
+    engine = engine or client.engine
     references, over = _of_text(client, spark, text, args)
-    return _loaded(client, spark, references, over, engine or client.engine)
+    lane = lane_of_query(spark, engine) if references else None
+    if lane is not None:
+        try:
+            frames = [lane(reference) for reference in references]
+        except StepAsideError as reason:
+            note_python_source(engine, reason)
+        else:
+            return over(frames.__getitem__)
+    return _narrowed(client, spark, references, over)
 
 
 def query(client: Recipient, spark: SparkSession, build: Build, engine: str | None = None) -> DataFrame:
@@ -71,39 +79,21 @@ def query(client: Recipient, spark: SparkSession, build: Build, engine: str | No
 
         def table(name: str) -> DataFrame:
             try:
-                return lane(_reference(client, parse_table_name(name)).scan)
+                return lane(_reference(client, parse_table_name(name)))
             except StepAsideError as reason:
                 steps_aside.append(reason)
                 raise
 
-        try:
+        with suppress(StepAsideError):
             frame = build(table)
-        except StepAsideError:
-            pass
-        else:
             if not steps_aside:
                 return frame
         note_python_source(engine or client.engine, steps_aside[0])
     references, over, whole = _of_build(client, spark, build)
     if whole is None:
-        return _narrowed(Frames(client, spark, references), plan(client, spark, references, over), over)
+        return _narrowed(client, spark, references, over)
     _log.info("%s; its tables are loaded whole", whole)
-    return build(lambda name: python_frame(_load(client, parse_table_name(name)), spark))
-
-
-def _loaded(
-    client: Recipient, spark: SparkSession, references: Sequence[SharedReference], over: _Query, engine: str
-) -> DataFrame:
-    """A query over loads of its tables: by Spark's own reader where that can read all, else with only what is needed."""
-    lane = lane_of_query(spark, engine) if references else None
-    if lane is not None:
-        try:
-            frames = [lane(reference.scan) for reference in references]
-        except StepAsideError as reason:
-            note_python_source(engine, reason)
-        else:
-            return over(frames.__getitem__)
-    return _narrowed(Frames(client, spark, references), plan(client, spark, references, over), over)
+    return build(lambda name: python_frame(Load(RecipientTable(client, parse_table_name(name)), {}), spark))
 
 
 def explain(
@@ -125,19 +115,19 @@ def explain(
     if not references:
         return "no shared table"
     needs = plan(client, spark, references, over).needs
-    lines = [explain_engines(spark, [r.scan for r in references], engine or client.engine)]
+    lines = [explain_engines(spark, references, engine or client.engine)]
     lines += [line for r, n in zip(references, needs, strict=True) for line in _explained(client, r, n)]
     return "\n".join(lines)
 
 
-def _explained(client: Recipient, reference: SharedReference, need: TableNeed) -> list[str]:
+def _explained(client: Recipient, reference: Load, need: TableNeed) -> list[str]:
     travel = "".join(f", {name} {value}" for name, value in reference.options.items())
     if need.columns is None:
         columns = f"all: {need.reason}"
     else:
         columns = ", ".join(column_paths(reference.schema, need.columns)) or "none: its rows are counted"
     lines = [
-        f"{reference.name}{travel}",
+        f"{reference.table}{travel}",
         f"  columns  {columns}",
         f"  where    {sent_condition(client, need) or 'none'}",
     ]
@@ -146,7 +136,7 @@ def _explained(client: Recipient, reference: SharedReference, need: TableNeed) -
     return lines + [f"  left     {text}" for text in need.left]
 
 
-def plan(client: Recipient, spark: SparkSession, references: Sequence[SharedReference], over: _Query) -> QueryNeeds:
+def plan(client: Recipient, spark: SparkSession, references: Sequence[Load], over: _Query) -> QueryNeeds:
     """Find what a query needs of each of its shared tables; nothing of it is executed.
 
     Raises:
@@ -164,7 +154,7 @@ def plan(client: Recipient, spark: SparkSession, references: Sequence[SharedRefe
             return QueryNeeds([TableNeed(reason=reason) for _ in references])
         planned = over(stand_ins.__getitem__)
         try:
-            return QueryNeeds(relations.needs(planned, over), _described(planned))
+            return QueryNeeds(relations.needs(planned, over), described(planned))
         except PySparkException as error:  # a stream among its tables, which Spark plans when it starts
             reason = f"Spark does not plan the query before it runs ({_first_line(error)})"
             return QueryNeeds([TableNeed(reason=reason) for _ in references])
@@ -174,17 +164,20 @@ def _relations(client: Recipient, spark: SparkSession) -> AbstractContextManager
     """The relations that stand in for tables while a query is planned."""
     if is_connect(spark):
         return nullcontext(WordRelations(spark))
-    return PlanningRelations(spark, _zone_of_loads(client))
+    # The zone in which a load reads the literals of ``where`` that name none.
+    zone = parse_options(client.load_options(TableName("a", "b", "c"), {})).zone
+    return PlanningRelations(spark, zone)
 
 
-def _narrowed(frames: Frames, planned: QueryNeeds, over: _Query) -> DataFrame:
+def _narrowed(client: Recipient, spark: SparkSession, references: Sequence[Load], over: _Query) -> DataFrame:
     """The query over loads of what it needs, or over whole tables if its columns would change otherwise."""
-    references, needs = frames.references, planned.needs
+    planned, frames = plan(client, spark, references, over), Frames(client, spark)
+    needs = planned.needs
     if all(need.columns is None for need in needs):
         return over(lambda i: frames.whole(references[i]))
     try:
         narrowed = over(lambda i: frames.narrowed(references[i], needs[i]))
-        if _described(narrowed) == planned.columns:
+        if described(narrowed) == planned.columns:
             return narrowed
         _log.warning("the narrowed query has other columns than the query over whole tables; reading the whole tables")
     except AnalysisException as error:
@@ -192,14 +185,58 @@ def _narrowed(frames: Frames, planned: QueryNeeds, over: _Query) -> DataFrame:
     return over(lambda i: frames.whole(references[i]))
 
 
-def _described(frame: DataFrame) -> list[tuple[str, str]]:
-    return [(f.name, f.dataType.simpleString()) for f in frame.schema.fields]
+def require_query(spark: SparkSession, text: str) -> None:
+    """Refuse every text that is not a single query: commands, inserts (after CTEs or FROM too), scripts.
+
+    ``spark.sql`` executes a statement that is not a query at once, so this comes before anything else. A common table
+    expression takes a query and nothing else: Spark's parser is given the text as the body of one.
+
+    Raises:
+        PredicateError: The text is not a query.
+        pyspark.errors.ParseException: Spark cannot parse the text.
+    """
+    tokens = [t for t in tokens_of(text) if t.kind != "end"]
+    while tokens and tokens[-1].text == ";":
+        tokens.pop()
+    if not tokens:
+        raise PredicateError(f"the query is empty; {_ADVICE}", position=0)
+    _require_balance(tokens)
+    wrapped = f"WITH checked AS (\n{text[: tokens[-1].end]}\n) SELECT 1"
+    try:
+        if is_connect(spark):
+            spark.sql(wrapped)
+        else:
+            _parse(spark, wrapped)
+    except ParseException as refused:
+        if not is_connect(spark):
+            with suppress(Py4JJavaError):  # a script on Spark 4.0, whose error PySpark has no class for
+                _parse(spark, text)  # its own error, if it is no statement at all
+        first_line = str(refused).strip().partition("\n")[0]
+        raise PredicateError(f"Spark does not read this as a query ({first_line}); {_ADVICE}", position=0) from refused
+    except AnalysisException:
+        if not is_connect(spark):  # which analyses too: the query itself tells that error
+            raise
+
+
+def _require_balance(tokens: Sequence[Token]) -> None:
+    """Refuse a text that would end the parentheses put around it."""
+    depth = 0
+    for token in tokens:
+        depth += {"(": 1, ")": -1}.get(token.text, 0)
+        if depth < 0:
+            break
+    if depth:
+        raise PredicateError(f"the query's parentheses do not match; {_ADVICE}", position=0)
+
+
+def _parse(spark: Any, text: str) -> None:
+    spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
 
 
 # --- the tables of a query --------------------------------------------------------------------------------------------
 
 
-def _of_text(client: Recipient, spark: SparkSession, text: str, args: Any) -> tuple[list[SharedReference], _Query]:
+def _of_text(client: Recipient, spark: SparkSession, text: str, args: Any) -> tuple[list[Load], _Query]:
     """The shared tables of a SQL text, and the text as a query over other relations in their place."""
     require_query(spark, text)
     register_source(spark)
@@ -210,7 +247,7 @@ def _of_text(client: Recipient, spark: SparkSession, text: str, args: Any) -> tu
     catalog = _SharedTableCatalog(client, spark.conf.get("spark.sql.session.timeZone") or "UTC")
     mentions = table_references(text, tokens)
     found = list(zip(mentions, catalog.find_all(mentions), strict=True))
-    shared = [(mention, reference) for mention, reference in found if isinstance(reference, SharedReference)]
+    shared = [(mention, reference) for mention, reference in found if isinstance(reference, Load)]
     missing = next((answer for _, answer in found if isinstance(answer, NotFoundError)), None)
     names = [f"t{i}" for i in range(len(shared))]
     # Spark fills names in braces in only where there are some.
@@ -253,14 +290,14 @@ class _SharedTableCatalog:
     def __init__(self, client: Recipient, time_zone: str) -> None:
         self._client, self._time_zone = client, time_zone
 
-    def find_all(self, mentions: Sequence[TableReference]) -> list[SharedReference | NotFoundError | None]:
+    def find_all(self, mentions: Sequence[TableReference]) -> list[Load | NotFoundError | None]:
         """The shared table of each mention, the same for the same table; None where the name is in no share.
 
         Where it is in one that has no such table, the server's answer.
         """
         shares = self._client.shares_among({mention.name[0].lower() for mention in mentions})
         keys: list[object] = []
-        calls: dict[object, Callable[[], SharedReference | NotFoundError]] = {}
+        calls: dict[object, Callable[[], Load | NotFoundError]] = {}
         for mention in mentions:
             key = None
             if mention.profile is not None and not self._client.is_of(mention.profile):
@@ -278,7 +315,7 @@ class _SharedTableCatalog:
         references = dict(zip(calls, in_parallel(list(calls.values())), strict=True))
         return [references.get(key) for key in keys]
 
-    def _find(self, name: TableName, options: Mapping[str, str]) -> SharedReference | NotFoundError:
+    def _find(self, name: TableName, options: Mapping[str, str]) -> Load | NotFoundError:
         try:
             return _reference(self._client, name, options)
         except NotFoundError as answer:
@@ -305,31 +342,28 @@ class _SharedTableCatalog:
         return (datetime(1970, 1, 1) + timedelta(microseconds=micros)).isoformat() + "Z"
 
 
-def _reference(client: Recipient, name: TableName, options: Mapping[str, str] | None = None) -> SharedReference:
-    load = _load(client, name, options)
-    load.resolved()  # a table that is not there is known now
-    return SharedReference(name, load, options or {})
+def _reference(client: Recipient, name: TableName, options: Mapping[str, str] | None = None) -> Load:
+    """The load of a table's mention, under the client's own options; a table that is not there is known now."""
+    load = Load(RecipientTable(client, name), options or {})
+    load.resolved()
+    return load
 
 
-def _load(client: Recipient, name: TableName, options: Mapping[str, str] | None = None) -> Load:
-    return Load(RecipientTable(client, name), options or {})
-
-
-def _of_build(client: Recipient, spark: SparkSession, build: Build) -> tuple[list[SharedReference], _Query, str | None]:
+def _of_build(client: Recipient, spark: SparkSession, build: Build) -> tuple[list[Load], _Query, str | None]:
     """The shared tables that a function asks for, the function as a query, and why its tables must be loaded whole, if so.
 
     The function is called over tables that nothing can execute, twice: only if it makes the same of them both times,
     what it needs of them is what it needs at its next call.
     """
     register_source(spark)
-    references: list[SharedReference] = []
+    references: list[Load] = []
 
     def over(frame_of: Callable[[int], DataFrame]) -> DataFrame:
         calls: list[TableName] = []
 
         def table(name: str) -> DataFrame:
             calls.append(parse_table_name(name))
-            if len(calls) > len(references) or references[len(calls) - 1].name != calls[-1]:
+            if len(calls) > len(references) or references[len(calls) - 1].table.name != calls[-1]:
                 raise LookupError("the function asks for other tables at each call")
             return frame_of(len(calls) - 1)
 
@@ -352,11 +386,6 @@ def _of_build(client: Recipient, spark: SparkSession, build: Build) -> tuple[lis
         except Exception as error:  # what is the function's own is raised by its next call, over whole tables
             return references, over, f"the function cannot be planned without executing it ({_first_line(error)})"
     return references, over, None if same else "the function makes another data frame at each call"
-
-
-def _zone_of_loads(client: Recipient) -> str:
-    """The zone in which a load reads the literals of ``where`` that name none."""
-    return parse_options(client.load_options(TableName("a", "b", "c"), {})).zone
 
 
 def _first_line(error: Exception) -> str:

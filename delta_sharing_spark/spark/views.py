@@ -9,10 +9,11 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from delta_sharing_spark.access.load import Load
-from delta_sharing_spark.access.recipient import Recipient, checked_engine
+from pyspark.sql import SparkSession
+
+from delta_sharing_spark.access.load import Load, Recipient, checked_engine
 from delta_sharing_spark.display import Listing
 from delta_sharing_spark.errors import AddressError, DeltaSharingError, OptionError
 from delta_sharing_spark.network.parallel_calls import in_parallel
@@ -20,9 +21,6 @@ from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.wire_records import Table
 from delta_sharing_spark.spark.lanes import frame_of
 from delta_sharing_spark.spark.session_settings import in_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +63,6 @@ def register_views(
     """Create temporary views of shared tables (``SharingClient.register``).
 
     Args:
-        client, spark, tables, engine: As there.
         load_of: Makes the load of a table that a view is of.
         listed: Lists the tables of a share, or of all shares.
     """
@@ -102,7 +99,7 @@ def _create(spark: SparkSession, views: Mapping[str, _ViewSource], strict: bool)
         try:
             if failure is not None:
                 raise failure
-            _create_one(spark, view, scan, views[view].engine)
+            frame_of(scan, spark, views[view].engine).createOrReplaceTempView(view)
         except DeltaSharingError as error:
             if strict:
                 raise
@@ -122,10 +119,6 @@ def _failure(scan: Load) -> DeltaSharingError | None:
     except DeltaSharingError as error:
         return error
     return None
-
-
-def _create_one(spark: SparkSession, view: str, scan: Load, engine: str) -> None:
-    frame_of(scan, spark, engine).createOrReplaceTempView(view)
 
 
 def _is_share(tables: object) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from clouds import Cloud, put_table
 from shared_tables import NAME, head_of, opened, rows, split_of
 
-from delta_sharing_spark.access.directory.tokens import StorageToken, issue
+from delta_sharing_spark.access.directory.access import StorageToken, issue
 from delta_sharing_spark.errors import CredentialError, FileGoneError
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.wire_records import parse_credentials

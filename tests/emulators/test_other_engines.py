@@ -12,7 +12,7 @@ import pytest
 from clouds import Cloud, put_table
 from test_directory_on_clouds import CloudIssuer
 
-from delta_sharing_spark.access.directory.tokens import StorageToken
+from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.interop import create_secret, storage_options
 from delta_sharing_spark.storage.locations import parse_location

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from delta_sharing_spark.access.url import renewal
+from delta_sharing_spark.access.url import access
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CredentialError, DeltaSharingError, FileGoneError, TableChangedError
 from delta_sharing_spark.scan.parallel import read_splits
@@ -181,7 +181,7 @@ def test_change_feed(server: SharingServer, own: DeltaTableBuilder) -> None:
 def test_large_tables_are_narrowed_to_a_splits_partitions(
     server: SharingServer, own: DeltaTableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewal, "NARROW_ABOVE_FILES", 1)
+    monkeypatch.setattr(access, "NARROW_ABOVE_FILES", 1)
     expected = sorted(own.expected().column("id").to_pylist())
     splits = splits_of(scan(server))
     # No hint asks for a NULL partition.
@@ -190,14 +190,14 @@ def test_large_tables_are_narrowed_to_a_splits_partitions(
     server.reset_metrics()
     assert ids(one) == [i for i in expected if i in set(ids(one))]
     narrow = server.bytes_sent("query")
-    monkeypatch.setattr(renewal, "NARROW_ABOVE_FILES", 10**6)
-    renewal._loads.clear()
+    monkeypatch.setattr(access, "NARROW_ABOVE_FILES", 10**6)
+    access._loads.clear()
     server.expire_urls()
     server.reset_metrics()
     ids(one)
     assert narrow < server.bytes_sent("query") / 2
-    monkeypatch.setattr(renewal, "NARROW_ABOVE_FILES", 1)
-    renewal._loads.clear()
+    monkeypatch.setattr(access, "NARROW_ABOVE_FILES", 1)
+    access._loads.clear()
     # A server that reads the hints otherwise and leaves the file out: the whole answer decides.
     server.faults.add("query", skip=0, times=1, status=400)
     server.expire_urls()

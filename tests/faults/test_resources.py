@@ -31,7 +31,7 @@ from delta_sharing_spark.scan.pace import CONNECTIONS
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
 from delta_sharing_spark.scan.split_reader import _SplitReader, read_split
-from delta_sharing_spark.spark import inline_secrets
+from delta_sharing_spark.spark import session_settings
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.object_source import ObjectSource
 from delta_sharing_spark.storage.ranges import ByteSource
@@ -86,7 +86,7 @@ def until(happened: Callable[[], object]) -> None:
     """Wait for it: far less long than anything here is slow."""
     began = time.monotonic()
     while not happened():
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         time.sleep(0.01)
 
 
@@ -119,19 +119,29 @@ def test_closed_at_a_deletion_vector(
     last, go_on, open_vector = split.slices[-1].task.id, threading.Event(), type(split.access).open_vector
 
     def held_up(access: Access, task: FileTask, vector: DeletionVector) -> ByteSource:
-        assert task.id != last or go_on.wait(20)
+        assert task.id != last or go_on.wait(60)
         return open_vector(access, task, vector)
 
     monkeypatch.setattr(type(split.access), "open_vector", held_up)
-    batches = read_split(split)
-    next(batches)
+    reader, has_rows = _SplitReader(split, split.access), threading.Event()
+
+    def read() -> None:  # to the end: how far a reader fetches ahead depends on the machine's pace
+        with suppress(ReadCancelled):
+            for _ in reader.batches():
+                has_rows.set()
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    until(has_rows.is_set)
     fault = server.faults.add("data", "deletion_vector", **SLOW[slow])
     if moment == "while":
         go_on.set()
         until(lambda: fault.hits)
-    batches.close()
+    reader.close()
     go_on.set()
     until(lambda: not ours())
+    reading.join(60)
+    assert not reading.is_alive()
 
 
 @pytest.mark.parametrize("name", ["s.d.t", "s.d.dir"])
@@ -152,7 +162,7 @@ def test_closed_at_a_renewal(server: BucketServer, slow: str, name: str) -> None
     until(lambda: renewal.hits)
     reader.close()
     until(lambda: not ours())
-    waiting.join(20)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 
@@ -447,7 +457,7 @@ def test_cache(
 
 
 def test_clients_warn_once_of_inline_secrets_on_connect(recwarn: pytest.WarningsRecorder) -> None:
-    inline_secrets._warned.clear()
+    session_settings._warned.clear()
     connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     for session, options in (
         (object(), {"bearerToken": "s3cret"}),
@@ -455,7 +465,7 @@ def test_clients_warn_once_of_inline_secrets_on_connect(recwarn: pytest.Warnings
         (connect, {"bearerToken": "s3cret"}),
         (connect, {"bearerToken": "s3cret"}),
     ):
-        inline_secrets.warn_of_inline_secrets(session, options)
+        session_settings.warn_of_inline_secrets(session, options)
     assert len(recwarn) == 1
     text = str(recwarn.pop(UserWarning).message)
     assert "bearerToken" in text
@@ -467,7 +477,7 @@ def test_servers_log_inline_secrets_once_on_connect(
 ) -> None:
     from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 
-    inline_secrets._warned.clear()
+    session_settings._warned.clear()
     inline = {"bearertoken": "s3cret", "path": "s.d.t"}
     for artifacts, options in (
         ("default", inline),

@@ -13,7 +13,7 @@ import pyarrow.flight as flight
 
 from delta_sharing_spark.access.flight import messages
 from delta_sharing_spark.access.flight.connection import CANCEL, DESCRIBE, RENEW, VERSION
-from delta_sharing_spark.access.flight.statuses import from_status
+from delta_sharing_spark.access.flight.messages import from_status
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.flight.gateway import FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_sharing_spark.access.table_schema import with_change_columns
+from delta_sharing_spark.access.resolved_scan import with_change_columns
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.deltalog.commit_feed import load_commits
 from delta_sharing_spark.deltalog.replay import load_snapshot
@@ -398,8 +398,7 @@ class Offsets(Surface):
         from pyspark.sql.types import StructType
 
         from delta_sharing_spark.schema.types import spark_schema_json
-        from delta_sharing_spark.spark.offsets import INITIAL
-        from delta_sharing_spark.spark.streaming import _StreamReader
+        from delta_sharing_spark.spark.streaming import INITIAL, _StreamReader
 
         self.replay = Replay(NAME, table().path)
         profile = table().path.parent / "stream.share"

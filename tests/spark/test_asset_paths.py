@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, QueryExecutionException
 
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.errors import AddressError, ConfigError
-from delta_sharing_spark.spark.statement import is_connect
+from delta_sharing_spark.spark.session_settings import is_connect
 from support.buckets import BucketServer
 
 pytestmark = pytest.mark.spark

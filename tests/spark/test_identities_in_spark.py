@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_sharing_spark.spark.compat import ADMISSION_CONTROL
+from delta_sharing_spark.spark.streaming import ADMISSION_CONTROL
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.openid_provider import OpenIdProvider

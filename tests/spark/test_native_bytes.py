@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.native.doubts import Doubt
-from delta_sharing_spark.native.plan_reader import PlanReader
-from delta_sharing_spark.native.scan_columns import ScanColumns
+from delta_sharing_spark.native.plan import ScanColumns
+from delta_sharing_spark.native.plan_reader import Doubt, PlanReader
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 
@@ -29,7 +28,7 @@ def test_each_planned_column_chunk_is_fetched_once(
     monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     # A machine under load takes longer to decode than a reader is waited for.
     monkeypatch.setattr("delta_sharing_spark.native.plan_reader.LEAVES", Doubt(60.0, 60.0))
-    monkeypatch.setattr("delta_sharing_spark.native.sending._UNREAD", 60.0)
+    monkeypatch.setattr("delta_sharing_spark.native.gateway._UNREAD", 60.0)
     draw = np.random.default_rng(3)
     columns = {name: pa.array(draw.integers(0, 1 << 40, ROWS)) for name in ("a", "item", "b", "size", "c")}
     columns["day"] = pa.array(np.arange(ROWS) // 100)

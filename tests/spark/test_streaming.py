@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pytest
 
 from delta_sharing_spark.schema.types import Field, Primitive
-from delta_sharing_spark.spark.compat import ADMISSION_CONTROL
+from delta_sharing_spark.spark.streaming import ADMISSION_CONTROL
 from delta_sharing_spark.testing.interpreter import worker_python
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

@@ -8,15 +8,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
-from delta_sharing_spark.access.directory.access import DirectoryAccess, paths_of
-from delta_sharing_spark.access.directory.tokens import TOKENS, Issuer, SharingIssuer, StorageToken, token_covering
-from delta_sharing_spark.access.table_refusals import iceberg_advice
+import pyarrow.compute as pc
+
+from delta_sharing_spark.access.directory.access import (
+    TOKENS,
+    DirectoryAccess,
+    Issuer,
+    SharingIssuer,
+    StorageToken,
+    paths_of,
+    token_covering,
+)
+from delta_sharing_spark.access.negotiate import iceberg_advice
+from delta_sharing_spark.deltalog.add_batch import AddBatch
+from delta_sharing_spark.deltalog.arrow_bridge import scalar
 from delta_sharing_spark.deltalog.cached_log_store import CachedLogStore
 from delta_sharing_spark.deltalog.locate_segment import list_before
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, LogEntry, commit_name, in_log, join
+from delta_sharing_spark.deltalog.replay import Head, Snapshot, load_head, load_snapshot, version_at_or_before
 from delta_sharing_spark.errors import (
     AccessModeError,
     CorruptFileError,
@@ -29,21 +41,17 @@ from delta_sharing_spark.errors import (
 )
 from delta_sharing_spark.network.hosts import is_loopback
 from delta_sharing_spark.network.parallel_calls import begin
+from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.scan.plan import FileTask
+from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.auth import carried_profile
+from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 from delta_sharing_spark.storage.answers import is_sure
 from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.storage.object_source import ObjectSource, StorageLease
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.settings import StorageSettings
-
-if TYPE_CHECKING:
-    from delta_sharing_spark.deltalog.add_batch import AddBatch
-    from delta_sharing_spark.deltalog.replay import Head, Snapshot
-    from delta_sharing_spark.network.settings import NetworkSettings
-    from delta_sharing_spark.sharing.address import TableName
-    from delta_sharing_spark.sharing.profile import Profile
-    from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
 _T = TypeVar("_T")
 _S = TypeVar("_S", "NetworkSettings", StorageSettings)
@@ -84,16 +92,12 @@ class TableDirectory:
             TableChangedError: The log is of another table than the server's, or behind what the server said.
             CredentialError, NetworkError: The storage cannot be read.
         """
-        from delta_sharing_spark.deltalog.replay import load_snapshot
-
         snapshot = load_snapshot(self.log, version=version, table=self.table)
         self._check(snapshot, is_newest=version is None)
         return snapshot
 
     def head_at(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Head:
         """Protocol and metadata of a version, without its files; raises as ``snapshot``."""
-        from delta_sharing_spark.deltalog.replay import load_head, version_at_or_before
-
         is_newest = version is None and timestamp_ms is None
         if timestamp_ms is not None:
             version = version_at_or_before(self.log, timestamp_ms, table=self.table)
@@ -153,10 +157,6 @@ class TableDirectory:
 
     def check(self, batch: AddBatch) -> None:
         """The same for files in columns: only those outside the root are looked at one by one."""
-        import pyarrow.compute as pc
-
-        from delta_sharing_spark.deltalog.arrow_bridge import scalar
-
         outside = pc.or_(pc.match_substring(batch.paths, ":"), pc.starts_with(batch.paths, "/"))
         if batch.vectors is not None:
             outside = pc.or_kleene(outside, pc.equal(pc.struct_field(batch.vectors, "storageType"), scalar("p")))
@@ -240,9 +240,10 @@ def open_directory(
     canary = None if version is None else parse_location(f"{root}/{in_log(commit_name(version))}")
     silence = seconds * _SILENCE
     driver_settings = _bounded(settings, silence, silence, silence) if has_fallback else settings
-    # Without another way a busy machine is waited for as long as the decision may take.
-    connecting = silence if has_fallback else seconds * 0.8
-    probe_settings = _bounded(driver_settings, connecting, seconds * 0.8, seconds * 0.4)
+    # Without another way a busy machine is waited for as long as the decision may take, and a storage that cannot be
+    # reached is tried as long as a sharing server.
+    connecting, retrying = (silence, silence) if has_fallback else (seconds * 0.8, settings.first_contact_seconds)
+    probe_settings = _bounded(driver_settings, connecting, seconds * 0.8, retrying)
 
     store = StorageLogStore(root, version)
     log = CachedLogStore(store)
@@ -327,11 +328,7 @@ def _together(
 
 
 def table_tokens(
-    profile: Profile,
-    transport: NetworkSettings,
-    table: TableName,
-    head: TableSnapshotHead,
-    location: str | None = None,
+    profile: Profile, transport: NetworkSettings, table: TableName, head: TableSnapshotHead, location: str | None = None
 ) -> tuple[StorageToken, ...]:
     """The tokens of all of a table's locations, its root's first, or of one of them, for another engine that reads the table.
 
@@ -380,7 +377,6 @@ class StorageLogStore:
         self._lock, self._probing = threading.Lock(), threading.Lock()
 
     def read(self, path: str) -> bytes:
-        """See ``LogStore.read``."""
         location = self._location_of(path)
         data = self._run(location, path, lambda storage: storage.get(location, what=path))
         self._note(path)
@@ -393,7 +389,6 @@ class StorageLogStore:
         return ObjectSource(self.lease_for(location), location, name=path, size=size, is_data=False)
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
-        """See ``LogStore.list_from``."""
         location = self._location_of(relative_dir)
         try:
             listed = self._run(
@@ -408,12 +403,10 @@ class StorageLogStore:
         return [LogEntry(*one) for one in listed]
 
     def size(self, path: str) -> int | None:
-        """See ``LogStore.size``."""
         location = self._location_of(path)
         return self._run(location, path, lambda storage: storage.info(location, what=path)).size
 
     def modified(self, path: str) -> int | None:
-        """See ``LogStore.modified``."""
         location = self._location_of(path)
         return self._run(location, path, lambda storage: storage.info(location, what=path)).modified_ms
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
+    FilePruner,
     OpenTable,
     StreamIdentity,
     TableState,
@@ -22,26 +24,29 @@ from delta_sharing_spark.access.contract import (
     last_version,
     range_of_versions,
 )
-from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
-from delta_sharing_spark.access.pruning import FilePruner
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.directory.open import open_directory
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan, shape_of
 from delta_sharing_spark.access.settings import storage_settings
-from delta_sharing_spark.access.table_schema import shape_of
+from delta_sharing_spark.deltalog.add_batch import AddBatch
+from delta_sharing_spark.deltalog.arrow_bridge import bools, integers
 from delta_sharing_spark.deltalog.locate_segment import find_segment
+from delta_sharing_spark.deltalog.replay import Head, commit_times, version_at_or_after, version_at_or_before
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import FileSlice, FileTask
 from delta_sharing_spark.scan.splits import Bin, cut_bins
 from delta_sharing_spark.schema.instants import to_millis
 
-if TYPE_CHECKING:
-    from delta_sharing_spark.deltalog.add_batch import AddBatch
-    from delta_sharing_spark.deltalog.replay import Head
 
+class DirectoryTable(OpenTable):
+    """A table in directory mode (``OpenTable``). The log is the authority; it is listed once, and each of its files fetched once, per load.
 
-def open_directory_table(negotiated: NegotiatedTable) -> DirectoryTable:
-    """The table's directory, found readable; raises as ``open_directory``."""
-    return DirectoryTable(
-        open_directory(
+    Opening it finds the directory readable; raises as ``open_directory``.
+    """
+
+    mode = "dir"
+
+    def __init__(self, negotiated: NegotiatedTable) -> None:
+        self._directory = open_directory(
             negotiated.profile,
             negotiated.settings,
             negotiated.table,
@@ -51,27 +56,7 @@ def open_directory_table(negotiated: NegotiatedTable) -> DirectoryTable:
             has_fallback=negotiated.decision.fallback is not None,
             first_version=_first_version(negotiated.options),
         )
-    )
-
-
-def _first_version(options: ReadOptions) -> int | None:
-    """See ``open_directory``."""
-    if options.version_as_of is not None:
-        return options.version_as_of
-    if options.timestamp_as_of or options.starting_timestamp or options.ending_timestamp:
-        return 0
-    return options.starting_version if isinstance(options.starting_version, int) else None
-
-
-class DirectoryTable(OpenTable):
-    """A table in directory mode (``OpenTable``). The log is the authority; it is listed once, and each of its files fetched once, per load."""
-
-    mode = "dir"
-
-    def __init__(self, directory: TableDirectory) -> None:
-        self._directory = directory
-        self._log = directory.log
-        self._table = directory.table
+        self._log, self._table = self._directory.log, self._directory.table
         #: Of the last version of a range: the next range need not search the log for its own.
         self._head: Head | None = None
 
@@ -92,21 +77,12 @@ class DirectoryTable(OpenTable):
         return find_segment(self._log, None, self._table).version
 
     def version_at_or_after(self, moment: datetime) -> int:
-        """See ``OpenTable.version_at_or_after``."""
-        from delta_sharing_spark.deltalog.replay import version_at_or_after
-
         return version_at_or_after(self._log, to_millis(moment), table=self._table)
 
     def version_at_or_before(self, moment: datetime) -> int | None:
-        """See ``OpenTable.version_at_or_before``."""
-        from delta_sharing_spark.deltalog.replay import version_at_or_before
-
         return version_at_or_before(self._log, to_millis(moment), table=self._table, allow_after_newest=True)
 
     def commit_times(self, most: int) -> Mapping[int, int | None]:
-        """See ``OpenTable.commit_times``."""
-        from delta_sharing_spark.deltalog.replay import commit_times
-
         return commit_times(self._log, most, table=self._table)
 
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
@@ -145,12 +121,10 @@ class DirectoryTable(OpenTable):
     def versions(
         self, scan: ResolvedScan, first: int, last: int, identity: StreamIdentity | None = None
     ) -> VersionListing:
-        """See ``OpenTable.versions``."""
         self._log.list_from_version(first)
         return self._listing(scan, self._commits(first, last, feed=scan.options.read_change_feed))
 
     def all_files(self, scan: ResolvedScan, version: int, identity: StreamIdentity | None = None) -> VersionListing:
-        """See ``OpenTable.all_files``."""
         snapshot = self._directory.snapshot(version=version)
         tasks = list(self._directory.tasks(snapshot, keep_stats=scan.prune is not None))
         if scan.options.read_change_feed:
@@ -177,8 +151,17 @@ class DirectoryTable(OpenTable):
             yield VersionFiles(commit.version, tasks, commit.removes, shape)
 
 
+def _first_version(options: ReadOptions) -> int | None:
+    """See ``open_directory``."""
+    if options.version_as_of is not None:
+        return options.version_as_of
+    if options.timestamp_as_of or options.starting_timestamp or options.ending_timestamp:
+        return 0
+    return options.starting_version if isinstance(options.starting_version, int) else None
+
+
 class TaskColumns(Sequence[FileTask]):
-    """The tasks of a snapshot's files, built when they are asked for."""
+    """The tasks of a snapshot's files (``contract.PlannedFiles``), built when they are asked for."""
 
     def __init__(self, batches: Sequence[AddBatch]) -> None:
         self._batches = list(batches)
@@ -188,7 +171,6 @@ class TaskColumns(Sequence[FileTask]):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files, as they lie in storage."""
         return int(self._sizes().sum())
 
     def bins(self, max_bytes: int) -> list[Sequence[FileSlice]]:
@@ -197,15 +179,10 @@ class TaskColumns(Sequence[FileTask]):
 
     def _sizes(self) -> npt.NDArray[np.int64]:
         """Bytes of each file."""
-        from delta_sharing_spark.deltalog.arrow_bridge import bools, integers
-
         sizes = [np.where(bools(batch.sizes.is_valid()), integers(batch.sizes), 0) for batch in self._batches]
         return np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
 
     def live_rows(self) -> int | None:
-        """Rows of all files that are not deleted; None where statistics do not tell of one."""
-        import pyarrow.compute as pc
-
         total = 0
         for batch in self._batches:
             rows = batch.num_records()
@@ -231,11 +208,7 @@ class TaskColumns(Sequence[FileTask]):
     def __iter__(self) -> Iterator[FileTask]:
         return self.part(0, len(self))
 
-    @overload
-    def __getitem__(self, index: int) -> FileTask: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[FileTask]: ...
-    def __getitem__(self, index: int | slice) -> FileTask | Sequence[FileTask]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return list(self)[index]
         position = range(len(self))[index]
@@ -258,11 +231,7 @@ class LazySlices(Sequence[FileSlice]):
     def __len__(self) -> int:
         return self._bin.last - self._bin.first
 
-    @overload
-    def __getitem__(self, index: int) -> FileSlice: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[FileSlice]: ...
-    def __getitem__(self, index: int | slice) -> FileSlice | Sequence[FileSlice]:
+    def __getitem__(self, index: Any) -> Any:
         return tuple(self)[index]
 
     def __reduce__(self) -> tuple[Any, ...]:

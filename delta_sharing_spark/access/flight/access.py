@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -14,11 +13,7 @@ from delta_sharing_spark.access.flight.connection import Endpoint, GatewayAddres
 from delta_sharing_spark.errors import NetworkError, ResponseError, TableChangedError, TicketError, UnavailableError
 from delta_sharing_spark.network.retry import backoff
 from delta_sharing_spark.scan.plan import Access, FileTask, Split
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Struct, without_mapping
 
 _log = logging.getLogger(__name__)
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 10.0
@@ -55,7 +50,6 @@ class FlightAccess:
         return self
 
     def rows(self, split: Split) -> Generator[pa.RecordBatch, None, None]:
-        """See ``scan.split_reader.read_split``."""
         from delta_sharing_spark.scan.filter_rows import first_rows
 
         return first_rows(self._conformed(split), split.spec.limit)
@@ -65,7 +59,6 @@ class FlightAccess:
         from delta_sharing_spark.scan.column_resolution import Context
         from delta_sharing_spark.scan.transform import Columns, conform, plan_columns
         from delta_sharing_spark.schema.arrow import arrow_schema
-        from delta_sharing_spark.schema.types import without_mapping
 
         spec = split.spec
         target, schema = without_mapping(spec.schema), arrow_schema(spec.schema)
@@ -83,8 +76,6 @@ class FlightAccess:
 
     def _endpoint(self, task: FileTask, number: int) -> Generator[pa.RecordBatch, None, None]:
         """The batches of one endpoint; a retry skips the rows that had arrived before the connection broke off."""
-        import pyarrow as pa
-
         endpoint = Endpoint(task.location, self.locations, task.expires_at)
         gateways = [
             self.gateway,

@@ -90,7 +90,7 @@ class GatewayConnection:
 
     def flights(self, criteria: str = "") -> Iterator[tuple[str, str, str]]:
         """Share, schema and name of each table whose three-part name begins with ``criteria``."""
-        with _gateway_errors(self.address):
+        with self._errors():
             for info in self._client().list_flights(criteria.encode(), self._options()):
                 share, schema, table = (name.decode() for name in info.descriptor.path)
                 yield share, schema, table
@@ -99,7 +99,7 @@ class GatewayConnection:
         """Plan the rows of a command."""
         import pyarrow.flight as flight
 
-        with _gateway_errors(self.address):
+        with self._errors():
             descriptor = flight.FlightDescriptor.for_command(json.dumps(command))
             info = self._client().get_flight_info(descriptor, self._options())
         about = _object(info.app_metadata, self.address.uri)
@@ -133,7 +133,19 @@ class GatewayConnection:
 
     def status_of(self, error: Exception) -> Exception:
         """What an exception of ``stream`` means."""
-        return _status_of(error, self.address)
+        from delta_sharing_spark.access.flight.messages import from_status
+
+        return from_status(error, self.address.uri, has_token=self.address.token is not None)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turns pyarrow's exceptions into errors of our tree."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise self.status_of(error) from None
 
     def forget(self) -> None:
         """Close the connection of this process, so that the next call makes another: the gateway may have been restarted."""
@@ -142,7 +154,7 @@ class GatewayConnection:
     def _act(self, action: str, body: bytes) -> bytes:
         import pyarrow.flight as flight
 
-        with _gateway_errors(self.address):
+        with self._errors():
             results = list(self._client().do_action(flight.Action(action, body), self._options()))
         if len(results) != 1:
             raise ResponseError(
@@ -158,23 +170,6 @@ class GatewayConnection:
 
         headers = [(b"authorization", f"Bearer {self.address.token}".encode())] if self.address.token else []
         return flight.FlightCallOptions(timeout=self.address.timeout if has_timeout else None, headers=headers)
-
-
-@contextmanager
-def _gateway_errors(address: GatewayAddress) -> Iterator[None]:
-    """Turns pyarrow's exceptions into errors of our tree."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise _status_of(error, address) from None
-
-
-def _status_of(error: Exception, address: GatewayAddress) -> Exception:
-    from delta_sharing_spark.access.flight.statuses import from_status
-
-    return from_status(error, address.uri, has_token=address.token is not None)
 
 
 def _connect(address: GatewayAddress) -> Any:
@@ -282,11 +277,7 @@ def _text(path: str | None) -> str | None:
 
 
 class FlightCatalog:
-    """The listings and descriptions of ``SharingRest``, by the calls of a gateway.
-
-    Args:
-        connection: The connection to the gateway; its errors pass through.
-    """
+    """The listings and descriptions of ``SharingRest``, by the calls of a gateway."""
 
     def __init__(self, connection: GatewayConnection) -> None:
         self._connection = connection

@@ -1,18 +1,150 @@
-"""Encodes the protobuf messages of Flight that pyarrow does not wrap, or not always (Flight RPC, "Protocol Buffer Definitions").
+"""Encodes what Flight carries beside rows: our errors as statuses, and protobuf messages (Flight RPC, "Protocol Buffer Definitions").
 
-Each request holds one message in its field 1; a message inside a message is its bytes, with tag and length before them.
+Messages are those that pyarrow does not wrap, or not always. Each request holds one message in its field 1; a message inside
+a message is its bytes, with tag and length before them. For statuses pyarrow gives five statuses a message and machine-readable extra info: JSON with ``error`` (the class in ``errors``) and what
+the error knows (``file``, ``status``, ``reason``). NOT_FOUND, INVALID_ARGUMENT and UNIMPLEMENTED exist only as Python's own
+exceptions, which take no extra info: there the message ends with the class's name.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from enum import IntEnum
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from delta_sharing_spark import errors
+from delta_sharing_spark.errors import (
+    CommandError,
+    ConfigError,
+    CredentialError,
+    DeltaSharingError,
+    FileGoneError,
+    ForbiddenError,
+    NetworkError,
+    NotFoundError,
+    RequestRefusedError,
+    TicketError,
+    UnauthenticatedError,
+    UnavailableError,
+    VersionError,
+)
 from delta_sharing_spark.scan.varint import append_varint, read_varint
 
+#: What an error may know that a client can use.
+_DETAILS = ("file", "column", "status", "error_code", "reason")
+_LAST_WORD = re.compile(r"\. Detail: (?:Python exception: (?P<name>\w+)|\w+)(?s:\. gRPC client debug context.*)?$")
 #: Field 1, length-delimited; field 1, varint.
 _MESSAGE_FIELD, _ENUM_FIELD = b"\x0a", b"\x08"
 #: Of ``FlightInfo``: the descriptor's field; ``total_records`` and ``total_bytes``, both -1 (unknown).
 _DESCRIPTOR_FIELD, _TOTALS_UNKNOWN = b"\x12", b"\x20" + b"\xff" * 9 + b"\x01" + b"\x28" + b"\xff" * 9 + b"\x01"
+
+
+def to_status(error: DeltaSharingError) -> Exception:
+    """The exception that pyarrow's server turns into the status of ``error``."""
+    if isinstance(error, CommandError) and error.unimplemented:
+        return _plain_status(type(error).__name__, NotImplementedError, str(error))
+    if isinstance(error, (NotFoundError, VersionError)):
+        return _plain_status(type(error).__name__, KeyError, str(error))
+    if isinstance(error, (ConfigError, errors.SchemaError)):
+        return _plain_status(type(error).__name__, ValueError, str(error))
+    return _flight_class(error)(str(error), extra_info=_extra_info(error))
+
+
+def internal(error: BaseException) -> Exception:
+    """The status of a defect: its kind, and nothing that the exception says, which may be anything."""
+    return flight.FlightInternalError(
+        f"the gateway failed ({type(error).__name__}); its log has the cause", extra_info=b'{"error": "InternalError"}'
+    )
+
+
+def from_status(error: Exception, gateway: str, *, has_token: bool = False) -> DeltaSharingError:
+    """What a gateway answered, as the error that it was there.
+
+    Args:
+        error: From pyarrow's Flight client.
+        gateway: Its address, for errors that are of the way to it.
+        has_token: Whether it was sent a token.
+    """
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        why = "does not know the token it was sent" if has_token else "asks for a token, and none was sent"
+        return UnauthenticatedError(
+            f"the Flight gateway {gateway} {why}; name a file with its token in the option gatewayTokenFile, set "
+            "DELTA_SHARING_FLIGHT_TOKEN, or in Python pass token= to SharingClient.over"
+        )
+    text = str(error)
+    word = _LAST_WORD.search(text)
+    message = text[: word.start()] if word else text
+    details = _details(getattr(error, "extra_info", None))
+    name = details.pop("error", None) or (word["name"] if word else None)
+    kind = getattr(errors, str(name), None)
+    if isinstance(kind, type) and issubclass(kind, DeltaSharingError):
+        return kind(message, **details)
+    if isinstance(error, flight.FlightUnauthorizedError):
+        return ForbiddenError(f"the Flight gateway {gateway} refuses: {message}")
+    if isinstance(
+        error, (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightInternalError, OSError)
+    ):
+        return NetworkError(
+            f"the Flight gateway {gateway} does not answer as it should: {message}; check its address and log"
+        )
+    if isinstance(error, (pa.ArrowKeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError)):
+        return RequestRefusedError(
+            f"the Flight gateway {gateway} refuses: {message}; check that it is a gateway to a share"
+        )
+    return NetworkError(f"the Flight gateway {gateway} failed: {message}")
+
+
+def _flight_class(error: DeltaSharingError) -> type[flight.FlightError]:
+    if isinstance(error, TicketError):
+        return flight.FlightUnavailableError if error.reason == "expired" else flight.FlightUnauthorizedError
+    if isinstance(error, UnauthenticatedError):
+        # Of the gateway at the share: the caller's own token is in order.
+        return flight.FlightUnavailableError
+    if isinstance(error, (ForbiddenError, CredentialError)):
+        return flight.FlightUnauthorizedError
+    if isinstance(error, errors.CancelledError):
+        return flight.FlightCancelledError
+    if isinstance(error, (UnavailableError, NetworkError, FileGoneError, errors.TableChangedError)):
+        return flight.FlightUnavailableError
+    return flight.FlightInternalError
+
+
+def _extra_info(error: DeltaSharingError) -> bytes:
+    details: dict[str, Any] = {"error": type(error).__name__}
+    details.update({name: value for name in _DETAILS if (value := getattr(error, name, None)) is not None})
+    return json.dumps(details).encode()
+
+
+def _details(extra_info: bytes | None) -> dict[str, Any]:
+    try:
+        tree = json.loads(extra_info or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    known = ("error", *_DETAILS)
+    return {name: tree[name] for name in known if name in tree} if isinstance(tree, dict) else {}
+
+
+class _TracebackBlocker:
+    """Keeps Arrow from putting the Python traceback, with paths of the gateway, into the status it sends.
+
+    Arrow formats the traceback for the message and, where that fails, names the class alone.
+    """
+
+    @property
+    def __cause__(self) -> None:
+        raise RuntimeError("this exception is not to be formatted")
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # type: ignore[attr-defined]  # KeyError would quote it
+
+
+def _plain_status(name: str, kind: type[Exception], message: str) -> Exception:
+    status: Exception = type(name, (_TracebackBlocker, kind), {})(message)
+    return status
 
 
 class CancelStatus(IntEnum):

@@ -11,6 +11,7 @@ from delta_sharing_spark.access.contract import (
     AsOf,
     FileList,
     FileListing,
+    FilePruner,
     OpenTable,
     StreamIdentity,
     TableState,
@@ -26,10 +27,8 @@ from delta_sharing_spark.access.flight.connection import (
     GatewayAddress,
     GatewayConnection,
 )
-from delta_sharing_spark.access.pruning import FilePruner
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan, TableShape
 from delta_sharing_spark.access.settings import iso
-from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, FileTask
@@ -37,11 +36,7 @@ from delta_sharing_spark.schema.types import backquoted, parse_schema
 
 
 class FlightTable(OpenTable):
-    """A table in access mode flight (``OpenTable``). Columns, ``where`` and ``limit`` are applied by the gateway, whose rows are final.
-
-    Args:
-        negotiated: The table, and what was asked for.
-    """
+    """A table in access mode flight (``OpenTable``). Columns, ``where`` and ``limit`` are applied by the gateway, whose rows are final."""
 
     mode = "flight"
 
@@ -74,11 +69,7 @@ class FlightTable(OpenTable):
         """See ``OpenTable.snapshot``; an endpoint is a file of the listing."""
         options = scan.options
         planned = self._connection.flight(
-            {
-                **self._rows_of(scan),
-                "limit": options.limit,
-                **_as_of(options.version_as_of, options.timestamp_as_of),
-            }
+            {**self._rows_of(scan), "limit": options.limit, **_as_of(options.version_as_of, options.timestamp_as_of)}
         )
         files = _Endpoints((_task(e, f"endpoint {n}") for n, e in enumerate(planned.endpoints)), planned.rows)
         return FileListing(files, self._access(planned), _version(planned.about.get("version")), len(files))
@@ -121,10 +112,7 @@ class FlightTable(OpenTable):
         options = scan.options
         names = [field.name for field in scan.output.fields]
         columns = None if len(names) == len(scan.columns.fields) else names
-        settings = {
-            "commitTimestampType": options.commit_timestamp_type,
-            "maxSplitBytes": str(options.max_split_bytes),
-        }
+        settings = {"commitTimestampType": options.commit_timestamp_type, "maxSplitBytes": str(options.max_split_bytes)}
         if options.time_zone is not None:
             settings["timeZone"] = options.time_zone
         return {

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from delta_sharing_spark.access.contract import (
     FileList,
+    FilePruner,
     OpenTable,
     SplitAccess,
     StreamIdentity,
@@ -18,7 +19,6 @@ from delta_sharing_spark.access.contract import (
 )
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import spec_of, splits_of
-from delta_sharing_spark.access.pruning import FilePruner
 from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
 from delta_sharing_spark.errors import DeltaSharingError, OptionError, StreamError, VersionError
@@ -62,20 +62,17 @@ class BatchBudget:
 
     @property
     def is_full(self) -> bool:
+        return self._passes(self._files + 1, self._bytes + 1)
+
+    def _passes(self, files: int, size: int) -> bool:
         limits = self._limits
-        return (limits.files is not None and self._files >= limits.files) or (
-            limits.bytes is not None and self._bytes >= limits.bytes
-        )
+        return (limits.files is not None and files > limits.files) or (limits.bytes is not None and size > limits.bytes)
 
     def take(self, tasks: list[FileTask], *, all_or_none: bool) -> int:
         """How many of ``tasks`` still fit; with ``all_or_none`` they are not split, and fit always if nothing was taken yet."""
         if all_or_none:
             size = sum(t.size for t in tasks)
-            limits = self._limits
-            over = (limits.files is not None and self._files + len(tasks) > limits.files) or (
-                limits.bytes is not None and self._bytes + size > limits.bytes
-            )
-            if over and self._files:
+            if self._files and self._passes(self._files + len(tasks), self._bytes + size):
                 return 0
             self._files += len(tasks)
             self._bytes += size
@@ -123,8 +120,6 @@ class StreamPlanner:
     """Finds how far a stream can go from a position, and the files between two positions.
 
     Args:
-        opener: Opens the table.
-        spec: How files are read.
         policy: The stream's schema, fixed at its start, and what may differ from it.
         clock: Seconds that only grow; tests give their own.
 
@@ -361,7 +356,7 @@ class StreamPlanner:
             tasks = (
                 files.tasks if keep_stats else (t if t.stats is None else replace(t, stats=None) for t in files.tasks)
             )
-            files.tasks = sorted(tasks, key=_order_within_version)
+            files.tasks = sorted(tasks, key=lambda task: (task.id, task.change_type or ""))
             versions.append(files)
         now, before = replace(listing.identity, table_id=self.identity.table_id), self.identity
         differs = (
@@ -434,12 +429,9 @@ class StreamPlanner:
 def open_stream(
     opener: TableOpener, scan: ResolvedScan, user_schema: Struct | None = None, *, columns_chosen: bool = False
 ) -> StreamPlanner:
-    """Plan a resolved load as a stream.
+    """Plan a resolved load as a stream, with the columns that it was started with; None for those of the load.
 
     Args:
-        opener: What the scan was resolved over.
-        scan: From ``resolve``, with the options of a stream.
-        user_schema: The columns that the stream was started with; None for those of the load.
         columns_chosen: Whether the user gave them, so that others of the table are left out on purpose.
 
     Raises:
@@ -448,10 +440,6 @@ def open_stream(
     """
     spec = spec_of(scan, user_schema)
     return StreamPlanner(scan, opener, spec, policy_of(scan, spec.schema, columns_chosen=columns_chosen))
-
-
-def _order_within_version(task: FileTask) -> tuple[str, str]:
-    return task.id, task.change_type or ""
 
 
 def _order_name(identity: StreamIdentity) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.access.table_schema import TableShape
+from delta_sharing_spark.access.resolved_scan import ResolvedScan, TableShape
 from delta_sharing_spark.errors import StreamError
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from delta_sharing_spark.schema.features import widens
 from delta_sharing_spark.schema.types import Array, DataType, Field, FieldsByName, Map, Struct
 
 _ADVICE = "restart the stream to read with the new schema; if that does not help, start it anew with another checkpoint"
@@ -125,12 +125,7 @@ class _Comparison:
 
 
 def policy_of(scan: ResolvedScan, schema: Struct, *, columns_chosen: bool) -> SchemaPolicy:
-    """The policy of a stream.
-
-    Args:
-        schema: The stream's columns, change columns included.
-        columns_chosen: Whether the user gave them, so that others of the table are left out on purpose.
-    """
+    """The policy of a stream of these columns, those of changes included; ``columns_chosen`` as for ``open_stream``."""
     feed = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP) if scan.options.read_change_feed else ()
     own = Struct(tuple(f for f in schema.fields if f.name not in feed))
     chosen = _chosen_structs(own, scan.shape.schema, columns_chosen=columns_chosen or scan.options.columns is not None)
@@ -145,12 +140,7 @@ def _physical_partitions(shape: TableShape) -> frozenset[str]:
 
 
 def _chosen_structs(stream: Struct, table: Struct, *, columns_chosen: bool) -> frozenset[str]:
-    """Paths of the structs of which a stream reads only the fields that its user chose.
-
-    Args:
-        stream, table: The stream's columns and the table's, at the stream's start.
-        columns_chosen: Whether the stream's user chose columns at all.
-    """
+    """Paths of the structs of which a stream reads only the fields that its user chose, by the table at the stream's start."""
     if not columns_chosen:
         return frozenset()
     names = {""}
@@ -185,8 +175,6 @@ def _widens(narrow: DataType, wide: DataType) -> bool:
     """Whether a version before a column was widened reads with the type it has now."""
     if isinstance(narrow, Struct | Array | Map) or isinstance(wide, Struct | Array | Map):
         return False
-    from delta_sharing_spark.schema.features import widens
-
     return widens(str(narrow), str(wide))
 
 

@@ -1,20 +1,368 @@
-"""Opens a split's files by presigned URLs, renewed before they end and when the storage refuses one."""
+"""Opens a split's files by presigned URLs, and asks for fresh ones: before they end, and when the storage refuses one.
+
+A worker process asks once for many tasks: an answer is kept, compressed, for as long as its URLs are valid. The ways to
+ask, the surest first: the refresh token of the plan, the planned version, the same query again. Where an answer is of
+another version than the planned one, the next way is tried; after the last way it is an error. Each answer is compared with the
+plan: a table that has changed is an error, never other rows.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from delta_sharing_spark.access.url.renewal import RenewalContext, fresh_url
-from delta_sharing_spark.access.url.signed_urls import earliest, renew_at, url_end
-from delta_sharing_spark.errors import NetworkError, ServerError
+from delta_sharing_spark.access.url.signed_urls import FreshFile, UrlPage, earliest, renew_at, url_end
+from delta_sharing_spark.errors import (
+    CredentialError,
+    DeltaSharingError,
+    FileGoneError,
+    ForbiddenError,
+    NetworkError,
+    NotFoundError,
+    RequestRefusedError,
+    ServerError,
+    TableChangedError,
+)
+from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.sessions import data_session
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
+from delta_sharing_spark.schema.types import Field, Struct
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
+from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 from delta_sharing_spark.storage.ranges import ByteSource, Part
+
+if TYPE_CHECKING:
+    from delta_sharing_spark.predicates.tree import Expression
+
+_log = logging.getLogger(__name__)
+
+#: A load of more files is asked for narrowed to a split's partitions, and read only until the split's files are found.
+NARROW_ABOVE_FILES = 20_000
+#: Bytes of compressed answers that a process keeps, over all loads: about half a million URLs.
+_KEPT_BYTES = 64 << 20
+_KEPT_LOADS = 64
+_loads: ProcessCache[str, _Load] = ProcessCache(_KEPT_LOADS, lambda load: load.nbytes, _KEPT_BYTES)
+#: Types whose serialized values say one thing to every server.
+_PLAIN = ("string", "integer", "long")
+_MOST_VALUES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalContext:
+    """The profile and the query that planned the files, to ask the server for fresh URLs.
+
+    Attributes:
+        key: The load's own id; its renewals are shared within a process.
+        table: The table.
+        table_id: The id the table had; another one means it was replaced.
+        query: The query to repeat, with its hints, without a refresh token.
+        refresh_token: The refresh token of the answer that was planned from.
+        version: The version that the plan is of, where the server told.
+        is_pinned: Whether ``query`` itself names a version or a range of them.
+        formats: The response format that the plan was made from, so that ids are of the same kind.
+        files: How many files the server listed; 0 if unknown.
+        partitions: The table's partition columns, to narrow the query of a large table by.
+    """
+
+    key: str
+    table: TableName
+    table_id: str
+    profile: Profile = field(repr=False)
+    settings: NetworkSettings = field(repr=False)
+    query: Query | ChangesQuery = field(repr=False)
+    is_pinned: bool
+    formats: tuple[str, ...]
+    refresh_token: str | None = field(default=None, repr=False)
+    version: int | None = None
+    files: int = 0
+    partitions: tuple[Field, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FreshUrl:
+    """A fresh URL, when to renew it in turn (seconds since the epoch; None: when the storage refuses it), when it ends."""
+
+    url: str = field(repr=False)
+    renew_at: float | None
+    ends: float | None
+
+
+class _Load:
+    """What this process keeps of one load: the last answer, and the ways of asking that the server refused."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.pages: list[UrlPage] = []
+        self.since = 0.0
+        self.earliest: float | None = None
+        self.token: str | None = None
+        self.refused: set[str] = set()
+        self.asked = 0
+        self.failure: DeltaSharingError | None = None
+
+    def find(self, file_id: str) -> FreshFile | None:
+        """A file of the last answer."""
+        files = [file for page in self.pages if (file := page.find(file_id)) is not None]
+        if len(files) < 2:
+            return files[0] if files else None
+        return replace(files[-1], vectors=tuple(v for file in files for v in file.vectors))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(page.nbytes for page in self.pages)
+
+    def renewed(self, file: FreshFile, url: str) -> FreshUrl:
+        """``url`` of a file, with the earliest end that anything says."""
+        ends = earliest(file.ends, self.earliest, url_end(url))
+        return FreshUrl(url, renew_at(ends, self.since), ends)
+
+
+def fresh_url(
+    context: RenewalContext | None,
+    task: FileTask,
+    vector: DeletionVector | None,
+    stale: str,
+    reason: str,
+    files: Sequence[FileTask] = (),
+) -> FreshUrl:
+    """A URL of a task's file, or of its ``vector``, other than ``stale``: known to this process, or asked for.
+
+    Args:
+        context: How to ask; None where the sharing token stays on the driver.
+        task: The file as planned.
+        vector: The deletion vector whose URL is wanted; None for the file's own.
+        stale: The URL that was refused or is about to end.
+        reason: Why, for the log and for errors.
+        files: All files of the split: an answer that names them will do.
+
+    Raises:
+        CredentialError: There is no context.
+        FileGoneError, TableChangedError: The table is no longer the one that was planned.
+        ServerError, NetworkError: The server does not answer.
+    """
+    if context is None:
+        raise CredentialError(
+            f"file {task.id}: its URL ended ({reason}) and carryProfile=false keeps executors from asking for another; "
+            f"load the table again, or leave carryProfile at true"
+        )
+    load = _loads.get_or_make(context.key, _Load)
+    asked = load.asked
+    with load.lock:
+        known = _known(load, task, vector, stale)
+        if known is not None:
+            return known
+        if load.failure is not None and load.asked > asked:
+            raise load.failure  # another task asked while this one waited
+        load.asked += 1
+        try:
+            _ask(context, load, task, files, reason)
+        except DeltaSharingError as error:
+            load.failure = error
+            raise
+        load.failure = None
+        fresh = load.find(task.id)
+        if fresh is None:
+            raise _gone(context, task)
+        _check_same(context, task, fresh)
+        return load.renewed(fresh, _url_of(context, task, fresh, vector))
+
+
+def _known(load: _Load, task: FileTask, vector: DeletionVector | None, stale: str) -> FreshUrl | None:
+    file = load.find(task.id)
+    if file is None or file.size != task.size:
+        return None
+    fresh_vector = None if vector is None else file.vector(vector)
+    url = file.url if vector is None else fresh_vector.url if fresh_vector else None
+    if url is None or url == stale:
+        return None
+    renewed = load.renewed(file, url)
+    return None if renewed.renew_at is not None and renewed.renew_at <= time.time() else renewed
+
+
+def _ask(context: RenewalContext, load: _Load, task: FileTask, files: Sequence[FileTask], reason: str) -> None:
+    _log.info("renewing the URLs of %s (%s)", context.table, reason)
+    large = context.files > NARROW_ABOVE_FILES
+    file_ids = {file.id for file in files} | {task.id}
+    narrow = narrowed(context.query, context.partitions, files) if large and files else None
+    # Should a server read the narrowed hints otherwise than they are meant, the whole answer decides.
+    for by in (narrow, context.query) if narrow is not None else (context.query,):
+        load.pages, load.since = [], time.time()
+        response = _answered(context, load, by)
+        if context.table_id and response.head.metadata.id != context.table_id:
+            raise TableChangedError(f"table {context.table} was replaced since it was loaded; load it again")
+        missing = set(file_ids)
+        for page in response.pages():
+            load.pages.append(page)
+            missing -= page.holds(missing)
+            if not missing and (large or load.nbytes > _KEPT_BYTES // 2):
+                break
+            while len(load.pages) > 1 and load.nbytes > _KEPT_BYTES:
+                missing |= load.pages[0].holds(file_ids)
+                load.pages.pop(0)
+        load.earliest = response.min_url_expiration / 1000 if response.min_url_expiration else None
+        if response.refresh_token and response.head.version == context.version is not None:
+            load.token = response.refresh_token  # of another version, it would pin that one
+        if not missing or by is context.query:
+            return
+
+
+def _answered(context: RenewalContext, load: _Load, query: Query | ChangesQuery) -> QueryResponse:
+    """Ask in each way until the server answers; the refusal of the last way is raised."""
+    rest = SharingRest(context.profile, context.settings)
+
+    def sink() -> UrlPage:
+        return UrlPage(str(context.table))
+
+    if isinstance(query, ChangesQuery):
+        return rest.changes(context.table, query, formats=context.formats, sink=sink)
+    for way, asking in _renewal_queries(context, load, query):
+        try:
+            response = rest.query(context.table, asking, formats=context.formats, sink=sink)
+        except (RequestRefusedError, ForbiddenError, NotFoundError) as refusal:
+            if way == "query":
+                raise
+            _log.info("%s: the server refuses to renew by %s (HTTP %s)", context.table, way, refusal.status)
+            load.refused.add(way)
+            load.token = None
+            continue
+        if way != "query" and response.head.version not in (None, context.version):
+            # Delta Kernel in the reference server looks at a token's age and table, and answers the newest version.
+            _log.info("%s: asked to renew by %s, the server answers another version", context.table, way)
+            load.refused.add(way)
+            load.token = None
+            continue
+        return response
+    raise AssertionError("the query itself is always asked")
+
+
+def _renewal_queries(context: RenewalContext, load: _Load, query: Query) -> Iterator[tuple[str, Query]]:
+    if context.is_pinned:
+        yield "query", query
+        return
+    token = load.token or (context.refresh_token if "refresh token" not in load.refused else None)
+    if token is not None:
+        yield "refresh token", replace(query, refresh_token=token, include_refresh_token=True)
+    if context.version is not None and "version" not in load.refused:
+        yield "version", replace(query, version=context.version, include_refresh_token=False)
+    yield "query", replace(query, include_refresh_token=True)
+
+
+def _check_same(context: RenewalContext, task: FileTask, fresh: FreshFile) -> None:
+    """Compare an answer's file with the plan's."""
+    if fresh.size != task.size:
+        raise _changed(context, task, f"it has {fresh.size} bytes now, planned were {task.size}")
+    vectors = [v for v in (task.deletion_vector, task.excluded) if v is not None]
+    if any(fresh.vector(v) is None for v in vectors):
+        raise _changed(context, task, "its deletion vector is another one now")
+    is_range = isinstance(context.query, ChangesQuery) or context.query.starting_version is not None
+    if task.commit_version is None and fresh.vectors and not vectors and not is_range:
+        raise _changed(context, task, "rows of it were deleted since")
+
+
+def _url_of(context: RenewalContext, task: FileTask, fresh: FreshFile, vector: DeletionVector | None) -> str:
+    if vector is None:
+        return fresh.url
+    fresh_vector = fresh.vector(vector)
+    if fresh_vector is None or not fresh_vector.url:
+        raise _changed(context, task, "the server no longer names its deletion vector's file")
+    return fresh_vector.url
+
+
+def _changed(context: RenewalContext, task: FileTask, why: str) -> TableChangedError:
+    return TableChangedError(
+        f"table {context.table} has changed since it was loaded (file {task.id}: {why}); load it again", file=task.id
+    )
+
+
+def _gone(context: RenewalContext, task: FileTask) -> FileGoneError:
+    why = (
+        "the server does not return it for the planned version"
+        if context.is_pinned
+        else "the server no longer lists it"
+    )
+    return FileGoneError(
+        f"file {task.id} of {context.table}: its URL ended and {why}; the table has changed since it was loaded: "
+        f"load it again",
+        file=task.id,
+    )
+
+
+def narrowed(
+    query: Query | ChangesQuery, partitions: Sequence[Field], files: Sequence[FileTask]
+) -> Query | ChangesQuery | None:
+    """``query`` with hints that all ``files`` fulfil, beside its own; None if there is nothing to say.
+
+    A change feed takes no hints: it is narrowed to the versions of the files.
+    """
+    if isinstance(query, ChangesQuery):
+        versions = [file.commit_version for file in files if file.commit_version is not None]
+        if len(versions) != len(files):
+            return None
+        return replace(
+            query,
+            starting_version=min(versions),
+            ending_version=max(versions),
+            starting_timestamp=None,
+            ending_timestamp=None,
+        )
+    if query.starting_version is not None:
+        return None
+    from delta_sharing_spark.predicates.hints import json_hints, sql_hints
+    from delta_sharing_spark.predicates.tree import conjunction
+
+    parts = [part for column in partitions if (part := _values(column, files)) is not None]
+    if not parts:
+        return None
+    condition = conjunction(parts)
+    names = [column.name for column in partitions]
+    tree = json_hints(condition, Struct(tuple(partitions)), names)
+    if tree is not None and query.json_predicate_hints:
+        both = [json.loads(query.json_predicate_hints), json.loads(tree)]
+        tree = json.dumps({"op": "and", "children": both}, separators=(",", ":"))
+    texts = tuple(sql_hints(condition, names)) if query.predicate_hints else ()
+    return replace(
+        query, json_predicate_hints=tree or query.json_predicate_hints, predicate_hints=(*query.predicate_hints, *texts)
+    )
+
+
+def _values(column: Field, files: Sequence[FileTask]) -> Expression | None:
+    """``column`` is one of the values that it has in ``files``."""
+    from delta_sharing_spark.predicates.tree import Column, Compare, IsNull, Literal, disjunction
+
+    if str(column.type) not in _PLAIN:
+        return None
+    texts: set[str | None] = set()
+    for file in files:
+        values = file.partition_values or {}
+        for name in (column.physical_name, column.name):
+            if name in values:
+                texts.add(values[name] or None)
+                break
+        else:
+            return None
+        if len(texts) > _MOST_VALUES:
+            return None
+    operand = Column((column.name,), column.type)
+    choices: list[Expression] = []
+    for text in sorted(texts, key=lambda value: value or ""):
+        if text is None:
+            choices.append(IsNull(operand))
+        elif str(column.type) == "string":
+            choices.append(Compare("=", operand, Literal(text, column.type)))
+        elif text.lstrip("-").isdigit() and text.isascii():
+            choices.append(Compare("=", operand, Literal(int(text), column.type)))
+        else:
+            return None
+    return disjunction(choices)
 
 
 @dataclass(slots=True)
@@ -23,43 +371,38 @@ class _Lease:
 
     access: UrlAccess
     task: FileTask
-    current: str = field(repr=False)
+    current: FreshUrl
     vector: DeletionVector | None = None
-    renew_at: float | None = field(init=False)
-    ends: float | None = field(init=False)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def __post_init__(self) -> None:
-        self.ends = self.access.ends(self.task if self.vector is None else replace(self.task, location=self.current))
-        self.renew_at = renew_at(self.ends, self.access.planned_at)
 
     def url(self) -> str:
         if self._is_due() and self.access.renewal is not None:
             with self.lock:
                 if self._is_due():
                     self._renew_early()
-        return self.current
+        return self.current.url
 
     def refused(self, url: str, reason: str) -> None:
         with self.lock:
-            if self.current == url:
+            if self.current.url == url:
                 self._renew(reason)
 
     def _is_due(self) -> bool:
-        return self.renew_at is not None and time.time() >= self.renew_at
+        return self.current.renew_at is not None and time.time() >= self.current.renew_at
 
     def _renew_early(self) -> None:
         try:
             self._renew("its expiry is near")
         except (ServerError, NetworkError):
-            if self.ends is not None and time.time() >= self.ends:
+            ends = self.current.ends
+            if ends is not None and time.time() >= ends:
                 raise
-            self.renew_at = self.ends  # it still works for a while; the storage's refusal is the last word
+            # It still works for a while; the storage's refusal is the last word.
+            self.current = replace(self.current, renew_at=ends)
 
     def _renew(self, reason: str) -> None:
-        access = self.access
-        fresh = fresh_url(access.renewal, self.task, self.vector, self.current, reason, access.files)
-        self.current, self.renew_at, self.ends = fresh.url, fresh.renew_at, fresh.ends
+        access, stale = self.access, self.current.url
+        self.current = fresh_url(access.renewal, self.task, self.vector, stale, reason, access.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +426,18 @@ class UrlAccess(FileAccess):
     files: tuple[FileTask, ...] = field(default=(), repr=False)
 
     def open(self, task: FileTask) -> HttpSource:
-        """See ``FileAccess.open``."""
-        lease = _Lease(self, task, task.location)
-        return HttpSource(data_session(self.settings), lease, name=task.id, size=task.size, policy=self.policy)
+        return self._source(task, task.location, None, task.id, task.size)
 
     def open_vector(self, task: FileTask, vector: DeletionVector) -> ByteSource:
-        """See ``FileAccess.open_vector``."""
-        source = HttpSource(
-            data_session(self.settings),
-            _Lease(self, task, vector.path, vector),
-            name=f"deletion vector {vector.unique_id} of {task.id}",
-            size=None,
-            policy=self.policy,
-        )
-        return Part(source, vector.frame)
+        name = f"deletion vector {vector.unique_id} of {task.id}"
+        return Part(self._source(task, vector.path, vector, name, None), vector.frame)
+
+    def _source(
+        self, task: FileTask, url: str, vector: DeletionVector | None, name: str, size: int | None
+    ) -> HttpSource:
+        ends = self.ends(task if vector is None else replace(task, location=url))
+        lease = _Lease(self, task, FreshUrl(url, renew_at(ends, self.planned_at), ends), vector)
+        return HttpSource(data_session(self.settings), lease, name=name, size=size, policy=self.policy)
 
     def ends(self, task: FileTask) -> float | None:
         """See ``FileAccess.ends``: by the answer, the file's record and the URL itself."""
@@ -107,7 +448,6 @@ class UrlAccess(FileAccess):
         return replace(self, files=() if self.renewal is None else tuple(tasks))
 
     def outlasts_planning(self, task: FileTask) -> bool:
-        """See ``SplitAccess.outlasts_planning``."""
         due = renew_at(self.ends(task), self.planned_at)
         # A carried token may have ended: what is given out with the driver's is listed anew in time.
         is_renewed = self.renewal is not None and self.renewal.profile.carried is None

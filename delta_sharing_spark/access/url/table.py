@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -12,6 +13,7 @@ from delta_sharing_spark.access.contract import (
     AsOf,
     FileList,
     FileListing,
+    FilePruner,
     NotPinnedError,
     OpenTable,
     StreamIdentity,
@@ -21,14 +23,11 @@ from delta_sharing_spark.access.contract import (
     as_insert,
     begins_after,
     range_of_versions,
-    total_live_rows,
 )
-from delta_sharing_spark.access.pruning import FilePruner
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan
+from delta_sharing_spark.access.negotiate import REFUSALS, Refusal, classified, refused_travel, words_of
+from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan, check_same, shape_of
 from delta_sharing_spark.access.settings import http_policy_of, iso, response_formats
-from delta_sharing_spark.access.table_refusals import REFUSALS, Refusal, classified, refused_travel, words_of
-from delta_sharing_spark.access.table_schema import check_same, shape_of
-from delta_sharing_spark.access.url.access import UrlAccess
+from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,
     added_versions,
@@ -37,7 +36,6 @@ from delta_sharing_spark.access.url.files import (
     version_of,
     with_shapes,
 )
-from delta_sharing_spark.access.url.renewal import RenewalContext
 from delta_sharing_spark.errors import (
     DeltaSharingError,
     RequestRefusedError,
@@ -101,7 +99,7 @@ class UrlTable(OpenTable):
 
     def version_at_or_before(self, moment: datetime) -> int | None:
         """See ``OpenTable.version_at_or_before``; as many requests as for the version after."""
-        return last_version_before(self._rest, self._table, moment)
+        return _last_version_before(self._rest, self._table, moment)
 
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``.
@@ -112,7 +110,7 @@ class UrlTable(OpenTable):
         if limit is None or scan.predicate is not None:
             return self._snapshot(scan, pruner, None)
         listing = self._snapshot(scan, pruner, limit)
-        rows = total_live_rows(listing.files)
+        rows = listing.files.live_rows()
         return listing if rows is not None and rows >= limit else self._snapshot(scan, pruner, None)
 
     def _snapshot(self, scan: ResolvedScan, pruner: FilePruner, limit_hint: int | None) -> FileListing:
@@ -237,8 +235,7 @@ class UrlTable(OpenTable):
             else:
                 response = self._rest.query(self._table, query, formats=formats)
         except (*REFUSALS, UnavailableError) as refusal:
-            protocol = self._negotiated.head.protocol
-            raise refused_stream(self._table, protocol, range(first, last + 1), refusal) from refusal
+            raise self._refused_stream(range(first, last + 1), refusal) from refusal
         records = (record for record in response.records() if first <= version_of(record, table) <= last)
         by_version = (feed_versions if feed else added_versions)(records, table)
         shapes = list(shapes_of(response, table))
@@ -251,8 +248,7 @@ class UrlTable(OpenTable):
         try:
             response = self._rest.query(self._table, query, formats=self._formats(identity))
         except (*REFUSALS, UnavailableError) as refusal:
-            protocol = self._negotiated.head.protocol
-            raise refused_stream(self._table, protocol, range(version, version + 1), refusal) from refusal
+            raise self._refused_stream(range(version, version + 1), refusal) from refusal
         head = response.head
         if head.version is not None and head.version != version:
             raise VersionError(
@@ -268,8 +264,20 @@ class UrlTable(OpenTable):
         files = VersionFiles(version, tasks, shape=shape_of(head.protocol, head.metadata, table))
         return self._listing(scan, response, [files])
 
+    def _refused_stream(self, asked: range, refusal: ServerError) -> DeltaSharingError:
+        """The error of a stream's range of versions that the server refuses, or fails on each time; else the refusal."""
+        if isinstance(refusal, UnavailableError) and not refusal.permanent:
+            return refusal
+        versions = f"version {asked[0]}" if len(asked) == 1 else f"versions {asked[0]} to {asked[-1]}"
+        cause = f"the stream of {self._table} cannot go on: the changes of {versions} cannot be listed ({words_of(refusal)})"
+        advice = _feature_advice(self._negotiated.head.protocol, refusal)
+        if advice is not None:
+            return StreamError(f"{cause}; {advice}")
+        return VersionError(
+            f"{cause}; start at a version that is shared, or ask the provider to share the table's history"
+        )
+
     def stream_identity(self, scan: ResolvedScan) -> StreamIdentity:
-        """See ``OpenTable.stream_identity``."""
         return StreamIdentity(scan.shape.id, self.mode, self._negotiated.head.response_format, None)
 
     def _formats(self, identity: StreamIdentity | None) -> Sequence[str]:
@@ -279,11 +287,7 @@ class UrlTable(OpenTable):
         return (identity.format,)
 
     def _listing(
-        self,
-        scan: ResolvedScan,
-        response: QueryResponse,
-        versions: Sequence[VersionFiles],
-        files: int = 0,
+        self, scan: ResolvedScan, response: QueryResponse, versions: Sequence[VersionFiles], files: int = 0
     ) -> VersionListing:
         identity = StreamIdentity(
             response.head.metadata.id, self.mode, response.head.response_format, response.file_id_hash
@@ -301,7 +305,6 @@ class UrlTable(OpenTable):
         """The access to an answer's files; executors repeat the answered query to renew URLs.
 
         Args:
-            scan: What is read.
             response: The answer, read to its end.
             files: How many files it listed, where that is known.
         """
@@ -404,12 +407,6 @@ def head_as_of(rest: SharingRest, table: TableName, options: ReadOptions, head: 
     return answered
 
 
-def last_version_before(rest: SharingRest, table: TableName, moment: datetime) -> int | None:
-    """The last version at or before a moment, which is the one before the first after it; None if no version is after it."""
-    after = _version_after(rest, table, moment)
-    return None if after is None else after - 1
-
-
 def refused_range(
     rest: SharingRest, table: TableName, options: ReadOptions, head: TableSnapshotHead, refusal: Refusal
 ) -> range:
@@ -425,7 +422,7 @@ def refused_range(
     if newest is not None and begins_after(options, newest):
         end = newest
     elif last is not None:
-        end = last_version_before(rest, table, last)
+        end = _last_version_before(rest, table, last)
     end = newest if end is None else end if newest is None else min(end, newest)
     if first is not None:
         start = _version_after(rest, table, first - _TICK)
@@ -459,18 +456,6 @@ def refused_feed(table: TableName, options: ReadOptions, protocol: Protocol, ref
     )
 
 
-def refused_stream(table: TableName, protocol: Protocol, asked: range, refusal: ServerError) -> DeltaSharingError:
-    """The error of a stream's range of versions that the server refuses, or fails on each time; else the refusal."""
-    if isinstance(refusal, UnavailableError) and not refusal.permanent:
-        return refusal
-    versions = f"version {asked[0]}" if len(asked) == 1 else f"versions {asked[0]} to {asked[-1]}"
-    cause = f"the stream of {table} cannot go on: the changes of {versions} cannot be listed ({words_of(refusal)})"
-    advice = _feature_advice(protocol, refusal)
-    if advice is not None:
-        return StreamError(f"{cause}; {advice}")
-    return VersionError(f"{cause}; start at a version that is shared, or ask the provider to share the table's history")
-
-
 def _feature_advice(protocol: Protocol, refusal: ServerError) -> str | None:
     """What to do where a server cannot list changes of a table for its features; None where that is not the cause."""
     features = protocol.reader_features or (("columnMapping",) if protocol.min_reader_version > 1 else ())
@@ -484,10 +469,15 @@ def _feature_advice(protocol: Protocol, refusal: ServerError) -> str | None:
 
 def _version_after(rest: SharingRest, table: TableName, moment: datetime) -> int | None:
     """The first version after a moment; None if there is none."""
-    try:
+    with suppress(*REFUSALS):
         return rest.table_version(table, iso(moment + _TICK))
-    except REFUSALS:
-        return None
+    return None
+
+
+def _last_version_before(rest: SharingRest, table: TableName, moment: datetime) -> int | None:
+    """The last version at or before a moment, which is the one before the first after it; None if no version is after it."""
+    after = _version_after(rest, table, moment)
+    return None if after is None else after - 1
 
 
 def _is_shared(rest: SharingRest, table: TableName, options: ReadOptions, version: int) -> bool:

@@ -7,7 +7,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from delta_sharing_spark.access.directory.tokens import StorageToken
+from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
 

@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
-from delta_sharing_spark.access.negotiate import Decision
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable
+from delta_sharing_spark.access.resolved_scan import Decision, NegotiatedTable
 from delta_sharing_spark.deltalog.replay import Snapshot
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options import parse_options

@@ -15,19 +15,17 @@ from delta_sharing_spark.access.contract import (
     AsOf,
     FileList,
     FileListing,
+    FilePruner,
     OpenTable,
     StreamIdentity,
     TableState,
     VersionFiles,
     VersionListing,
 )
-from delta_sharing_spark.access.negotiate import Decision
 from delta_sharing_spark.access.open import TableOpener, resolve_opened
 from delta_sharing_spark.access.plan import plan
-from delta_sharing_spark.access.pruning import FilePruner
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
+from delta_sharing_spark.access.resolved_scan import Decision, ResolvedScan, TableShape
 from delta_sharing_spark.access.stream.planner import Limits, open_stream
-from delta_sharing_spark.access.table_schema import TableShape
 from delta_sharing_spark.display import explanation
 from delta_sharing_spark.errors import TableChangedError
 from delta_sharing_spark.options import parse_options

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pytest
 from issuing import CountingIssuer, secret_for
 
-from delta_sharing_spark.access.directory.tokens import StorageToken, TokenCache, issue, token_covering
+from delta_sharing_spark.access.directory.access import StorageToken, TokenCache, issue, token_covering
 from delta_sharing_spark.errors import CredentialError, NetworkError
 from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 from delta_sharing_spark.storage.locations import parse_location

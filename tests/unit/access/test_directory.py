@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from issuing import CountingIssuer
 from object_server import ObjectServer, serving
 from shared_tables import NAME, PROFILE, falling_back, head_of, opened, rows, split_of, upload
 
+from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
-from delta_sharing_spark.access.directory.tokens import StorageToken
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
@@ -237,6 +238,26 @@ def test_a_storage_that_is_busy_for_long(
     else:
         assert _ids(rows(opened(head, **how))) == EXPECTED
         assert not server.failures
+
+
+@pytest.mark.parametrize(("has_fallback", "least", "most"), [(False, 7, 15), (True, 0, 3)])
+def test_how_long_a_storage_that_cannot_be_reached_is_tried(
+    table: DeltaTableBuilder, issuer: CountingIssuer, has_fallback: bool, least: float, most: float
+) -> None:
+    waits: list[float] = []
+    with closing(socket.socket()) as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        settings = StorageSettings(
+            endpoint=f"http://127.0.0.1:{nobody.getsockname()[1]}",
+            sleep=waits.append,
+            clock=lambda: sum(waits),
+        )
+        with pytest.raises(NetworkError, match="could not be reached"):
+            open_directory(
+                PROFILE, NetworkSettings(), NAME, head_of(table, LOCATION),
+                settings=settings, has_fallback=has_fallback, issuer=issuer,
+            )  # fmt: skip
+    assert least <= sum(waits) <= most
 
 
 def test_expired_while_planning_is_renewed_on_the_driver(

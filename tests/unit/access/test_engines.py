@@ -12,7 +12,7 @@ from loopback import Answer, Request, answering
 from object_server import ObjectServer, serving
 from shared_tables import upload
 
-from delta_sharing_spark.access.directory.tokens import StorageToken
+from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.interop import create_secret, hadoop_conf, storage_options
 from delta_sharing_spark.storage.locations import parse_location

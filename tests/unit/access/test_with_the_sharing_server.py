@@ -17,8 +17,8 @@ import pytest
 from object_server import ObjectServer, serving
 from shared_tables import split_of, upload
 
+from delta_sharing_spark.access.directory.access import SharingIssuer, TokenCache
 from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
-from delta_sharing_spark.access.directory.tokens import SharingIssuer, TokenCache
 from delta_sharing_spark.errors import CredentialError, RequestRefusedError
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.scan.split_reader import read_split

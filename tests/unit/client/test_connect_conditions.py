@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from delta_sharing_spark.schema.types import Field, Primitive, Struct
-from delta_sharing_spark.spark.connect_conditions import conjectures, implied_conditions
+from delta_sharing_spark.spark.connect_plans import conjectures, implied_conditions
 
 P = Primitive
 TABLE = Struct(

@@ -62,7 +62,7 @@ def test_files_are_counted_while_they_are_listed(
 ) -> None:
     tqdm = pytest.importorskip("tqdm.auto").tqdm
     monkeypatch.setattr(display, "_PROGRESS_DELAY", 0.0)
-    monkeypatch.setattr(display, "_bar", lambda: partial(tqdm, mininterval=0, miniters=1))
+    monkeypatch.setattr("tqdm.auto.tqdm", partial(tqdm, mininterval=0, miniters=1))
     table = DeltaTableBuilder(tmp_path / "t", pa.schema([("id", pa.int64())]))
     table.append([{"id": i} for i in range(7)], files=7)
     with SharingServer() as server:

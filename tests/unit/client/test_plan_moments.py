@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from delta_sharing_spark.spark.plan_moments import Moment, moment_of
+from delta_sharing_spark.spark.plan_reading import Moment, moment_of
 
 Row = dict[str, Any]
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.access.flight import messages, statuses
+from delta_sharing_spark.access.flight import messages
 from delta_sharing_spark.access.flight.access import FlightAccess
 from delta_sharing_spark.access.flight.connection import CANCEL, RENEW, GatewayAddress
 from delta_sharing_spark.errors import ConfigError, TicketError
@@ -208,7 +208,7 @@ def test_refusals_have_their_status_and_no_traceback(
     text = str(refused.value)
     assert "Traceback" not in text
     assert "delta_sharing_spark" not in text
-    assert words in str(statuses.from_status(refused.value, "here"))
+    assert words in str(messages.from_status(refused.value, "here"))
 
 
 def test_a_read_only_gateway_refuses_data(caller: Caller) -> None:

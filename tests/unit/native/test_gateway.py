@@ -16,16 +16,7 @@ import pytest
 
 from delta_sharing_spark.access.plan import plan as plan_files
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.native import (
-    budget,
-    doubts,
-    gateway,
-    held_chunks,
-    peers,
-    plan,
-    plan_reader,
-    sending,
-)
+from delta_sharing_spark.native import budget, gateway, held_chunks, peers, plan, plan_reader
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import NativePlan
 from delta_sharing_spark.scan import pace
@@ -263,7 +254,7 @@ def test_a_reader_in_doubt_that_wants_all_gets_all(path: Path, monkeypatch: pyte
             layout = reader.files.get(0).layout
             assert layout.chunks[7].range.length < plan_reader._TASTE
             came = list(reader.read(0, 0))
-            assert doubts.TASTED in came
+            assert plan_reader.TASTED in came
             stored = {file.read_bytes()[: layout.data_end] for file in path.rglob("*.parquet")}
             assert b"".join(piece for piece in came if isinstance(piece, memoryview))[: layout.data_end] in stored
         finally:
@@ -302,5 +293,5 @@ def test_what_a_reader_left_unread_is_seen_though_it_closes_in_two_steps(monkeyp
                     connection.send(b"x" * unread)
                 connection.settimeout(10)
                 reader.shutdown(socket.SHUT_WR)
-                monkeypatch.setattr(sending, "_wait_for_reset", reader.close)
-                assert sending._is_reset(connection) == bool(unread)
+                monkeypatch.setattr(gateway, "_wait_for_reset", reader.close)
+                assert gateway._is_reset(connection) == bool(unread)

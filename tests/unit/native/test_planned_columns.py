@@ -15,10 +15,9 @@ import pytest
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import budget, plan, plan_reader
-from delta_sharing_spark.native.doubts import LEAVES, Doubt
 from delta_sharing_spark.native.gateway import Gateway
-from delta_sharing_spark.native.plan_reader import FilePass
-from delta_sharing_spark.native.scan_columns import UNTOLD, ScanColumns, ScanNames, leaves_of
+from delta_sharing_spark.native.plan import UNTOLD, ScanColumns, ScanNames, leaves_of
+from delta_sharing_spark.native.plan_reader import LEAVES, Doubt, FilePass
 from delta_sharing_spark.network.open_ones import OpenOnes
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle

@@ -19,7 +19,7 @@ import pytest
 import requests
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.assets import arriving_file
+from delta_sharing_spark.assets import download
 from delta_sharing_spark.assets.asset import Asset
 from delta_sharing_spark.assets.download import Downloaded
 from delta_sharing_spark.cli.main import main
@@ -35,7 +35,7 @@ from delta_sharing_spark.errors import (
     NotFoundError,
     ResponseError,
 )
-from delta_sharing_spark.native.place_gateway import PlaceGateway
+from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.sharing import assets as calls
 from support.buckets import BucketServer
@@ -219,7 +219,7 @@ def test_links_of_a_local_place_are_not_followed(server: BucketServer, files: Pa
         ("/escaped", "would leave the directory"),
         ("raw//escaped", "would leave the directory"),
         ("README/escaped", "two files that would be one"),
-        (f"{arriving_file.hidden_name('README')}", "two files that would be one"),
+        (f"{download.hidden_name('README')}", "two files that would be one"),
     ],
 )
 def test_keys_that_a_listing_answers_do_not_leave_the_directory(
@@ -285,7 +285,7 @@ def test_a_name_of_its_own_and_a_directory(server: BucketServer, files: Path, tm
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of many pieces."""
-    monkeypatch.setattr(arriving_file, "PIECE", 10_000)
+    monkeypatch.setattr(download, "PIECE", 10_000)
     root = tmp_path / "shared"
     root.mkdir()
     (root / "large").write_bytes(os.urandom(200_001))
@@ -320,7 +320,7 @@ def test_a_download_that_was_cut_goes_on(
     with pytest.raises(NetworkError, match=r"large of volume s.d.v"):
         volume.download(to=to)
     assert sorted(path.name for path in to.iterdir()) == sorted(
-        [arriving_file.hidden_name("large"), arriving_file.hidden_name("large") + "-journal"]
+        [download.hidden_name("large"), download.hidden_name("large") + "-journal"]
     )
     server.faults.remove(fault)
     server.reset_metrics()
@@ -347,7 +347,7 @@ def test_a_download_goes_on_only_from_what_is_there(
     with pytest.raises(NetworkError):
         volume.download(to=to)
     server.faults.remove(fault)
-    part = to / arriving_file.hidden_name("large")
+    part = to / download.hidden_name("large")
     if lost == "part":
         part.unlink()
     else:  # "1" of the "19" that the process was writing, while piece 1 has not arrived
@@ -366,8 +366,10 @@ def test_a_file_that_changes_under_a_download(server: BucketServer, large: Path,
     stat = os.stat(large / "large")
 
     def change() -> None:
-        (large / "large").write_bytes(os.urandom(200_001))
-        os.utime(large / "large", ns=(stat.st_mtime_ns + 1, stat.st_mtime_ns + 1))
+        fresh = tmp_path / "fresh"  # in one step: the file is read meanwhile
+        fresh.write_bytes(os.urandom(200_001))
+        os.utime(fresh, ns=(stat.st_mtime_ns + 1, stat.st_mtime_ns + 1))
+        fresh.replace(large / "large")
 
     server.faults.add("log", skip=9, times=1, call=change)
     with pytest.raises(FileError, match="its ETag changed between two ranges; read it again"):
@@ -576,7 +578,7 @@ def test_the_gateway_lists_and_sends_files_and_nothing_else(server: BucketServer
     data = os.urandom(3 << 20)
     (files / "large").write_bytes(data)
     ended = False
-    gateway = PlaceGateway()
+    gateway = Gateway()
     try:
         place = _volume(server, files).place
         address = gateway.share(place, lambda: ended)

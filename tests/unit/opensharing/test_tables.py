@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from delta_sharing_spark import SharingClient
-from delta_sharing_spark.access.directory.tokens import StorageToken, issue
+from delta_sharing_spark.access.directory.access import StorageToken, issue
 from delta_sharing_spark.errors import (
     CredentialError,
     DeltaSharingError,

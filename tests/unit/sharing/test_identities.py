@@ -525,7 +525,7 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(
 def test_a_client_of_spark_connect_asks_for_nothing_of_the_servers(
     said: str, connect: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from delta_sharing_spark.spark.inline_secrets import IDENTITY_OPTIONS, refuse_identity_options
+    from delta_sharing_spark.spark.session_settings import IDENTITY_OPTIONS, refuse_identity_options
 
     monkeypatch.setenv(IDENTITY_OPTIONS, said)
     monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", "a-session" if connect else "default")

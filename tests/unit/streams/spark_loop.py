@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from delta_sharing_spark.spark import compat
+from delta_sharing_spark.spark import streaming
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 
 Rows = list[dict[str, Any]]
@@ -137,7 +137,7 @@ class Run:
     def _start(self) -> None:
         reader, checkpoint = self.reader, self.checkpoint
         self._started = True
-        if compat.ADMISSION_CONTROL:
+        if streaming.ADMISSION_CONTROL:
             if self._available_now:
                 reader.prepareForTriggerAvailableNow()
             reader.getDefaultReadLimit()
@@ -151,7 +151,7 @@ class Run:
         return offset
 
     def _latest(self, start: dict[str, Any]) -> dict[str, Any]:
-        if not compat.ADMISSION_CONTROL:
+        if not streaming.ADMISSION_CONTROL:
             offset: dict[str, Any] = self.reader.latestOffset()
             return offset
         limit = self.reader.getDefaultReadLimit()

@@ -14,7 +14,7 @@ from spark_loop import Checkpoint, Rows, Run
 from delta_sharing_spark.access.contract import StreamIdentity
 from delta_sharing_spark.access.stream.planner import Position
 from delta_sharing_spark.errors import StreamError
-from delta_sharing_spark.spark.offsets import INITIAL, StreamOffset, check_identity, is_initial, parse_offset
+from delta_sharing_spark.spark.streaming import INITIAL, StreamOffset, check_identity, is_initial, parse_offset
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

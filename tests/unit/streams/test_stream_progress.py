@@ -14,7 +14,7 @@ from spark_loop import Checkpoint, Run
 
 from delta_sharing_spark.errors import UnauthenticatedError
 from delta_sharing_spark.sharing import auth
-from delta_sharing_spark.spark import compat
+from delta_sharing_spark.spark import streaming
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.openid_provider import OpenIdProvider
@@ -27,7 +27,7 @@ def rows(first: int, count: int) -> list[dict[str, Any]]:
     return [{"id": i} for i in range(first, first + count)]
 
 
-@pytest.mark.skipif(not compat.ADMISSION_CONTROL, reason="Spark 4.2 brought reportLatestOffset")
+@pytest.mark.skipif(not streaming.ADMISSION_CONTROL, reason="Spark 4.2 brought reportLatestOffset")
 def test_progress_names_the_servers_newest_version(
     tmp_path: Path, share: Share, server: SharingServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -63,7 +63,7 @@ def test_the_newest_version_is_asked_for_once_in_an_interval(
 ) -> None:
     options = {**share(DeltaTableBuilder(tmp_path / "t", SCHEMA).append(rows(0, 10))), "pollInterval": "1h"}
     run = Run(Checkpoint(), options, available_now=False).drain()
-    if compat.ADMISSION_CONTROL:
+    if streaming.ADMISSION_CONTROL:
         asked = server.count("version")
         assert {str(run.reader.reportLatestOffset()) for _ in range(20)} == {str(run.checkpoint.last)}
         assert server.count("version") == asked
@@ -98,7 +98,7 @@ def test_a_token_that_rotates_between_and_within_batches(tmp_path: Path, server:
             server.expire_urls()
             auth._tokens.clear()  # the task is in another process
 
-        if compat.ADMISSION_CONTROL:
+        if streaming.ADMISSION_CONTROL:
             with pytest.raises(UnauthenticatedError, match="the identity lives on the driver only"):
                 run.step(between=end)
             Run(checkpoint, options, available_now=False).drain()

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 from spark_loop import Checkpoint, Killed, Rows, Run
 
-from delta_sharing_spark.access.directory.tokens import TOKENS
+from delta_sharing_spark.access.directory.access import TOKENS
 from delta_sharing_spark.errors import OptionError, StreamError, VersionError
-from delta_sharing_spark.spark import compat
+from delta_sharing_spark.spark import streaming
 from delta_sharing_spark.testing.server import SharingServer, queries
 from delta_sharing_spark.testing.server.answers import Pages
 from delta_sharing_spark.testing.server.queries import TableQueries
@@ -43,7 +43,7 @@ def table(tmp_path: Path) -> DeltaTableBuilder:
 @pytest.fixture(params=[True, False], ids=["4.2", "4.1"])
 def admission_control(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether Spark gives a batch its start and limit (4.2 and later), or does not."""
-    monkeypatch.setattr(compat, "ADMISSION_CONTROL", request.param)
+    monkeypatch.setattr(streaming, "ADMISSION_CONTROL", request.param)
     return bool(request.param)
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from spark_loop import Checkpoint, Killed, Rows, Run, ordered
 
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from delta_sharing_spark.spark import compat
+from delta_sharing_spark.spark import streaming
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
@@ -121,7 +121,7 @@ def test_exactly_once_whatever_happens(shared: Any, data: st.DataObject) -> None
     server.settings.page_size = data.draw(st.sampled_from([None, 1, 2]), "page")
     server.settings.file_id_hash = data.draw(st.booleans(), "fileidhash")
     events = data.draw(st.lists(st.sampled_from((CHANGES if feed else APPENDS) + STEPS), min_size=4, max_size=14))
-    with patch.object(compat, "ADMISSION_CONTROL", data.draw(st.booleans(), "admission control")):
+    with patch.object(streaming, "ADMISSION_CONTROL", data.draw(st.booleans(), "admission control")):
         checkpoint = Checkpoint()
         change(table, "append two files")
         run = Run(checkpoint, options, available_now=False)

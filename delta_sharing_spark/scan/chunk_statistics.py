@@ -16,8 +16,8 @@ from typing import Any
 from delta_sharing_spark.scan.thrift import BINARY, I32, I64, STRUCT, read_struct
 from delta_sharing_spark.scan.varint import append_varint, zigzag
 
-#: Of ``ColumnMetaData``.
-_DATA_PAGE_OFFSET, _STATISTICS = 9, 12
+#: Of ``ColumnMetaData``: numbers stand between the first and the last.
+_DATA_PAGE_OFFSET, _INDEX_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET, _STATISTICS = 9, 10, 11, 12
 #: Of ``Statistics``; the first two are deprecated: their order is known for signed numbers only.
 _OLD_MAX, _OLD_MIN, _NULL_COUNT, _MAX, _MIN = 1, 2, 3, 5, 6
 _NUMBERS = {"INT32": struct.Struct("<i"), "INT64": struct.Struct("<q"), "FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d"), "BOOLEAN": struct.Struct("<?")}  # fmt: skip
@@ -62,7 +62,13 @@ def find_statistics(
     end = position + len(needle)
     try:
         fields, _ = read_struct(footer, _STATISTICS, end, _DATA_PAGE_OFFSET)
-        return _decoded(fields[_STATISTICS], physical_type), end
+        statistics = fields.pop(_STATISTICS)
+        if any(
+            number not in (_INDEX_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET) or kind != I64
+            for number, (kind, _) in fields.items()
+        ):
+            return None, end  # these bytes are something else
+        return _decoded(statistics, physical_type), end
     except (KeyError, ValueError, struct.error):
         return None, end
 

@@ -15,7 +15,7 @@ LEAST, MOST = 4 << 20, 32 << 20
 #: Seconds that a request should last: a reader may wait for so long more than if it came in small parts.
 _LASTING = 0.05
 #: Requests for more bytes tell how fast a storage is, those for fewer how long it takes to begin.
-_TELLING, _BRIEF = 1 << 20, 128 << 10
+_TELLING = 1 << 20
 #: Part of a rate that is still believed after a slower request: those under way together slow each other down.
 _KEPT = 0.75
 #: Bytes between two ranges that are fetched rather than asked around, at least, at most, and before anything is known.

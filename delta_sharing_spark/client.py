@@ -19,7 +19,7 @@ from delta_sharing_spark.sharing.assets import AssetName, Kind, Model, Record, S
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.table_scan import Scan
 

@@ -19,7 +19,7 @@ from delta_sharing_spark.schema.instants import EPOCH
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.wire_records import Metadata, TableSnapshotHead
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.table_scan import Scan
 
 if TYPE_CHECKING:

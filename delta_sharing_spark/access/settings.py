@@ -17,7 +17,7 @@ from delta_sharing_spark.sharing.identity import identity_of
 from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
 from delta_sharing_spark.sharing.rest import FORMATS
 from delta_sharing_spark.storage.http_source import HttpPolicy
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 
 
 def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:

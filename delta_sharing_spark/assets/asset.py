@@ -24,7 +24,7 @@ from delta_sharing_spark.sharing.assets import (
     model_versions,
 )
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

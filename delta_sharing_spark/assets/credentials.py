@@ -18,7 +18,7 @@ from delta_sharing_spark.storage.answers import reason_of
 from delta_sharing_spark.storage.locations import SCHEMES, Location, parse_location, scheme_of
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.place import Place
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class AssetIssuer:
 
 @dataclass(frozen=True, slots=True)
 class AssetLease:
-    """An asset's storage (``storage.object_source.StorageLease``). Picklable."""
+    """An asset's storage (``storage.objects.StorageLease``). Picklable."""
 
     issuer: AssetIssuer
     location: Location

@@ -26,8 +26,7 @@ from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.storage.clouds import S3
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret, StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.buckets import BucketServer
 

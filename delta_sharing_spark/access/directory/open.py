@@ -49,9 +49,8 @@ from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 from delta_sharing_spark.storage.answers import is_sure
 from delta_sharing_spark.storage.locations import Location, parse_location
-from delta_sharing_spark.storage.object_source import ObjectSource, StorageLease
-from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.objects import ObjectSource, Storage, StorageLease
+from delta_sharing_spark.storage.secrets import StorageSettings
 
 _T = TypeVar("_T")
 _S = TypeVar("_S", "NetworkSettings", StorageSettings)

@@ -33,7 +33,7 @@ from delta_sharing_spark.errors import (
 from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 LOCATION = "s3://bucket/table"

@@ -26,7 +26,7 @@ from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.locations import parse_location
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.server import SharedTable, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

@@ -23,7 +23,7 @@ from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.native.joined_layout import DifferentLayoutsError, Member, Span, lay_out_together, read_member
 from delta_sharing_spark.native.layout import Chunk, Constants, Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.open_ones import OpenOnes
+from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import FIRST_GAP, TAIL

@@ -14,9 +14,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from delta_sharing_spark.access.contract import StreamIdentity
+from delta_sharing_spark.access.contract import ResolvedScan, StreamIdentity
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.stream.planner import DEFAULT_LIMITS, Limits, Position, StreamPlanner, open_stream
 from delta_sharing_spark.errors import StreamError
 from delta_sharing_spark.options import parse_options

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from delta_sharing_spark.network.bodies import parse_count
+from delta_sharing_spark.network.http import parse_count
 from delta_sharing_spark.schema.instants import parse_instant, to_millis
 from delta_sharing_spark.storage.aws_signature import sign
 from delta_sharing_spark.storage.locations import Location

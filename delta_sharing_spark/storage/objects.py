@@ -18,11 +18,10 @@ from delta_sharing_spark.errors import (
     FileGoneError,
     NetworkError,
 )
-from delta_sharing_spark.network.bodies import read_body
 from delta_sharing_spark.network.connections import Canceller
+from delta_sharing_spark.network.http import data_session, read_body
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
 from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry
-from delta_sharing_spark.network.sessions import data_session
 from delta_sharing_spark.storage import local_files
 from delta_sharing_spark.storage.answers import failure_of
 from delta_sharing_spark.storage.clouds import Entry, UnreadableAnswer, cloud_for

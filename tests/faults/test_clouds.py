@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from delta_sharing_spark.access.asking import storage_settings
 from delta_sharing_spark.access.directory import table as directory_table
-from delta_sharing_spark.access.settings import storage_settings
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CredentialError, NetworkError
 from delta_sharing_spark.network.retry import retry_after

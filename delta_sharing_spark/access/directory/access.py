@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
+from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.settings import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.instants import due_before, show_seconds
 from delta_sharing_spark.storage.answers import is_sure, reason_of

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
+from delta_sharing_spark.access.contract import Decision, NegotiatedTable
+from delta_sharing_spark.access.directory.table import TableDirectory, open_directory
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.resolved_scan import Decision, NegotiatedTable
 from delta_sharing_spark.deltalog.replay import Snapshot
-from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.plan import FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.split_reader import read_split

@@ -15,7 +15,7 @@ import pytest
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
-from delta_sharing_spark.network.open_ones import OpenOnes
+from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.thrift import read_struct, write_struct
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle

@@ -24,7 +24,7 @@ from delta_sharing_spark.native.file_footer import Constants, FileFooter, Footer
 from delta_sharing_spark.native.joined_layout import DifferentLayoutsError, Span, lay_out_together
 from delta_sharing_spark.native.layout import Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.open_ones import OpenOnes
+from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.pace import FIRST_GAP, TAIL

@@ -23,7 +23,7 @@ from delta_sharing_spark.native.joined_layout import lay_out_together
 from delta_sharing_spark.native.layout import lay_out
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.open_ones import OpenOnes
+from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.thrift import read_struct, write_struct
 from delta_sharing_spark.storage.ranges import MemorySource

@@ -22,8 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from delta_sharing_spark.schema.project import merge
-from delta_sharing_spark.schema.types import DataType, Field, Struct, parse_schema, spark_schema_json
+from delta_sharing_spark.schema.types import DataType, Field, Struct, merge, parse_schema, spark_schema_json
 from delta_sharing_spark.spark.narrowed_loads import TableNeed
 from delta_sharing_spark.spark.plan_conditions import COMPARISONS, TEMPORAL, Node, class_of, read_filters, where_of
 

@@ -259,7 +259,7 @@ def test_where_and_columns_of_the_load(spark: Any, client: SharingClient) -> Non
         "s.a IN (3, 4, 5)",
         "city LIKE 'O\\'%' OR x IS NULL",
         "NOT (x <= 10)",
-        "city LIKE 'O\\'%' ESCAPE '\\''",
+        "city LIKE 'O\\'\\'%' ESCAPE '\\''",
     ):
         scan = table.scan(columns=["x", "id"], where=where)
         frame = scan.to_spark(spark, engine="native")

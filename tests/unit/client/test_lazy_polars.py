@@ -44,7 +44,7 @@ def test_columns_conditions_and_limits_are_pushed_down(trips: SharedTable, monke
         read.append(dict(scan.options))  # type: ignore[attr-defined]
         return real(scan, workers)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("delta_sharing_spark.table_scan.Scan.to_record_batch_reader", note)
+    monkeypatch.setattr("delta_sharing_spark.table.Scan.to_record_batch_reader", note)
     lazy = trips.lazy()
     start = dt.datetime(2025, 3, 1, tzinfo=UTC)
     values_read = lazy.filter((pl.col("city") == "Lisbon") & (pl.col("started") < start)).select("trip").collect()

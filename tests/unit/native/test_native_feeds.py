@@ -13,7 +13,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import gateway as gateways
 from delta_sharing_spark.native.table_index import COUNTED, TableIndex
 from delta_sharing_spark.predicates.sql import parse_where
-from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
 
 sys.path.insert(0, str(Path(__file__).parent))

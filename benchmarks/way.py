@@ -2,7 +2,8 @@
 
 Run: ``python benchmarks/way.py [--list]``. One batch, one stream batch and one change feed in each access mode, over a table
 of 21 commits with a checkpoint, on loopback. A module counts as entered when one of its functions ran. Storage requests are
-counted where they leave; only those of the log are named one by one.
+counted where they leave; only those of the log are named one by one. The embedded server reads logs in the same process: neither
+its threads nor those that they start are counted.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from delta_sharing_spark.testing.tables import DeltaTableBuilder
 PACKAGE = "delta_sharing_spark"
 SCHEMA = pa.schema([("id", pa.int64())])
 COMMITS, CHECKPOINT_AT = 21, 10
+#: In the names of the server's threads.
+_SERVED = "process_request_thread"
 _REQUESTS = {"get": "get", "fetch": "get", "info": "head", "list_from": "list"}
 
 
@@ -67,6 +70,12 @@ def watched(server: SharingServer) -> Iterator[Way]:
     way = Way()
     server.reset_metrics()
     originals = {name: getattr(Storage, name) for name in _REQUESTS}
+    begin = threading.Thread.start
+
+    def begin_named(thread: threading.Thread) -> None:
+        if _SERVED in threading.current_thread().name:
+            thread.name = f"{thread.name} ({_SERVED})"
+        begin(thread)
 
     def counting(name: str) -> Callable[..., Any]:
         def count(self: Storage, location: Any, *rest: Any, **named: Any) -> Any:
@@ -80,12 +89,13 @@ def watched(server: SharingServer) -> Iterator[Way]:
         if event == "call":
             name = frame.f_globals.get("__name__", "")
             ours = name.startswith(PACKAGE) and f"{PACKAGE}.testing" not in name
-            served = "process_request_thread" in threading.current_thread().name  # the server's own
+            served = _SERVED in threading.current_thread().name
             if ours and not served and frame.f_code.co_name != "<module>":
                 way.modules.add(name)
 
     for name in originals:
         setattr(Storage, name, counting(name))
+    threading.Thread.start = begin_named  # type: ignore[method-assign]
     threading.setprofile(enter)
     sys.setprofile(enter)
     try:
@@ -93,6 +103,7 @@ def watched(server: SharingServer) -> Iterator[Way]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
+        threading.Thread.start = begin  # type: ignore[method-assign]
         for name, original in originals.items():
             setattr(Storage, name, original)
     way.server.update(request.kind for request in server.requests)

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     )
     from delta_sharing_spark.sharing.profile import Profile
     from delta_sharing_spark.spark.format_loads import register
-    from delta_sharing_spark.table import SharedTable
-    from delta_sharing_spark.table_scan import Scan
+    from delta_sharing_spark.table import Scan, SharedTable
 
 __all__ = [
     "DeltaSharingError",
@@ -50,7 +49,7 @@ __all__ = [
 _HOMES = {
     "DeltaSharingError": "errors",
     "Profile": "sharing.profile",
-    "Scan": "table_scan",
+    "Scan": "table",
     "SharedTable": "table",
     "SharingClient": "client",
     "register": "spark.format_loads",

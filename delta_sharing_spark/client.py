@@ -7,21 +7,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from delta_sharing_spark.access.asking import storage_settings
 from delta_sharing_spark.access.load import Recipient, ScanListing
-from delta_sharing_spark.access.settings import storage_settings
 from delta_sharing_spark.assets.asset import Asset, SharedModel
 from delta_sharing_spark.display import Explanation, Listing
-from delta_sharing_spark.errors import AccessModeError, AddressError, NotFoundError, RequestRefusedError
-from delta_sharing_spark.errors.tracebacks import short_tracebacks
+from delta_sharing_spark.errors import (
+    AccessModeError,
+    AddressError,
+    NotFoundError,
+    RequestRefusedError,
+    short_tracebacks,
+)
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.sharing.address import TableName, is_odd, parse_schema_name, parse_table_name
 from delta_sharing_spark.sharing.assets import AssetName, Kind, Model, Record, Skill, Volume, list_assets, shares_kind
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Schema, Share, Table
-from delta_sharing_spark.storage.settings import StorageSettings
-from delta_sharing_spark.table import SharedTable
-from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.storage.secrets import StorageSettings
+from delta_sharing_spark.table import Scan, SharedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

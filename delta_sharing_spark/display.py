@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from delta_sharing_spark.errors.redaction import printable
+from delta_sharing_spark.errors import printable
 from delta_sharing_spark.schema.markup import html_table, text_table
 
 if TYPE_CHECKING:
+    from delta_sharing_spark.access.contract import ResolvedScan
     from delta_sharing_spark.access.plan import PlanReport, ScanPlan
-    from delta_sharing_spark.access.resolved_scan import ResolvedScan
     from delta_sharing_spark.schema.types import Struct
 
 _T = TypeVar("_T")

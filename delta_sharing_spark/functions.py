@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from delta_sharing_spark.client import SharingClient
-from delta_sharing_spark.errors.tracebacks import short_traceback
+from delta_sharing_spark.errors import short_traceback
 from delta_sharing_spark.sharing.address import parse_address
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol
-from delta_sharing_spark.table import Moment, SharedTable
-from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.table import Moment, Scan, SharedTable
 
 if TYPE_CHECKING:
     import pandas as pd

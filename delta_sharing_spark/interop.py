@@ -15,8 +15,7 @@ from delta_sharing_spark.errors import AccessModeError, CredentialError
 from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import find_region
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, settings_for
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, StorageSettings, settings_for
 
 Engine = Literal["fsspec", "deltalake", "polars", "duckdb"]
 

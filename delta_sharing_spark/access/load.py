@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from delta_sharing_spark.access.asking import transport_of
+from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.access.settings import transport_of
-from delta_sharing_spark.errors import OptionError, ProfileError
-from delta_sharing_spark.errors.tracebacks import short_tracebacks
+from delta_sharing_spark.errors import OptionError, ProfileError, short_tracebacks
 from delta_sharing_spark.options import ReadOptions, parse_options
 from delta_sharing_spark.options.values import option_text, quoted_column
 from delta_sharing_spark.schema.types import Struct

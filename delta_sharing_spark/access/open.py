@@ -1,26 +1,38 @@
-"""Negotiates an access mode, opens a table by it, falls back to another one, and resolves a load over it; nothing else does."""
+"""Negotiates an access mode (protocol, "Access Modes"), opens a table by it, falls back to another one, and resolves a load over it;
+nothing else does."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from delta_sharing_spark.access.contract import AsOf, OpenTable, TableState, last_version
-from delta_sharing_spark.access.negotiate import (
+from delta_sharing_spark.access.asking import (
     REFUSALS,
     Refusal,
     check_formats,
     iceberg_advice,
-    negotiate,
+    iso,
+    profile_and_table,
     refused_travel,
+    response_formats,
+    transport_of,
     words_of,
 )
-from delta_sharing_spark.access.resolved_scan import Decision, NegotiatedTable, ResolvedScan, with_change_columns
-from delta_sharing_spark.access.settings import iso, profile_and_table, response_formats, transport_of
+from delta_sharing_spark.access.contract import (
+    AsOf,
+    Decision,
+    Mode,
+    NegotiatedTable,
+    OpenTable,
+    ResolvedScan,
+    TableState,
+    last_version,
+    with_change_columns,
+)
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
@@ -33,12 +45,99 @@ from delta_sharing_spark.errors import (
     UnsupportedFeatureError,
 )
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.schema.project import select
+from delta_sharing_spark.schema.types import select
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.sharing.identity import identity_of
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.wire_records import Metadata, Protocol, Table, TableSnapshotHead
+
+#: With both modes on offer, tables of more files than this are read by directory.
+MANY_FILES = 1000
+
+
+def negotiate(
+    offered: Sequence[str] | None,
+    requested: str = "auto",
+    *,
+    table: str,
+    num_files: int | None = None,
+    location: str | None = None,
+    url_refusal: str | None = None,
+) -> Decision:
+    """Choose a mode.
+
+    Args:
+        offered: The server's ``accessModes``; None and empty mean url only, as the protocol says.
+        requested: The option ``accessMode``: ``"auto"``, ``"url"`` or ``"dir"``.
+        num_files: The server's count of the table's files, if it says.
+        location: The table's root, as the server says.
+        url_refusal: Why the server would not answer for this table in url mode (its features), if it was asked.
+
+    Raises:
+        AccessModeError: No mode fits; names what the server offers and what can be done.
+    """
+    modes = _known(offered)
+    if not modes:
+        raise AccessModeError(
+            f"the sharing server offers table {table} by {_listed(offered)} only, and this client knows url and dir; "
+            f"upgrade delta-sharing-spark, or ask the provider to offer one of them"
+        )
+    no_location = None if location else "the server names no location for it, which the protocol requires"
+    refusals: dict[Mode, str | None] = {"url": url_refusal, "dir": no_location}
+    if requested in ("url", "dir"):
+        return _only("url" if requested == "url" else "dir", modes, offered, table, refusals)
+    usable = {mode for mode in modes if refusals[mode] is None}
+    if len(usable) == 2:
+        if num_files is not None and num_files > MANY_FILES:
+            return Decision("dir", f"both modes are offered and the table has {num_files} files", fallback="url")
+        return Decision("url", f"both modes are offered, and url is preferred up to {MANY_FILES} files")
+    if "url" in usable:
+        why = "the server offers url only" if "dir" not in modes else f"dir cannot be used: {no_location}"
+        return Decision("url", why if offered else "the server names no access modes, which means url")
+    if "dir" in usable:
+        return Decision(
+            "dir", "the server offers dir only" if "url" not in modes else f"url was refused: {url_refusal}"
+        )
+    causes = [f"url was refused: {url_refusal}"] if "url" in modes else []
+    causes += [f"dir cannot be used: {no_location}"] if "dir" in modes else []
+    raise AccessModeError(
+        f"table {table} cannot be read by what the sharing server offers ({_listed(offered)}): {'; '.join(causes)}; "
+        f"ask the provider to offer {'dir' if 'dir' not in modes else 'url'} as well"
+    )
+
+
+def _only(
+    mode: Mode, modes: set[Mode], offered: Sequence[str] | None, table: str, refusals: Mapping[Mode, str | None]
+) -> Decision:
+    """The mode that the user asked for; raises AccessModeError where it does not fit."""
+    other, refusal = "dir" if mode == "url" else "url", refusals[mode]
+    if mode not in modes:
+        offer = f"offers table {table} by {_listed(offered)} only"
+        if not offered:
+            offer = f"names no access modes for {table}, which means url"
+        more = ", or ask the provider to offer dir" if mode == "dir" else ""
+        raise AccessModeError(
+            f"accessMode={mode} was asked for, but the sharing server {offer}; set accessMode to auto or {other}{more}"
+        )
+    if refusal is not None:
+        asked = "offer dir as well" if mode == "url" else "correct it or to offer url"
+        way = f"set accessMode to auto or {other}" if other in modes else f"ask the provider to {asked}"
+        raise AccessModeError(f"table {table} cannot be read with accessMode={mode}: {refusal}; {way}")
+    return Decision(mode, f"accessMode={mode}")
+
+
+def _known(offered: Sequence[str] | None) -> set[Mode]:
+    if not offered:
+        return {"url"}
+    names = {mode.strip().lower() for mode in offered}
+    modes: tuple[Mode, ...] = ("url", "dir")
+    return {mode for mode in modes if mode in names}
+
+
+def _listed(offered: Sequence[str] | None) -> str:
+    return ", ".join(repr(mode) for mode in offered) if offered else "'url' (it names none)"
+
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

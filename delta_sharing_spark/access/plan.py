@@ -12,16 +12,16 @@ from delta_sharing_spark.access.contract import (
     FilePruner,
     OpenTable,
     PlannedFiles,
+    ResolvedScan,
     SplitAccess,
+    check_readable,
     live_rows,
 )
 from delta_sharing_spark.access.open import TableOpener
-from delta_sharing_spark.access.resolved_scan import ResolvedScan, check_readable
 from delta_sharing_spark.predicates.tree import referenced_columns
 from delta_sharing_spark.scan.plan import Access, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.splits import order
-from delta_sharing_spark.schema.project import merge, requested, select_paths
-from delta_sharing_spark.schema.types import Struct
+from delta_sharing_spark.schema.types import Struct, merge, requested, select_paths
 
 _log = logging.getLogger(__name__)
 

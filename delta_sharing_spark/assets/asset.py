@@ -10,8 +10,7 @@ from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
 
 from delta_sharing_spark.display import Listing
-from delta_sharing_spark.errors import NotFoundError
-from delta_sharing_spark.errors.tracebacks import short_tracebacks
+from delta_sharing_spark.errors import NotFoundError, short_tracebacks
 from delta_sharing_spark.schema.markup import html_table
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.assets import (
@@ -24,7 +23,7 @@ from delta_sharing_spark.sharing.assets import (
     model_versions,
 )
 from delta_sharing_spark.sharing.rest import SharingRest
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

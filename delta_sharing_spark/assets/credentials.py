@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from delta_sharing_spark.access.directory.access import TOKENS, StorageToken, issue, storage_for
 from delta_sharing_spark.errors import AccessModeError, CredentialError, ResponseError
 from delta_sharing_spark.network.hosts import is_loopback
-from delta_sharing_spark.network.settings import MAX_RENEWALS, NetworkSettings
+from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.sharing.assets import READY, AssetName, ModelVersion, Record, asset_credentials
 from delta_sharing_spark.sharing.auth import carried_profile
 from delta_sharing_spark.sharing.profile import Profile
@@ -18,7 +18,7 @@ from delta_sharing_spark.storage.answers import reason_of
 from delta_sharing_spark.storage.locations import SCHEMES, Location, parse_location, scheme_of
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.place import Place
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class AssetIssuer:
 
 @dataclass(frozen=True, slots=True)
 class AssetLease:
-    """An asset's storage (``storage.object_source.StorageLease``). Picklable."""
+    """An asset's storage (``storage.objects.StorageLease``). Picklable."""
 
     issuer: AssetIssuer
     location: Location

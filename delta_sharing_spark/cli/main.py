@@ -19,12 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from delta_sharing_spark._version import __version__
-from delta_sharing_spark.errors import ConfigError, DeltaSharingError, NetworkError, NotFoundError, UnavailableError
-from delta_sharing_spark.errors.redaction import printable_json
+from delta_sharing_spark.errors import (
+    ConfigError,
+    DeltaSharingError,
+    NetworkError,
+    NotFoundError,
+    UnavailableError,
+    printable_json,
+)
 
 if TYPE_CHECKING:
     from delta_sharing_spark.client import SharingClient
-    from delta_sharing_spark.table_scan import Scan
+    from delta_sharing_spark.table import Scan
 
 DONE, REFUSED, USAGE, NETWORK = 0, 1, 2, 3
 
@@ -305,7 +311,7 @@ def _scan(arguments: argparse.Namespace, **more: str) -> Scan:
     """The scan that a command's address and options describe."""
     from delta_sharing_spark.client import SharingClient
     from delta_sharing_spark.sharing.address import parse_address
-    from delta_sharing_spark.table_scan import Scan
+    from delta_sharing_spark.table import Scan
 
     address = parse_address(arguments.address)
     options = _options(arguments)

@@ -1,8 +1,13 @@
-"""Holds protocol and metadata actions, and the Arrow types that file actions are read into (Delta protocol, "Actions")."""
+"""Parses commits: protocol and metadata actions, and file actions into Arrow columns (Delta protocol, "Actions").
+
+Arrow's JSON reader parses file actions where it takes a commit's lines; else they are parsed line by line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,3 +177,194 @@ def _texts(value: Any) -> tuple[str, ...] | None:
     if not isinstance(value, list):
         raise TypeError(f"a list of names is {str(value)[:50]!r}")
     return tuple(text(name, "a name in a list") for name in value)
+
+
+_MIN_BLOCK = 1 << 20
+#: A line that does not begin an object. Arrow's reader dies of a block that begins with ``null``.
+_NO_OBJECT = re.compile(rb"(?:\A|[\r\n])[ \t]*[^{ \t\r\n]")
+#: Half of a surrogate pair, as JSON escapes it; alone it is no character.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def find_actions(data: bytes, kind: str, where: str) -> Iterator[dict[str, Any]]:
+    """The actions of one kind (``protocol``, ``metaData``, ``commitInfo``...) in a commit, in order, as JSON objects.
+
+    Only lines that hold the quoted name are parsed, so this is cheap on large commits.
+
+    Raises:
+        LogError: Such a line is not JSON, or its action is not an object.
+    """
+    needle = f'"{kind}"'.encode()
+    position = data.find(needle)
+    while position >= 0:
+        start = data.rfind(b"\n", 0, position) + 1
+        end = data.find(b"\n", position)
+        end = len(data) if end < 0 else end
+        action = action_of(parse_line(data[start:end], where), kind, where)
+        if action is not None:
+            yield action
+        position = data.find(needle, end)
+
+
+def action_of(tree: dict[str, Any], kind: str, where: str) -> dict[str, Any] | None:
+    """The action of one kind on a parsed line, None if it holds another; raises LogError where it is not an object."""
+    action = tree.get(kind)
+    if action is not None and not isinstance(action, dict):
+        raise _corrupt(where, f"the action {kind!r} of a line is not an object")
+    return action
+
+
+def parse_line(line: bytes, where: str) -> dict[str, Any]:
+    """One line of a commit; raises LogError where it is not a JSON object of Unicode text."""
+    try:
+        tree = json.loads(str(line, "utf-8"))
+        if _SURROGATE.search(line):
+            json.dumps(tree, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(where, str(error)) from error
+    if not isinstance(tree, dict):
+        raise _corrupt(where, "a line is not an object")
+    return tree
+
+
+def parse_lines(data: bytes, where: str) -> Iterator[dict[str, Any]]:
+    """Every action of a commit, in order. Raises as :func:`parse_line`."""
+    for line in data.split(b"\n"):
+        if line.strip():
+            yield parse_line(line, where)
+
+
+def split_lines(data: bytes, size: int) -> Iterator[bytes]:
+    """Pieces of whole lines, of about ``size`` bytes each (more where a line is longer)."""
+    start = 0
+    while len(data) - start > size:
+        end = data.rfind(b"\n", start, start + size) + 1 or data.find(b"\n", start + size) + 1
+        if not end:
+            break
+        yield data[start:end]
+        start = end
+    if start == 0:
+        yield data
+    elif start < len(data):
+        yield data[start:]
+
+
+def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collection[str]) -> pa.Table:
+    """Adds and removes of commits, in the commits' order.
+
+    Args:
+        files: Names and contents, oldest first.
+        partition_columns: Physical names of the partition columns to read.
+
+    Returns:
+        A table of :func:`file_action_schema`; rows of other actions are null in both columns.
+
+    Raises:
+        LogError: A line that is not JSON, or an action whose fields have the wrong types.
+    """
+    schema = file_action_schema(partition_columns)
+    data = b"\n".join(content for _, content in files if content)
+    if _has_objects_only(data):
+        try:
+            table = _read_arrow(data, schema)
+            table.validate(full=True)  # text is UTF-8
+            return table
+        except (pa.ArrowException, UnicodeDecodeError):
+            pass
+    # A line that Arrow's reader does not take: Python's tells which file, or takes it.
+    tables = [_read_python(content, schema, name) for name, content in files]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _has_objects_only(data: bytes) -> bool:
+    """Whether every line begins an object, decided by counting where lines look as writers write them."""
+    ends = data.count(b"\n{") + data.count(b"\n\n") + data.endswith(b"\n")
+    if data.startswith(b"{") and ends == data.count(b"\n") and b"\r" not in data:
+        return True
+    return _NO_OBJECT.search(data) is None
+
+
+def _read_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
+    import pyarrow.json as arrow_json
+
+    if not data or data.isspace():
+        return schema.empty_table()
+    options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    block = max(_MIN_BLOCK, _longest_line(data) + 2)
+    return arrow_json.read_json(
+        pa.BufferReader(data),
+        read_options=arrow_json.ReadOptions(block_size=block, use_threads=False),
+        parse_options=options,
+    )
+
+
+def _longest_line(data: bytes) -> int:
+    """An upper bound of the longest line's bytes, to size blocks by without splitting the text."""
+    longest, position, step = 0, 0, _MIN_BLOCK
+    while position < len(data):
+        end = data.rfind(b"\n", position, position + step)
+        if end < 0:
+            end = data.find(b"\n", position + step)
+            end = len(data) if end < 0 else end
+            longest = max(longest, end - position)
+        position = end + 1
+    return longest
+
+
+def _read_python(data: bytes, schema: pa.Schema, where: str) -> pa.Table:
+    adds: list[dict[str, Any] | None] = []
+    removes: list[dict[str, Any] | None] = []
+    partitions = [field.name for field in schema.field("add").type.field("partitionValues").type]
+    for tree in parse_lines(data, where):
+        add, remove = tree.get("add"), tree.get("remove")
+        if add is None and remove is None:
+            continue
+        try:
+            adds.append(None if add is None else _add(add, partitions))
+            removes.append(
+                None
+                if remove is None
+                else {"path": text(remove["path"], "path"), "deletionVector": _vector(remove.get("deletionVector"))}
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise _corrupt(where, f"a malformed add or remove ({error!r})") from error
+    try:
+        return pa.table(
+            [pa.array(adds, schema.field("add").type), pa.array(removes, schema.field("remove").type)], schema=schema
+        )
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise _corrupt(where, str(error)) from error
+
+
+def _add(add: dict[str, Any], partitions: list[str]) -> dict[str, Any]:
+    values = add.get("partitionValues")
+    stats = add.get("stats")
+    return {
+        "path": text(add["path"], "path"),
+        "partitionValues": None
+        if values is None
+        else {name: text_or_none(values.get(name), name) for name in partitions},
+        "size": _count(add["size"]),
+        "modificationTime": None if add.get("modificationTime") is None else _count(add["modificationTime"]),
+        "stats": stats if stats is None or isinstance(stats, str) else json.dumps(stats),
+        "deletionVector": _vector(add.get("deletionVector")),
+    }
+
+
+def _count(value: Any) -> int:
+    """An integer from any spelling of it: ``10``, ``1e1``, ``"10"``."""
+    if isinstance(value, bool) or int(value) != float(value):
+        raise TypeError(f"{value!r} is not a whole number")
+    return int(value)
+
+
+def _vector(vector: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if vector is None else {field.name: vector.get(field.name) for field in VECTOR_TYPE}
+
+
+def _corrupt(where: str, why: str) -> LogError:
+    return LogError(
+        f"the commit {where} is corrupt: {why}; if the table is being written, try again, else ask the provider to "
+        f"repair its log",
+        file=where,
+    )

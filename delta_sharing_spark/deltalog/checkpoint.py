@@ -14,10 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from delta_sharing_spark.deltalog.actions import Metadata, Protocol, metadata_from, protocol_from
+from delta_sharing_spark.deltalog.actions import (
+    Metadata,
+    Protocol,
+    find_actions,
+    metadata_from,
+    parse_file_actions,
+    protocol_from,
+)
 from delta_sharing_spark.deltalog.add_batch import AddBatch, cast_alike, from_struct
 from delta_sharing_spark.deltalog.arrow_bridge import mask, release_unused
-from delta_sharing_spark.deltalog.commit_parser import find_actions, parse_file_actions
 from delta_sharing_spark.deltalog.commit_reconciliation import key_hashes, repeated_hashes, snapshot_keys
 from delta_sharing_spark.deltalog.paths import SIDECAR_DIR, LogStore, decode_uri, is_absolute
 from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused

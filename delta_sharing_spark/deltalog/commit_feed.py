@@ -11,12 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from delta_sharing_spark.deltalog.actions import CHANGE_DATA_FEED, Metadata, Protocol, metadata_from, protocol_from
+from delta_sharing_spark.deltalog.actions import (
+    CHANGE_DATA_FEED,
+    Metadata,
+    Protocol,
+    action_of,
+    metadata_from,
+    parse_lines,
+    protocol_from,
+)
 from delta_sharing_spark.deltalog.add_batch import rows_in_stats
-from delta_sharing_spark.deltalog.commit_parser import action_of, parse_lines
-from delta_sharing_spark.deltalog.commit_times import CommitTimes, in_commit_since
 from delta_sharing_spark.deltalog.paths import LogStore, commit_name, decode_uri, in_log, join
-from delta_sharing_spark.deltalog.replay import Head, load_head
+from delta_sharing_spark.deltalog.replay import CommitTimes, Head, in_commit_since, load_head
 from delta_sharing_spark.deltalog.segment import READERS, read_all
 from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.errors import LogError, VersionError

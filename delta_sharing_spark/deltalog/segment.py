@@ -1,16 +1,37 @@
-"""Describes the files that a version is replayed from: one complete checkpoint, if any, and every commit after it."""
+"""Finds the files that a version is replayed from: one complete checkpoint, if any, and every commit after it.
+
+Where the storage permits a listing, the versions just before the one wanted are listed first: they mostly have a checkpoint. Where
+they have none, or the version is unknown, ``_last_checkpoint`` tells where to look; it is a hint, and never trusted beyond that.
+
+Where the credential may not list, only names that can be told are asked for: commits, checkpoints of one file by their
+version, and the checkpoint that ``_last_checkpoint`` names. Other checkpoints have names that cannot be guessed.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
+from operator import itemgetter
 
-from delta_sharing_spark.deltalog.paths import commit_name, in_log
+from delta_sharing_spark.deltalog.paths import (
+    LAST_CHECKPOINT,
+    LISTED_BEFORE,
+    LOG_DIR,
+    LogEntry,
+    LogStore,
+    checkpoint_names,
+    commit_name,
+    in_log,
+    parse_name,
+)
 from delta_sharing_spark.errors import CredentialError, LogError, VersionError
-from delta_sharing_spark.network.parallel_calls import CallingThreads
+from delta_sharing_spark.network.parallel_calls import CallingThreads, in_parallel
 
 #: Commits that are read at once.
 READERS = 8
@@ -112,3 +133,390 @@ def not_yet(table: str, version: int, newest: int) -> VersionError:
     return VersionError(
         f"version {version} of {table} does not exist: the newest is {newest}; ask for a version up to {newest}"
     )
+
+
+_log = logging.getLogger(__name__)
+
+
+def find_segment(store: LogStore, version: int | None, table: str) -> Segment:
+    """The files of a version.
+
+    Args:
+        store: The table's storage.
+        version: None for the newest.
+        table: How errors name the table.
+
+    Raises:
+        LogError: There is no log, or it has a hole.
+        VersionError: The version is not there yet, or no longer.
+        CredentialError: The storage refuses to read the log.
+    """
+    wanted = store.known_version if version is None else version
+    entries = [] if wanted is None else list_before(store, wanted)
+    listing = LogListing(entries or ())
+    if entries is not None and wanted is not None and (wanted <= LISTED_BEFORE or listing.has_checkpoint(version)):
+        return listing.segment(version, table)
+    hint, refused = _read_hint(store)
+    usable = hint if hint is not None and (version is None or version >= hint.version) else None
+    if entries is not None:
+        entries = store.list_from(LOG_DIR, f"{usable.version if usable else 0:020d}.")
+    if entries is None:
+        return UnlistedLog(store, table, refused).segment(hint, version)
+    listing = LogListing(entries)
+    if usable is not None and not listing.has_checkpoint(version):
+        _log.info("_last_checkpoint of %s names version %d, which is not there; listing the log", table, usable.version)
+        listing = LogListing(store.list_from(LOG_DIR, f"{0:020d}.") or [])
+    return listing.segment(version, table)
+
+
+def list_before(store: LogStore, version: int) -> list[LogEntry] | None:
+    """The log from a little before a version on, None where listing is not permitted: the first request for a version."""
+    return store.list_from(LOG_DIR, f"{max(0, version - LISTED_BEFORE):020d}.")
+
+
+def _read_hint(store: LogStore) -> tuple[Hint | None, bool]:
+    """The hint, None if it is missing or malformed; and whether the storage refused to read it."""
+    try:
+        data = store.read(LAST_CHECKPOINT)
+    except FileNotFoundError:
+        return None, False
+    except PermissionError:  # a credential that cannot list is refused what does not exist
+        return None, True
+    try:
+        tree = json.loads(data)
+        version, parts = tree["version"], tree.get("parts") or 0
+        v2 = tree.get("v2Checkpoint") or {}
+        name = v2.get("path")
+        if type(version) is not int or type(parts) is not int or version < 0 or not 0 <= parts < 1 << 20:
+            raise ValueError("version and parts are not counts")
+        named = parse_name(name) if isinstance(name, str) else None
+        return Hint(version, parts, name if named and named.kind in {"v2", "classic"} else None), False
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        _log.warning("_last_checkpoint of %s is corrupt (%s); reading the log without it", store.root, error)
+        return None, False
+
+
+class LogListing:
+    """A listed log, sorted into commits, compactions and complete checkpoints."""
+
+    def __init__(self, entries: Iterable[LogEntry]) -> None:
+        self.commits: dict[int, LogEntry] = {}
+        self.compacted: dict[int, list[tuple[int, LogEntry]]] = {}
+        self.checkpoints: dict[int, CheckpointFiles] = {}
+        parts: dict[tuple[int, int], dict[int, str]] = {}
+        for entry in entries:
+            name = parse_name(entry.name)
+            if name is None:
+                continue
+            if name.kind == "commit":
+                self.commits[name.version] = entry
+            elif name.kind == "compacted":
+                if name.last > name.version and entry.size:
+                    self.compacted.setdefault(name.version, []).append((name.last, entry))
+            elif entry.size == 0:
+                continue  # a checkpoint that is being written
+            elif name.kind == "multipart":
+                parts.setdefault((name.version, name.parts), {})[name.part] = entry.name
+            elif name.kind == "v2" or name.version not in self.checkpoints:
+                self.checkpoints[name.version] = CheckpointFiles(name.version, (in_log(entry.name),))
+        for (version, count), named in parts.items():
+            if len(named) == count and set(named) == set(range(1, count + 1)):
+                paths = tuple(in_log(named[part]) for part in range(1, count + 1))
+                self.checkpoints.setdefault(version, CheckpointFiles(version, paths))
+
+    def has_checkpoint(self, version: int | None) -> bool:
+        return any(version is None or v <= version for v in self.checkpoints)
+
+    def segment(self, version: int | None, table: str) -> Segment:
+        known = self.commits.keys() | self.checkpoints.keys()
+        if not known:
+            raise no_log(table)
+        newest = max(known)
+        target = newest if version is None else version
+        if target > newest:
+            raise not_yet(table, target, newest)
+        base = max((v for v in self.checkpoints if v <= target), default=None)
+        start = 0 if base is None else base + 1
+        commits = []
+        while start <= target:
+            compaction = max(
+                ((last, e) for last, e in self.compacted.get(start, ()) if last <= target),
+                default=None,
+                key=itemgetter(0),
+            )
+            if compaction is not None:
+                last, entry = compaction
+            elif start in self.commits:
+                last, entry = start, self.commits[start]
+            elif base is None and not any(v < start for v in known):
+                raise self._gone(table, target, version)
+            else:
+                raise hole(table, start, target)
+            commits.append(CommitFile(in_log(entry.name), last, entry.size))
+            start = last + 1
+        return Segment(target, None if base is None else self.checkpoints[base], tuple(commits))
+
+    def _gone(self, table: str, target: int, version: int | None) -> LogError | VersionError:
+        first = min(self.checkpoints, default=None)
+        if version is not None and first is not None:
+            return VersionError(
+                f"version {target} of {table} is no longer in its log: the earliest that can be read is {first}; "
+                f"ask for version {first} or later"
+            )
+        oldest = min(self.commits, default=0)
+        return LogError(
+            f"the log of {table} is incomplete: it starts with commit {oldest} and has no complete checkpoint before it; "
+            f"ask the provider to repair the table"
+        )
+
+
+#: Files asked for at once.
+_WINDOW = 16
+#: Missing commits in a row that make the end of a log; fewer are a hole.
+_MARGIN = 8
+#: Commits between a hint and the version wanted that are read without looking for a newer checkpoint.
+_NEAR = 32
+#: Bytes of commits that are kept from probing; beyond, they are read once more.
+_KEPT_BYTES = 16 << 20
+
+
+class UnlistedLog:
+    """The files of a version, found by their names.
+
+    Args:
+        store: The table's storage.
+        table: How errors name it.
+        is_hint_refused: Whether the storage refused ``_last_checkpoint``, which may mean that it is absent.
+    """
+
+    def __init__(self, store: LogStore, table: str, is_hint_refused: bool) -> None:
+        self.store, self.table = store, table
+        self._has_refusals = is_hint_refused
+        self._known: str | None = None if is_hint_refused else LAST_CHECKPOINT
+        self._kept = 0
+
+    def segment(self, hint: Hint | None, version: int | None) -> Segment:
+        """The files of a version, None for the newest.
+
+        The search goes down from the version, or from one that the store knows to exist, to the first checkpoint: it
+        tries each version's checkpoint and its commit, which is needed anyway, so that at most one request per commit
+        is in vain. Then it goes up to the newest version.
+
+        Raises:
+            LogError: There is no log, it has a hole, or its checkpoint has a name that cannot be guessed.
+            VersionError: The version is not there yet, or no longer.
+            CredentialError: The storage refuses to read the log.
+        """
+        base = self._checkpoint_of(hint) if hint is not None and (version is None or hint.version <= version) else None
+        top = self.store.known_version if version is None else version
+        if base is not None and (top is None or top - base.version <= _NEAR):
+            commits = self._up(base.version + 1, version)
+        else:
+            base_and_commits = None
+            if top is not None:
+                try:
+                    base_and_commits = self._down(top, base, hint)
+                except LogError:
+                    if version is not None:
+                        raise
+                    # What is known may be late, and a version after it have the checkpoint.
+            if base_and_commits is None:
+                newest = self._newest(base, hint)
+                if newest is None:
+                    raise self._nothing()
+                if version is not None:
+                    raise self._gone(version) if version <= newest else not_yet(self.table, version, newest)
+                top = newest
+                base_and_commits = self._down(newest, base, hint)
+            assert top is not None
+            if base_and_commits is None:
+                raise hole(self.table, top, top)
+            base, commits = base_and_commits
+            if version is None:
+                commits += self._up(top + 1, None)
+        newest = commits[-1].last if commits else base.version if base is not None else -1
+        if version is not None and newest < version:
+            raise not_yet(self.table, version, newest)
+        return Segment(newest, base, tuple(commits))
+
+    def _down(
+        self, top: int, base: CheckpointFiles | None, hint: Hint | None
+    ) -> tuple[CheckpointFiles | None, list[CommitFile]] | None:
+        """The newest checkpoint at or below ``top``, at least ``base``, and the commits above it up to ``top``.
+
+        None: version ``top`` has neither commit nor checkpoint.
+        """
+        commits: list[CommitFile] = []
+        lowest = 0 if base is None else base.version + 1
+        newest = top
+        while newest >= lowest:
+            versions = range(newest, max(lowest - 1, newest - _WINDOW), -1)
+            checkpoints = self._exist([in_log(checkpoint_names(v)[0]) for v in versions])
+            above = checkpoints.index(True) if True in checkpoints else len(versions)
+            window = self._commits(versions[:above])
+            self._confirm()
+            if None in window:
+                missing = window.index(None)
+                if versions[missing] == top:
+                    return None
+                raise self._broken(versions[missing], top, any(window[missing:]), hint)
+            commits += [commit for commit in window if commit is not None]
+            if above < len(versions):
+                version = versions[above]
+                base = CheckpointFiles(version, (in_log(checkpoint_names(version)[0]),))
+                break
+            newest = versions[-1] - 1
+        return base, commits[::-1]
+
+    def _up(self, start: int, version: int | None) -> list[CommitFile]:
+        """Commits from ``start`` up to ``version`` or the newest."""
+        commits: list[CommitFile] = []
+        while version is None or start <= version:
+            stop = start + _WINDOW if version is None else min(start + _WINDOW, version + 1)
+            window = self._commits(range(start, stop))
+            there = [commit for commit in window if commit is not None]
+            commits += there
+            if len(there) < len(window):
+                missing = start + window.index(None)
+                later = [commit.last for commit in there if commit.last > missing]
+                if stop - missing < _MARGIN and not later:
+                    more = range(stop, missing + _MARGIN)
+                    later = [v for v, exists in zip(more, self._exist_commits(more), strict=True) if exists]
+                self._confirm()
+                if later:
+                    raise hole(self.table, missing, later[-1])
+                break
+            self._confirm()
+            start = stop
+        return commits
+
+    def _newest(self, base: CheckpointFiles | None, hint: Hint | None) -> int | None:
+        """The newest version, by doubling steps and then halving ones; None if no version to start from is there."""
+        hints = (self.store.known_version, None if hint is None else hint.version, 0)
+        starts = [v for v in hints if v is not None]
+        low = max((v for v, exists in zip(starts, self._exist_commits(starts), strict=True) if exists), default=None)
+        if base is not None:
+            low = max(base.version, low or 0)
+        self._confirm()
+        if low is None:
+            return None
+        high: int | None = None
+        while high is None or high - low > 1:
+            if high is None:
+                versions = [low + (1 << step) for step in range(_WINDOW)]
+            else:
+                versions = sorted({low + max(1, (high - low) * step // _WINDOW) for step in range(1, _WINDOW)})
+            exist = self._exist_commits(versions)
+            self._confirm()
+            reached = exist.index(False) if False in exist else len(exist)
+            if any(exist[reached:]):
+                raise hole(self.table, versions[reached], max(v for v, e in zip(versions, exist, strict=True) if e))
+            low = versions[reached - 1] if reached else low
+            high = versions[reached] if reached < len(versions) else high
+        return low
+
+    def _checkpoint_of(self, hint: Hint) -> CheckpointFiles | None:
+        names = checkpoint_names(hint.version, hint.parts) if hint.v2_name is None else [hint.v2_name]
+        paths = tuple(in_log(name) for name in names)
+        complete = all(self._exist(paths))
+        self._confirm()
+        if complete:
+            return CheckpointFiles(hint.version, paths)
+        _log.info("_last_checkpoint of %s names version %d, which is not there", self.table, hint.version)
+        return None
+
+    def _commits(self, versions: Sequence[int]) -> list[CommitFile | None]:
+        """The commits of versions, None for an absent one; with their bytes as long as those are few."""
+        keep = self._kept < _KEPT_BYTES
+
+        def commit(version: int) -> CommitFile | None:
+            path = in_log(commit_name(version))
+            data = self._asked(self.store.read, path) if keep else self._asked(self._nothing_of, path)
+            if data is None:
+                return None
+            return CommitFile(path, version, len(data), data if keep else None)
+
+        commits = in_parallel([partial(commit, version) for version in versions])
+        self._kept += sum(one.size for one in commits if one is not None)
+        return commits
+
+    def _asked(self, ask: Callable[[str], bytes], path: str) -> bytes | None:
+        """What is read of a file; None if absent: a refusal means absent as long as something known still reads."""
+        try:
+            data = ask(path)
+        except FileNotFoundError:
+            return None
+        except PermissionError:
+            self._has_refusals = True
+            return None
+        self._known = path
+        return data
+
+    def _nothing_of(self, path: str) -> bytes:
+        """No bytes of a file that is there."""
+        self.store.size(path)
+        return b""
+
+    def _exist(self, paths: Sequence[str]) -> list[bool]:
+        return [data is not None for data in in_parallel([partial(self._asked, self._nothing_of, p) for p in paths])]
+
+    def _exist_commits(self, versions: Sequence[int]) -> list[bool]:
+        return self._exist([in_log(commit_name(v)) for v in versions])
+
+    def _confirm(self) -> None:
+        """After refusals: the credential still reads what is known to exist, so what was refused is absent.
+
+        Raises:
+            CredentialError: It does not, or nothing is known to exist.
+        """
+        if not self._has_refusals:
+            return
+        self._has_refusals = False
+        if self._known is not None:
+            try:
+                self.store.size(self._known)
+            except (PermissionError, FileNotFoundError):
+                pass  # nor does the known object: the credential is the cause
+            else:
+                return
+        raise CredentialError(
+            f"the storage refuses to read the log of {self.table}: no object of it could be read; check that the "
+            f"credential covers the table's location, or ask for accessMode=url"
+        )
+
+    def _broken(self, missing: int, top: int, has_lower_commits: bool, hint: Hint | None) -> LogError:
+        """The error of a commit that is missing on the way down."""
+        below = range(missing - 1, max(-1, missing - 1 - _WINDOW), -1)
+        if has_lower_commits or any(self._exist_commits(below)):
+            return hole(self.table, missing, top)
+        if hint is None:
+            hints = "is missing or corrupt"
+        elif hint.version > top:
+            hints = f"names version {hint.version}, which is later"
+        else:
+            hints = f"names version {hint.version}, which is not there"
+        return LogError(
+            f"the log of {self.table} cannot be read up to version {top} without listing: its commits begin with version "
+            f"{missing + 1}, and none of the versions from there on has a checkpoint of one file "
+            f"({checkpoint_names(top)[0]} and so on down); others have names that only a listing or _last_checkpoint "
+            f"tells, and that {hints}; ask the provider to let the credential list _delta_log or to checkpoint the table "
+            f"again, or use accessMode=url",
+            file=in_log(commit_name(missing)),
+        )
+
+    def _gone(self, version: int) -> VersionError:
+        return VersionError(
+            f"version {version} of {self.table} cannot be read without listing: neither its commit nor a checkpoint "
+            f"{checkpoint_names(version)[0]} is there; ask for a later version, or the provider to let the credential list "
+            f"_delta_log"
+        )
+
+    def _nothing(self) -> LogError:
+        known = self.store.known_version
+        if known is None:
+            return no_log(self.table)
+        return LogError(
+            f"the log of {self.table} cannot be read without listing: of _delta_log neither a usable _last_checkpoint is "
+            f"there, nor commit 0, nor commit or checkpoint {known}, the version that the sharing server names; ask the "
+            f"provider to let the credential list _delta_log, or use accessMode=url"
+        )

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from delta_sharing_spark.access.contract import FileList, FilePruner, OpenTable
+from delta_sharing_spark.access.contract import FileList, FilePruner, OpenTable, ResolvedScan, TableShape
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
 from delta_sharing_spark.access.plan import plan, spec_of, splits_of
-from delta_sharing_spark.access.resolved_scan import ResolvedScan, TableShape
 from delta_sharing_spark.flight.commands import Command, StreamRange
 from delta_sharing_spark.flight.tickets import Ticket, split_bytes
 from delta_sharing_spark.options import parse_options

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from delta_sharing_spark.errors import ConfigError
-from delta_sharing_spark.errors.tracebacks import short_tracebacks
+from delta_sharing_spark.errors import ConfigError, short_tracebacks
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,8 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from delta_sharing_spark.errors import DeltaSharingError, NetworkError, NoSuchFileError
-from delta_sharing_spark.errors.redaction import shown
+from delta_sharing_spark.errors import DeltaSharingError, NetworkError, NoSuchFileError, shown
 from delta_sharing_spark.native import webhdfs
 from delta_sharing_spark.native.budget import Bounds, Budget
 from delta_sharing_spark.native.peers import is_own_process, unread_by_peer
@@ -29,7 +28,7 @@ from delta_sharing_spark.native.plan_reader import Doubt, Pieces, PlanReader, Re
 from delta_sharing_spark.native.served_place import ServedPlace, status_of
 from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.native.webhdfs import Request
-from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT
+from delta_sharing_spark.network.connections import CLOSED_AT_EXIT
 from delta_sharing_spark.storage.place import Place
 
 #: Seconds that sent bytes may stay unread before more are sent; the most seconds between two checks.

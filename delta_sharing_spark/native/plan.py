@@ -16,14 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_sharing_spark.access.contract import live_rows
+from delta_sharing_spark.access.contract import ResolvedScan, live_rows
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import ScanPlan, spec_of
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, rewriting_spec, show_file, show_together
 from delta_sharing_spark.native.layout import lay_out_rows
-from delta_sharing_spark.network.open_ones import OpenOnes
+from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileAccess, FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import constants_of, read_split

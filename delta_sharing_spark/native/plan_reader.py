@@ -23,7 +23,7 @@ from delta_sharing_spark.native.held_chunks import HeldChunks
 from delta_sharing_spark.native.layout import Chunk, Layout
 from delta_sharing_spark.native.plan import NativePlan, ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
-from delta_sharing_spark.network.open_ones import OpenOnes
+from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
 from delta_sharing_spark.storage.ranges import ByteSource, Range, cut
 

@@ -1,16 +1,20 @@
 """Provides pooled HTTP connections that another thread can break off: when their reader goes away and when a request's time is
-over. They also refuse, before a byte is sent, to connect to addresses that may not be asked."""
+over. They also refuse, before a byte is sent, to connect to addresses that may not be asked. All open resources of an owner can
+be closed together."""
 
 from __future__ import annotations
 
+import atexit
+import concurrent.futures.thread  # noqa: F401 - its hook joins executors' threads, and comes after those registered later
 import contextlib
 import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import requests
@@ -327,3 +331,45 @@ class BreakableAdapter(requests.adapters.HTTPAdapter):
 
 def _equip(manager: urllib3.PoolManager) -> None:
     manager.pool_classes_by_scheme = {"http": _PlainPool, "https": _SecurePool}
+
+
+class Closable(Protocol):
+    """What can be closed while other threads use it."""
+
+    def close(self) -> None: ...
+
+
+_T = TypeVar("_T", bound=Closable)
+
+
+class OpenOnes(Generic[_T]):
+    """Weak references to the open resources of one owner, to close them together. Safe to call from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: By id, for a resource need not be hashable.
+        self._open: weakref.WeakValueDictionary[int, _T] = weakref.WeakValueDictionary()
+        self._is_closed = False
+
+    def add(self, one: _T) -> _T:
+        """Add a resource, and return it; it is closed at once where the others have been closed."""
+        with self._lock:
+            self._open[id(one)] = one
+            is_closed = self._is_closed
+        if is_closed:
+            one.close()
+        return one
+
+    def close(self) -> None:
+        """Close all resources, and each that is added later."""
+        with self._lock:
+            self._is_closed = True
+            still_open = list(self._open.values())
+        for one in still_open:
+            one.close()
+
+
+#: Resources whose threads wait for a network. They are closed when the interpreter ends, before it waits for those threads.
+CLOSED_AT_EXIT: OpenOnes[Closable] = OpenOnes()
+# Other hooks are called once those threads have ended, perhaps minutes later.
+getattr(threading, "_register_atexit", atexit.register)(CLOSED_AT_EXIT.close)

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from delta_sharing_spark.errors.redaction import redact
+from delta_sharing_spark.errors import redact
 
 #: Letters of a proxy's answer in an error.
 _LONGEST_ANSWER = 100

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from delta_sharing_spark.errors import DeltaSharingError, ServerError
-from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.network.http import NetworkSettings
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -1,16 +1,22 @@
-"""Declares every option of a load once: the fields of :class:`ReadOptions` carry name, type, default, parser and scope.
+"""Declares every option of a load once, and parses what a user wrote into a checked :class:`ReadOptions`.
 
-:data:`OPTIONS` and the parser are made from those fields; ``docs/option_texts.py`` documents them. Names are those of the JVM
-connector where it has one.
+The fields of :class:`ReadOptions` carry name, type, default, parser and scope; :data:`OPTIONS` and the parser are made from them,
+and ``docs/option_texts.py`` documents them. Names are those of the JVM connector where it has one; their case does not matter
+(Spark lower-cases the keys it hands over). An unknown option or value is an error that names the nearest known one.
 """
 # ruff: noqa: RUF009  - the fields are declared through one function, and none of its defaults is mutable
 
 from __future__ import annotations
 
+import time
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal
 
+from delta_sharing_spark.errors import OptionError, redact
 from delta_sharing_spark.options import values
 
 Scope = Literal["both", "batch", "stream"]
@@ -163,3 +169,296 @@ OPTIONS: tuple[Option, ...] = tuple(
     for f in fields(ReadOptions)
     if "option" in f.metadata
 )
+
+
+_BY_NAME: Mapping[str, Option] = MappingProxyType(
+    {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
+)
+
+
+def parse_options(
+    written: Mapping[str, str], *, is_stream: bool | None = False, loaded_at: int | None = None
+) -> ReadOptions:
+    """The options of one load, from what the user wrote.
+
+    Args:
+        written: The text of each option by its name, in any case.
+        is_stream: Whether they belong to ``readStream``; None where that is not known yet (Spark asks for the schema
+            of both in the same way), which leaves the checks that depend on it to a later call.
+        loaded_at: When the table was loaded, in microseconds since the epoch; None means now.
+
+    Raises:
+        OptionError: An unknown option or value, naming the nearest known one; options that contradict each other.
+    """
+    texts: dict[str, str] = {}
+    spellings: dict[str, str] = {}
+    for key, value in written.items():
+        option = _BY_NAME.get(key.lower())
+        text = value if isinstance(value, str) else str(value)
+        if option is None:
+            refuse_foreign(key, text)
+            continue
+        if texts.setdefault(option.name, text) != text:
+            raise _refused(
+                option.name,
+                f"options '{spellings[option.name]}' and '{key}' are the same and have different values; give one",
+            )
+        spellings[option.name] = key
+    _check_address(texts)
+    zone = values.find_zone(texts.get("timeZone", "UTC").strip())
+    given = {o.name: o.parse(o.name, texts[o.name], zone) for o in OPTIONS if o.name in texts}
+    _check_versions(given)
+    _check_gateway(given)
+    _check_identity(given)
+    if is_stream is not None:
+        _check_scope(given, is_stream)
+    if "timeZone" not in texts:
+        for option in OPTIONS:
+            if option.parse in (values.timestamp, values.first_moment) and option.name in texts:
+                values.require_zone(option.name, texts[option.name])
+    moment = None if is_stream else loaded_at or time.time_ns() // 1000
+    return ReadOptions(**{o.attribute: given[o.name] for o in OPTIONS if o.name in given}, loaded_at=moment)
+
+
+def _refused(option: str, why: str) -> OptionError:
+    return OptionError(why, option=option)
+
+
+def _of_group(given: Iterable[str], *groups: str) -> list[str]:
+    """The options of some groups among those that are given, in the order of their declaration."""
+    return [o.name for o in OPTIONS if o.group in groups and o.name in given]
+
+
+def _check_address(texts: Mapping[str, str]) -> None:
+    if not texts.get("path", "").strip():
+        raise _refused(
+            "path",
+            "'path' is not specified: load('<profile>#<share>.<schema>.<table>'); in SQL CREATE TEMPORARY VIEW name USING "
+            "deltaSharing OPTIONS (path '...'), as a table of Spark's catalogue forgets its options",
+        )
+    inline = _of_group(texts, INLINE)
+    if inline and "#" in texts["path"]:
+        raise _refused(
+            inline[0],
+            f"cannot specify both share credentials options and a profile file path: remove {', '.join(inline)}, or "
+            f"load the bare '<share>.<schema>.<table>'",
+        )
+
+
+def _check_versions(given: Mapping[str, Any]) -> None:
+    for version, timestamp in (
+        ("versionAsOf", "timestampAsOf"),
+        ("startingVersion", "startingTimestamp"),
+        ("endingVersion", "endingTimestamp"),
+    ):
+        if version in given and timestamp in given:
+            raise _refused(version, f"Please either provide '{version}' or '{timestamp}'.")
+    if {"versionAsOf", "timestampAsOf"} & given.keys() and given.get("readChangeFeed"):
+        raise _refused(
+            "readChangeFeed",
+            "readChangeFeed reads a range of versions: give startingVersion and endingVersion instead of "
+            "versionAsOf or timestampAsOf",
+        )
+    first, last = given.get("startingVersion"), given.get("endingVersion")
+    if isinstance(first, int) and isinstance(last, int) and first > last:
+        raise _refused(
+            "startingVersion",
+            f"startingVersion {first} is greater than endingVersion {last}; give a range that goes forward",
+        )
+    begin, end = given.get("startingTimestamp"), given.get("endingTimestamp")
+    if begin is not None and end is not None and begin > end:
+        raise _refused(
+            "startingTimestamp", "startingTimestamp is later than endingTimestamp; give a range that goes forward"
+        )
+
+
+def _check_gateway(given: Mapping[str, Any]) -> None:
+    ours = sorted(name for name in given if name.startswith("gateway") and name != "gateway")
+    if "gateway" not in given:
+        if ours:
+            raise _refused(ours[0], f"option '{ours[0]}' is for a Flight gateway; name it with 'gateway'")
+        return
+    others = sorted({"accessMode", "cacheDir"} & given.keys() | set(_of_group(given, INLINE, IDENTITY)))
+    if others:
+        raise _refused(
+            others[0],
+            f"option '{others[0]}' does not go with 'gateway': the gateway holds the profile and reads the files; "
+            f"leave it out, or give it to the gateway",
+        )
+    if "#" in given["path"]:
+        raise _refused(
+            "path", "with 'gateway' the path is the bare '<share>.<schema>.<table>': the gateway holds the profile"
+        )
+
+
+#: What may name the source of a token, and the options that belong to some of them: those needed, those allowed.
+_SOURCES = ("bearerTokenFile", "bearerTokenCommand", "identity")
+_NEEDED = {"azure": "identityAudience", "google": "identityAudience", "environment": "identityVariable"}
+_ALLOWED = {
+    "identityAudience": ("azure", "google"), "identityClientId": ("azure",), "identityVariable": ("environment",)
+}  # fmt: skip
+#: Inline options that are no credentials.
+_BESIDE = ("shareCredentialsVersion", "endpoint")
+
+
+def _check_identity(given: Mapping[str, Any]) -> None:
+    ours = _of_group(given, IDENTITY)
+    if not ours:
+        return
+    sources = [name for name in ours if name in _SOURCES]
+    if len(sources) != 1:
+        raise _refused(
+            (sources or ours)[0],
+            f"{' and '.join(sources or ours[:1])} must stand beside exactly one source of the token: "
+            f"bearerTokenFile, bearerTokenCommand or identity",
+        )
+    secrets = [name for name in _of_group(given, INLINE) if name not in _BESIDE]
+    if secrets:
+        raise _refused(
+            secrets[0],
+            f"option '{secrets[0]}' does not go with '{sources[0]}': the token is one or the other; leave one out",
+        )
+    if not {"identityEndpoint", "endpoint"} & given.keys():
+        raise _refused(
+            "identityEndpoint",
+            f"option '{sources[0]}' needs 'identityEndpoint', the one endpoint that the token may be shown to",
+        )
+    kind = given.get("identity", sources[0])
+    for name, kinds in _ALLOWED.items():
+        if name in given and kind not in kinds:
+            raise _refused(name, f"option '{name}' is for identity={' and '.join(kinds)}; leave it out")
+    needed = _NEEDED.get(kind)
+    if needed is not None and needed not in given:
+        raise _refused(needed, f"identity={kind} needs the option '{needed}'")
+    others = [name for name in ours if name.startswith("tokenExchange")]
+    if others and "tokenExchangeEndpoint" not in given:
+        raise _refused(others[0], f"option '{others[0]}' needs 'tokenExchangeEndpoint', where the token is exchanged")
+
+
+def check_batch(options: ReadOptions) -> None:
+    """Make the checks that ``parse_options`` leaves out with ``is_stream=None``, for a load that turns out to be a batch.
+
+    Raises:
+        OptionError: As ``parse_options``.
+    """
+    values_by_name = ((o, getattr(options, o.attribute)) for o in OPTIONS)
+    _check_scope({option.name: value for option, value in values_by_name if value != option.default}, False)
+
+
+def _check_scope(given: Mapping[str, Any], is_stream: bool) -> None:
+    if is_stream:
+        if {"versionAsOf", "timestampAsOf"} & given.keys():
+            raise _refused("versionAsOf", "Cannot time travel streams. Use startingVersion or startingTimestamp")
+        for option in OPTIONS:
+            if option.scope == "batch" and option.name in given:
+                reads_on = ", which reads on: a batch with readChangeFeed has an end" if "ending" in option.name else ""
+                raise _refused(option.name, f"option '{option.name}' has no meaning in a stream{reads_on}; remove it")
+        return
+    if given.get("startingVersion") == "latest":
+        raise _refused(
+            "startingVersion",
+            "Invalid value 'latest' for option 'startingVersion', must be an integer greater than or equal to zero; "
+            "'latest' is for streams",
+        )
+    starts, ends = ("startingVersion", "startingTimestamp"), ("endingVersion", "endingTimestamp")
+    ranged = [option.name for option in OPTIONS if option.name in (*starts, *ends) and option.name in given]
+    if given.get("readChangeFeed"):
+        if not set(starts) & given.keys():
+            raise _refused(
+                "readChangeFeed",
+                "No startingVersion or startingTimestamp provided for CDF read: give the first version of the feed",
+            )
+    elif ranged:
+        raise _refused(
+            ranged[0], f"option '{ranged[0]}' needs readChangeFeed=true; for the table as of a version use versionAsOf"
+        )
+    warn_of_stream_options(given)
+
+
+def warn_of_stream_options(names: Iterable[str]) -> None:
+    """Warn of options of a batch load that only streams have: jobs share one set of options between a load and a stream."""
+    options = filter(None, (_BY_NAME.get(name.lower()) for name in names))
+    idle = sorted(option.name for option in options if option.scope == "stream")
+    if idle:
+        named = "', '".join(idle)
+        # From here, so that a load which is looked at in several places warns once.
+        warnings.warn(
+            f"option '{named}' belongs to readStream and does nothing in a batch read", UserWarning, stacklevel=1
+        )
+
+
+def redacted_options(written: Mapping[str, str]) -> dict[str, str]:
+    """Options as they may be shown, without the values of sensitive and unknown ones, and without the secrets in URLs.
+
+    >>> redacted_options({"limit": "3", "bearerToken": "s3cret"})
+    {'limit': '3', 'bearerToken': '[redacted]'}
+    """
+    shown = {}
+    for name, value in written.items():
+        option = _BY_NAME.get(name.lower())
+        shown[name] = "[redacted]" if option is None or option.sensitive else redact(str(value))
+    return shown
+
+
+_OPTIONS_PAGE = "https://delta-sharing-spark.github.io/delta-sharing-spark/options/"
+_SCHEMA = "a stream fixes its schema when it starts, and a restart picks up the new one; leave it out"
+_FILES = "a shared table is all of its files: use where, versionAsOf or timestampAsOf"
+_SKIPPED = "a file that cannot be read is an error, for its rows would be missing; leave it out, or set it to false"
+_WRITING = "Delta Sharing is read-only, and this one is for writing; leave it out"
+
+#: Options of other readers in lower case: the value that changes nothing here, which is accepted, and why others are refused.
+_FOREIGN: dict[str, tuple[str | None, str]] = {
+    "schematrackinglocation": (None, _SCHEMA),
+    "schemalocation": (None, _SCHEMA),
+    "streamingsourcetrackingid": (None, _SCHEMA),
+    "allowsourcecolumndrop": ("false", _SCHEMA),
+    "allowsourcecolumnrename": ("false", _SCHEMA),
+    "allowsourcecolumnrenameanddrop": ("false", _SCHEMA),
+    "allowsourcecolumntypechange": ("false", _SCHEMA),
+    "failondataloss": (
+        "true",
+        "a stream never goes on without a version that the server no longer has; leave it out, and after a loss start with a new "
+        "checkpoint",
+    ),
+    "ignorefiledeletion": (
+        "false",
+        "it is Delta's former name of ignoreChanges; use that, or ignoreDeletes or skipChangeCommits",
+    ),
+    "excluderegex": (None, "a sharing server shows no paths to leave files out by; use where"),
+    "pathglobfilter": (None, _FILES),
+    "modifiedbefore": (None, _FILES),
+    "modifiedafter": (None, _FILES),
+    "basepath": (None, _FILES),
+    "recursivefilelookup": ("false", _FILES),
+    "ignorecorruptfiles": ("false", _SKIPPED),
+    "ignoremissingfiles": ("false", _SKIPPED),
+    "mergeschema": ("false", "the table's log says its schema, and older files are read by it; leave it out"),
+    "datetimerebasemode": (None, "dates are read as Delta writes them, by the proleptic Gregorian calendar; leave it out"),
+    "int96rebasemode": (None, "dates are read as Delta writes them, by the proleptic Gregorian calendar; leave it out"),
+    "sharecredentialstype": (None, "the option is called type"),
+    **dict.fromkeys(("checkpointlocation", "queryname"), (None, "it is one of writeStream; set it there")),
+    **dict.fromkeys(
+        (
+            "replacewhere", "replaceon", "replaceusing", "targetalias", "overwriteschema", "usermetadata", "datachange",
+            "partitionoverwritemode", "optimizewrite", "maxrecordsperfile", "compression", "txnappid", "txnversion",
+            "parquet.writer.version", "writepartitioncolumns", "usenullintolerantequalitywithdpo",
+        ),
+        (None, _WRITING),
+    ),
+}  # fmt: skip
+
+
+def refuse_foreign(key: str, value: str) -> None:
+    """Refuse an option that this reader does not have, unless its value changes nothing here.
+
+    Raises:
+        OptionError: Says what takes its place, or names the nearest known one.
+    """
+    if key.lower() in _FOREIGN:
+        harmless, why = _FOREIGN[key.lower()]
+        if value.strip().lower() == harmless:
+            return
+        raise _refused(key, f"option '{key}' of other readers is not read here: {why}")
+    close = values.nearest(key, (option.name for option in OPTIONS))
+    hint = f"did you mean '{close}'?" if close else f"{_OPTIONS_PAGE} lists the known ones"
+    raise _refused(key, f"unknown option '{key}'; {hint}")

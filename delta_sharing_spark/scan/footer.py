@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
-from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.errors.redaction import redact
+from delta_sharing_spark.errors import CorruptFileError, redact
 from delta_sharing_spark.scan.chunk_statistics import ChunkStatistics, find_statistics
 from delta_sharing_spark.scan.pace import TAIL
 from delta_sharing_spark.storage.ranges import ByteSource, Range, SeekableFile

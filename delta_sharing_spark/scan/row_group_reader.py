@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
-from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.errors.redaction import redact
+from delta_sharing_spark.errors import CorruptFileError, redact
 from delta_sharing_spark.scan.column_resolution import Context, SourceFields, find_source, leaf_count
 from delta_sharing_spark.scan.footer import Footer
 from delta_sharing_spark.scan.pace import Pace

@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
-from delta_sharing_spark.network.connections import ReadCancelled
-from delta_sharing_spark.network.open_ones import CLOSED_AT_EXIT, OpenOnes
+from delta_sharing_spark.network.connections import CLOSED_AT_EXIT, OpenOnes, ReadCancelled
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection

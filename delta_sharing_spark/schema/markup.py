@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from delta_sharing_spark.errors.redaction import printable
+from delta_sharing_spark.errors import printable
 
 _NUMBER = re.compile(r"-?[0-9][0-9,]*(\.[0-9]+)?")
 #: A column of at least so many characters somewhere wraps, and is given room to.

@@ -1,10 +1,12 @@
-"""Defines Delta's data types as values, and parses them from a ``schemaString`` (Delta protocol, "Schema Serialization Format") and to Spark's."""
+"""Defines Delta's data types as values, parses them from a ``schemaString`` (Delta protocol, "Schema Serialization Format") and to Spark's,
+and projects them on the columns of a load."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -360,3 +362,116 @@ def spark_schema_json(schema: Struct) -> dict[str, Any]:
     char/varchar and collation marks, which change how Spark pads and compares.
     """
     return schema_to_json(with_metadata(schema, lambda key: not key.startswith("delta.") and key not in _STRIPPED))
+
+
+def select(schema: Struct, columns: Iterable[str], table: str) -> Struct:
+    """The named columns of ``schema``, in the order named; ``a.b`` is field ``b`` of struct ``a``.
+
+    A name that is a column as a whole (dots included) wins over a path. Fields of one struct are gathered in it.
+
+    Raises:
+        SchemaError: An unknown or repeated column; names the nearest known one.
+    """
+    chosen: dict[str, tuple[Field, list[str]]] = {}
+    known_fields = FieldsByName(schema)
+    for column in columns:
+        field = known_fields.find(column)
+        rest = ""
+        if field is None and "." in column:
+            head, _, rest = column.partition(".")
+            field = known_fields.find(head)
+        if field is None:
+            raise unknown_column(column, schema, table)
+        known = chosen.get(field.name)
+        if known is not None and (not rest or not known[1]):
+            raise SchemaError(f"column {column!r} is named twice; name each column of {table} once")
+        if known is None:
+            chosen[field.name] = (field, [rest] if rest else [])
+        else:
+            known[1].append(rest)
+    return Struct(tuple(_narrowed(field, rests, table) for field, rests in chosen.values()))
+
+
+def _narrowed(field: Field, rests: list[str], table: str) -> Field:
+    if not rests:
+        return field
+    if not isinstance(field.type, Struct):
+        raise SchemaError(
+            f"column {field.name!r} of {table} is of type {field.type}, it has no field {rests[0]!r}; name the column alone"
+        )
+    return Field(field.name, select(field.type, rests, table), field.nullable, field.metadata)
+
+
+def select_paths(schema: Struct, paths: Iterable[tuple[str, ...]]) -> Struct:
+    """The columns that exact ``paths`` (as a bound predicate holds them) reach, structs narrowed to the fields needed."""
+    rests_by_name: dict[str, list[tuple[str, ...]]] = {}
+    for path in paths:
+        rests_by_name.setdefault(path[0], []).append(path[1:])
+    fields = []
+    for column in schema.fields:
+        rests = rests_by_name.get(column.name)
+        if rests is None:
+            continue
+        if isinstance(column.type, Struct) and all(rests):
+            column = replace(column, type=select_paths(column.type, rests))
+        fields.append(column)
+    return Struct(tuple(fields))
+
+
+def merge(first: Struct, second: Struct) -> Struct:
+    """The fields of both, structs merged field by field: in ``first``'s order, then those that only ``second`` has."""
+    fields = {field.name: field for field in first.fields}
+    for extra in second.fields:
+        known = fields.setdefault(extra.name, extra)
+        if known is not extra and isinstance(known.type, Struct) and isinstance(extra.type, Struct):
+            fields[extra.name] = Field(known.name, merge(known.type, extra.type), known.nullable, known.metadata)
+    return Struct(tuple(fields.values()))
+
+
+def requested(table_schema: Struct, user_schema: Struct, table: str, path: str = "") -> Struct:
+    """A user's schema with the table's metadata; raises SchemaError for an unknown column, or a type that is not the table's."""
+    fields: list[Field] = []
+    seen: set[str] = set()
+    known_fields = FieldsByName(table_schema)
+    for user_field in user_schema.fields:
+        column = f"{path}.{user_field.name}" if path else user_field.name
+        table_field = known_fields.find(user_field.name)
+        if table_field is None:
+            raise unknown_column(user_field.name, table_schema, table, path)
+        if table_field.name in seen:
+            raise SchemaError(f"the given schema names column {column!r} of {table} twice; name each column once")
+        seen.add(table_field.name)
+        data_type = _requested_type(table_field.type, user_field.type, table, column)
+        # The table's spelling of the name, by which the column is found in files and partition keys.
+        metadata = {**table_field.metadata, COLUMN_MAPPING_NAME: table_field.physical_name}
+        fields.append(Field(user_field.name, data_type, user_field.nullable, metadata))
+    return Struct(tuple(fields))
+
+
+def _requested_type(have: DataType, want: DataType, table: str, path: str) -> DataType:
+    match have, want:
+        case Struct(), Struct():
+            return requested(have, want, table, path)
+        case Array(), Array():
+            return Array(_requested_type(have.element, want.element, table, f"{path}.element"), want.contains_null)
+        case Map(), Map():
+            return Map(
+                _requested_type(have.key, want.key, table, f"{path}.key"),
+                _requested_type(have.value, want.value, table, f"{path}.value"),
+                want.value_contains_null,
+            )
+    if have != want:
+        raise SchemaError(
+            f"column {path!r} of {table} is of type {have}, the given schema says {want}; "
+            f"write its own type in the schema and cast the column after the load"
+        )
+    return want
+
+
+def unknown_column(name: str, schema: Struct, table: str, path: str = "") -> SchemaError:
+    """The error of a column that is not there, with the nearest that is."""
+    lowered = {n.lower(): n for n in schema.names}
+    near = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
+    where = f"struct {path!r} of {table}" if path else table
+    hint = f"did you mean {lowered[near[0]]!r}?" if near else f"it has {', '.join(schema.names[:20])}"
+    return SchemaError(f"{where} has no column {name!r}; {hint}", column=name)

@@ -22,8 +22,8 @@ from delta_sharing_spark.errors import (
     ResponseError,
     UnavailableError,
 )
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.schema.instants import due_before
 from delta_sharing_spark.sharing.identity import Identity, TokenExchange, jwt_claims, token_end, token_of
 from delta_sharing_spark.sharing.profile import Profile, is_header_text

@@ -327,7 +327,7 @@ def _bytes(path: str) -> bytes:
 def _download(url: str) -> bytes:
     """Download a profile from a web server, by our own session: fsspec would need another package for it."""
     from delta_sharing_spark.network.hosts import is_private
-    from delta_sharing_spark.network.settings import NetworkSettings
+    from delta_sharing_spark.network.http import NetworkSettings
     from delta_sharing_spark.sharing.transport import read_bytes, send, with_retries
 
     if not is_private(url):

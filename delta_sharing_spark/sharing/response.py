@@ -16,8 +16,8 @@ from delta_sharing_spark.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.retry import RetryableError
-from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.transport import error_kind, truncated_answer
 from delta_sharing_spark.sharing.wire_records import (

@@ -21,8 +21,8 @@ from delta_sharing_spark.errors import (
     ServerError,
     UnauthenticatedError,
 )
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.options.values import nearest
 from delta_sharing_spark.schema.instants import parse_instant, to_iso
 from delta_sharing_spark.sharing.address import TableName, segment, shares_path

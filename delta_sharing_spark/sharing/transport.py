@@ -25,9 +25,8 @@ from delta_sharing_spark.errors import (
     ServerError,
     UnauthenticatedError,
     UnavailableError,
+    without_secrets,
 )
-from delta_sharing_spark.errors.redaction import without_secrets
-from delta_sharing_spark.network.bodies import ACCEPT_ENCODING, BodyError, TruncatedBodyError, iter_body, read_body
 from delta_sharing_spark.network.connections import (
     AddressRefusedError,
     Deadline,
@@ -42,11 +41,18 @@ from delta_sharing_spark.network.hosts import (
     redirect_target,
     split_url,
 )
+from delta_sharing_spark.network.http import (
+    ACCEPT_ENCODING,
+    BodyError,
+    NetworkSettings,
+    TruncatedBodyError,
+    iter_body,
+    read_body,
+    rest_session,
+)
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.network.reasons import connection_reason, proxy_reason, tls_failure
 from delta_sharing_spark.network.retry import RetryableError, retry, retry_after
-from delta_sharing_spark.network.sessions import rest_session
-from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing.wire_records import broken
 
 _T = TypeVar("_T")

@@ -13,7 +13,7 @@ from delta_sharing_spark.errors import ConfigError
 from delta_sharing_spark.spark.entrances import READ_ONLY, entrance, refuse_catalog_table
 
 if TYPE_CHECKING:
-    from delta_sharing_spark.access.resolved_scan import ResolvedScan
+    from delta_sharing_spark.access.contract import ResolvedScan
 
 
 class DeltaSharingDataSource(DataSource):

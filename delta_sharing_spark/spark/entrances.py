@@ -13,8 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
-from delta_sharing_spark.errors import ConfigError, DeltaSharingError
-from delta_sharing_spark.errors.tracebacks import keeps_frames
+from delta_sharing_spark.errors import ConfigError, DeltaSharingError, keeps_frames
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

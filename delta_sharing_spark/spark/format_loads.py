@@ -24,16 +24,14 @@ from weakref import WeakKeyDictionary
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
+from delta_sharing_spark.access.contract import ResolvedScan
 from delta_sharing_spark.access.load import Recipient, ScanListing, checked_engine
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
-from delta_sharing_spark.errors import ConfigError, PredicateError
-from delta_sharing_spark.errors.tracebacks import short_traceback
+from delta_sharing_spark.errors import ConfigError, PredicateError, short_traceback
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.options import parse_options
-from delta_sharing_spark.options.parsing import warn_of_stream_options
-from delta_sharing_spark.schema.project import requested
-from delta_sharing_spark.schema.types import Array, Map, Struct, parse_type
+from delta_sharing_spark.options.declared import warn_of_stream_options
+from delta_sharing_spark.schema.types import Array, Map, Struct, parse_type, requested
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.spark.datasource import DeltaSharingDataSource
 from delta_sharing_spark.spark.lanes import lane_frame

@@ -9,23 +9,19 @@ two count files in other orders: there either one refuses the other's offset.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from delta_sharing_spark.access.contract import StreamIdentity
+from delta_sharing_spark.access.contract import ResolvedScan, StreamIdentity
 from delta_sharing_spark.access.open import TableOpener, negotiated_table, resolve_opened
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.stream.planner import DEFAULT_LIMITS, Limits, Position, StreamPlanner, open_stream
 from delta_sharing_spark.errors import StreamError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.schema.types import Struct, parse_type
 from delta_sharing_spark.spark.batch import SplitPartition, SplitReader
 from delta_sharing_spark.spark.entrances import entrance
-
-if TYPE_CHECKING:
-    pass
 
 #: The version of this format. A checkpoint of another one is refused, never guessed at.
 SOURCE_VERSION = 1

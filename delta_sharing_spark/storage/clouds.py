@@ -15,13 +15,12 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from delta_sharing_spark.network.bodies import parse_count
+from delta_sharing_spark.network.http import parse_count
 from delta_sharing_spark.schema.instants import parse_instant, to_millis
 from delta_sharing_spark.storage.aws_signature import sign
 from delta_sharing_spark.storage.locations import Location
 from delta_sharing_spark.storage.regions import DEFAULT_REGION, s3_domain
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret, StorageSettings
 
 #: The version of Azure's protocol: the first that knows a SAS of a directory is 2020-02-10.
 _AZURE_VERSION = "2021-12-02"

@@ -12,8 +12,7 @@ from typing import TypeVar
 from delta_sharing_spark.errors import AddressError, CorruptFileError, DeltaSharingError, FileError, NoSuchFileError
 from delta_sharing_spark.network.connections import Canceller
 from delta_sharing_spark.storage.locations import Location
-from delta_sharing_spark.storage.object_source import StorageLease
-from delta_sharing_spark.storage.objects import Storage, StoredObject
+from delta_sharing_spark.storage.objects import Storage, StorageLease, StoredObject
 from delta_sharing_spark.storage.ranges import Range
 from delta_sharing_spark.storage.transfer import FileVersion, Transfer
 

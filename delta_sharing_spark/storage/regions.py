@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import requests
 
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 
 _log = logging.getLogger(__name__)
 

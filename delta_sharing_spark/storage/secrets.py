@@ -1,4 +1,4 @@
-"""Holds the secrets that storage credentials are made of; none of them shows up in a repr."""
+"""Holds the secrets that storage credentials are made of, which no repr shows, and how storage is reached with them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,22 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from delta_sharing_spark.errors import CredentialError
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.storage.locations import Kind, Location
-from delta_sharing_spark.storage.settings import StorageSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings(NetworkSettings):
+    """How storage is reached, none of it secret.
+
+    Attributes:
+        region: AWS region; None finds it (S3 names the right one when asked in the wrong one).
+        endpoint: The URL, with its scheme, of an endpoint to use instead of the cloud's own (MinIO, Azurite, an emulator).
+    """
+
+    region: str | None = None
+    endpoint: str | None = None
+
 
 #: What a secret may consist of: no white space, no separators of a connection string, nothing that ends a header.
 _VISIBLE = re.compile(r"[!-~]+")

@@ -17,7 +17,7 @@ import pytest
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.schema.types import spark_schema_json
-from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import ServerSettings, SharingServer
 
 sys.path.insert(0, str(Path(__file__).parent))

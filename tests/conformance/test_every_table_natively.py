@@ -18,7 +18,7 @@ from delta_sharing_spark import SharingClient
 from delta_sharing_spark.schema.types import spark_schema_json
 from delta_sharing_spark.spark.lanes import python_frame
 from delta_sharing_spark.spark.native import native_frame, reach_of
-from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
 
 sys.path.insert(0, str(Path(__file__).parent))

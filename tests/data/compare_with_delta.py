@@ -36,7 +36,7 @@ from write_with_delta import answer, session
 from delta_sharing_spark import register
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.schema.types import spark_schema_json
-from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
 
 NAME = "s.d.t"

@@ -18,7 +18,7 @@ from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.wire_records import parse_credentials
 from delta_sharing_spark.storage.locations import Location, parse_location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 pytestmark = pytest.mark.emulators

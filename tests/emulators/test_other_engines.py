@@ -16,7 +16,7 @@ from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.interop import create_secret, storage_options
 from delta_sharing_spark.storage.locations import parse_location
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])

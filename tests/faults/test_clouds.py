@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from delta_sharing_spark.access.asking import storage_settings
 from delta_sharing_spark.access.directory import table as directory_table
-from delta_sharing_spark.access.settings import storage_settings
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import CredentialError, NetworkError
 from delta_sharing_spark.network.retry import retry_after
@@ -26,8 +26,7 @@ from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.storage.clouds import S3
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, Secret, StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.buckets import BucketServer
 

@@ -17,7 +17,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CredentialError, DeltaSharingError, FileGoneError, TableChangedError
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Split
-from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

@@ -33,7 +33,7 @@ from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Spli
 from delta_sharing_spark.scan.split_reader import _SplitReader, read_split
 from delta_sharing_spark.spark import session_settings
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
-from delta_sharing_spark.storage.object_source import ObjectSource
+from delta_sharing_spark.storage.objects import ObjectSource
 from delta_sharing_spark.storage.ranges import ByteSource
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from support.buckets import BucketServer

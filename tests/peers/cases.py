@@ -23,8 +23,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.sharing.address import TableName
-from delta_sharing_spark.table import SharedTable
-from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.table import Scan, SharedTable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
 from canonical import row_texts

@@ -248,7 +248,7 @@ def test_a_name_that_file_metadata_has_too_skips_nothing(spark: Any, client: Sha
     assert frame.where("_metadata.file_size > 100").count() == 1000
     assert frame.where("file_size = 1").count() == 1000
     assert frame.where("file_size = 2 AND id < 100").count() == 0
-    assert client.last_scans()[-1].condition == "(`id` < 100L)"
+    assert client.last_scans()[-1].condition == "`id` < 100L"
 
 
 def test_what_goes_wrong_in_a_listing_is_one_line(

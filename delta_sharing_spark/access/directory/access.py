@@ -16,17 +16,24 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from delta_sharing_spark.errors import CredentialError, DeltaSharingError, FileGoneError
+from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.settings import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.instants import due_before, show_seconds
 from delta_sharing_spark.storage.answers import is_sure, reason_of
 from delta_sharing_spark.storage.locations import Kind, Location, parse_location
-from delta_sharing_spark.storage.object_source import ObjectSource
-from delta_sharing_spark.storage.objects import Storage
+from delta_sharing_spark.storage.objects import ObjectSource, Storage
 from delta_sharing_spark.storage.ranges import ByteSource, Part
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, R2Session, Secret, fits
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import (
+    AwsSession,
+    AzureSas,
+    GcpBearer,
+    NoSecret,
+    R2Session,
+    Secret,
+    StorageSettings,
+    fits,
+)
 
 if TYPE_CHECKING:
     from delta_sharing_spark.sharing.address import TableName

@@ -1,21 +1,29 @@
-"""Opens a table in directory mode: its own log lists its files."""
+"""Opens a table in directory mode: gets a credential for each of its locations, and lists its files by its own log."""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from delta_sharing_spark.access.asking import iceberg_advice, storage_settings
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileListing,
     FilePruner,
+    NegotiatedTable,
     OpenTable,
+    ResolvedScan,
     StreamIdentity,
     TableState,
     VersionFiles,
@@ -23,18 +31,349 @@ from delta_sharing_spark.access.contract import (
     as_insert,
     last_version,
     range_of_versions,
+    shape_of,
 )
-from delta_sharing_spark.access.directory.open import open_directory
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan, shape_of
-from delta_sharing_spark.access.settings import storage_settings
+from delta_sharing_spark.access.directory.access import (
+    TOKENS,
+    DirectoryAccess,
+    Issuer,
+    SharingIssuer,
+    StorageToken,
+    paths_of,
+    token_covering,
+)
 from delta_sharing_spark.deltalog.add_batch import AddBatch
-from delta_sharing_spark.deltalog.arrow_bridge import bools, integers
-from delta_sharing_spark.deltalog.locate_segment import find_segment
-from delta_sharing_spark.deltalog.replay import Head, commit_times, version_at_or_after, version_at_or_before
+from delta_sharing_spark.deltalog.arrow_bridge import bools, integers, scalar
+from delta_sharing_spark.deltalog.log_store import CachedLogStore, StorageLogStore
+from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
+from delta_sharing_spark.deltalog.replay import (
+    Head,
+    Snapshot,
+    commit_times,
+    load_head,
+    load_snapshot,
+    version_at_or_after,
+    version_at_or_before,
+)
+from delta_sharing_spark.deltalog.segment import find_segment, list_before
+from delta_sharing_spark.errors import (
+    AccessModeError,
+    CredentialError,
+    FileGoneError,
+    LogError,
+    NetworkError,
+    TableChangedError,
+    UnsupportedFeatureError,
+)
+from delta_sharing_spark.network.hosts import is_loopback
+from delta_sharing_spark.network.http import NetworkSettings
+from delta_sharing_spark.network.parallel_calls import begin
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import FileSlice, FileTask
 from delta_sharing_spark.scan.splits import Bin, cut_bins
 from delta_sharing_spark.schema.instants import to_millis
+from delta_sharing_spark.sharing.address import TableName
+from delta_sharing_spark.sharing.auth import carried_profile
+from delta_sharing_spark.sharing.profile import Profile
+from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
+from delta_sharing_spark.storage.locations import Location, parse_location
+from delta_sharing_spark.storage.objects import ObjectSource
+from delta_sharing_spark.storage.secrets import StorageSettings
+
+_T = TypeVar("_T")
+_S = TypeVar("_S", "NetworkSettings", StorageSettings)
+
+#: Seconds within which the driver knows whether a table's locations can be read.
+DECISION_SECONDS = 10.0
+#: The share of them that a request of the log may stay unanswered, where another access mode is at hand.
+_SILENCE = 0.3
+#: Versions that are listed within them; a longer log is listed when that has been decided.
+_OPENING_VERSIONS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TableDirectory:
+    """A table of which every location could be read: its log, its files, and the access that splits carry.
+
+    Attributes:
+        table: How errors name the table.
+        head: What the sharing server states about the table.
+        access: For executors.
+        driver: The same for the driver, which may always ask for credentials.
+        log: The table's log; each of its files is fetched once.
+        advice: What to do if it is not a Delta table.
+    """
+
+    table: str
+    head: TableSnapshotHead = field(repr=False)
+    access: DirectoryAccess
+    driver: DirectoryAccess = field(repr=False)
+    log: CachedLogStore = field(repr=False)
+    advice: str = field(repr=False)
+
+    def snapshot(self, version: int | None = None) -> Snapshot:
+        """A version of the table, the newest by default, by its log, checked against what the sharing server said of it.
+
+        Raises:
+            LogError, VersionError, UnsupportedFeatureError: As ``load_snapshot``.
+            TableChangedError: The log is of another table than the server's, or behind what the server said.
+            CredentialError, NetworkError: The storage cannot be read.
+        """
+        snapshot = load_snapshot(self.log, version=version, table=self.table)
+        self._check(snapshot, is_newest=version is None)
+        return snapshot
+
+    def head_at(self, *, version: int | None = None, timestamp_ms: int | None = None) -> Head:
+        """Protocol and metadata of a version, without its files; raises as ``snapshot``."""
+        is_newest = version is None and timestamp_ms is None
+        if timestamp_ms is not None:
+            version = version_at_or_before(self.log, timestamp_ms, table=self.table)
+        try:
+            head = load_head(self.log, version=version, table=self.table)
+        except LogError as error:
+            if not error.has_no_log or self.head.metadata.id:
+                raise
+            # The server refused to describe the table, and only the list of tables told that there is a directory.
+            raise UnsupportedFeatureError(
+                f"{self.table} is no Delta table as far as its directory tells: {self.log.root} has no Delta log, and the "
+                f"sharing server does not describe it; it may be an Iceberg table, which this reader does not read: "
+                f"{self.advice}"
+            ) from error
+        self._check(head, is_newest=is_newest)
+        return head
+
+    def renewed_access(self, tasks: Sequence[FileTask] = ()) -> DirectoryAccess:
+        """The access for executors, with tokens that are valid now: a table may stay open longer than they hold.
+
+        Args:
+            tasks: The plan's files, of which some are kept as samples.
+        """
+        issuer, executors = self.driver.issuer, self.access.issuer
+        assert issuer is not None, "the driver may always ask"
+        samples = (parse_location(task.location) for task in (tasks[0], tasks[-1])) if tasks else ()
+        tokens = tuple(TOKENS.get(issuer, token.location) for token in self.access.tokens)
+        if isinstance(issuer, SharingIssuer) and isinstance(executors, SharingIssuer) and executors.profile.carried:
+            # The token that executors were to ask with may have ended.
+            profile = carried_profile(issuer.profile, executors.settings, "token")
+            executors = None if profile is None else replace(executors, profile=profile)
+        return replace(self.access, tokens=tokens, samples=tuple(samples), issuer=executors)
+
+    def _check(self, head: Head | Snapshot, *, is_newest: bool) -> None:
+        expected = self.head.metadata.id
+        if expected and head.metadata.id and head.metadata.id != expected:
+            raise TableChangedError(
+                f"the log at {self.log.root} is of the table with the id {head.metadata.id}, but the sharing server "
+                f"says that {self.table} has the id {expected}: it was replaced; load it again"
+            )
+        version = self.head.version
+        if is_newest and version is not None and head.version < version:
+            raise TableChangedError(
+                f"the log of {self.table} ends with version {head.version}, but the sharing server said {version}; "
+                f"load the table again, and ask the provider whether {self.log.root} is its location"
+            )
+
+    def tasks(self, snapshot: Snapshot, *, keep_stats: bool = False) -> Iterator[FileTask]:
+        """The snapshot's files, each known to lie in a location that a credential covers.
+
+        The first file in each auxiliary location is touched, so that a refusal shows on the driver.
+
+        Raises:
+            CredentialError: A file lies elsewhere, or its location is refused.
+        """
+        yield from self.checked(snapshot.tasks(keep_stats=keep_stats))
+
+    def check(self, batch: AddBatch) -> None:
+        """The same for files in columns: only those outside the root are looked at one by one."""
+        outside = pc.or_(pc.match_substring(batch.paths, ":"), pc.starts_with(batch.paths, "/"))
+        if batch.vectors is not None:
+            outside = pc.or_kleene(outside, pc.equal(pc.struct_field(batch.vectors, "storageType"), scalar("p")))
+        if outside.true_count:
+            for _ in self.checked(batch.filter(outside).tasks()):
+                pass
+
+    def checked(self, tasks: Iterable[FileTask]) -> Iterator[FileTask]:
+        """Tasks of this table (a snapshot's or a change feed's), checked as ``tasks`` says."""
+        root = self.log.root + "/"
+        touched: set[StorageToken] = set()
+        for task in tasks:
+            for path in paths_of(task):
+                if path.startswith(root):
+                    continue
+                location = parse_location(path)
+                token = token_covering(self.access.tokens, location, table=self.table)
+                if token not in touched and str(token.location) != self.log.root:
+                    touched.add(token)
+                    self._touch(location, path)
+            yield task
+
+    def _touch(self, location: Location, path: str) -> None:
+        """Read one byte of a file in an auxiliary location."""
+        try:
+            ObjectSource(self.driver.lease(location), location, name=path, size=None).read(0, 1)
+        except FileGoneError:
+            return  # its own reader says so, if it is needed at all
+
+
+def open_directory(
+    profile: Profile,
+    transport: NetworkSettings,
+    table: TableName,
+    head: TableSnapshotHead,
+    *,
+    settings: StorageSettings | None = None,
+    carry_profile: bool | Literal["token"] = True,
+    seconds: float = DECISION_SECONDS,
+    has_fallback: bool = False,
+    first_version: int | None = None,
+    issuer: Issuer | None = None,
+) -> TableDirectory:
+    """Obtain a credential for every location of a table and find out, within ``seconds``, whether all can be read.
+
+    A storage that stops to answer later, while the log is read, is given up soon if the table can be read in another
+    way: within the same ``seconds``, or after three tenths of them if it has answered longer than that. Else it is
+    given the time that the settings say.
+
+    Args:
+        profile, transport, table: How to ask the sharing server.
+        head: What the server states about the table; ``location`` is required.
+        settings: Region, endpoint, time-outs.
+        carry_profile: What executors ask for credentials with; see ``carried_profile``.
+        seconds: The bound of the decision.
+        has_fallback: Whether another access mode can be taken instead.
+        first_version: The first version whose commit will be looked at, where that may be long before the newest.
+        issuer: Instead of the sharing server, for tests.
+
+    Raises:
+        AccessModeError: An unsupported scheme, a local location of a remote server.
+        CredentialError: A credential that is malformed or does not cover its location.
+        NetworkError: The storage or the server did not answer in time.
+        ServerError: The sharing server refuses to issue one.
+    """
+    settings = settings or StorageSettings()
+    name = str(table)
+    root, others = _locations(head, name)
+    local = next((location for location in (root, *others) if location.kind == "local"), None)
+    if local is not None and not is_loopback(urlsplit(profile.endpoint).hostname):
+        raise AccessModeError(
+            f"table {table} lies at {local}, a local path, which is read only for a sharing server on this machine; "
+            f"use accessMode=url"
+        )
+    driver_issuer: Issuer = issuer or SharingIssuer(profile, transport, table, root)
+    # Equal to ``driver_issuer``, so that the tokens are the same; it only gives up sooner.
+    quick_issuer: Issuer = issuer or SharingIssuer(
+        profile, _bounded(transport, seconds / 3, seconds, seconds / 2), table, root
+    )
+    version = head.version
+    canary = None if version is None else parse_location(f"{root}/{in_log(commit_name(version))}")
+    silence = seconds * _SILENCE
+    driver_settings = _bounded(settings, silence, silence, silence) if has_fallback else settings
+    # Without another way a busy machine is waited for as long as the decision may take, and a storage that cannot be
+    # reached is tried as long as a sharing server.
+    connecting, retrying = (silence, silence) if has_fallback else (seconds * 0.8, settings.first_contact_seconds)
+    probe_settings = _bounded(driver_settings, connecting, seconds * 0.8, retrying)
+
+    store = StorageLogStore(root, version)
+    log = CachedLogStore(store)
+    if first_version is not None and (version or 0) - first_version <= _OPENING_VERSIONS:
+        log.list_from_version(first_version)
+
+    def connect(location: Location) -> StorageToken:
+        token = TOKENS.get(quick_issuer, location)
+        if location != root:
+            return token
+        store.lease_for = DirectoryAccess(name, (token,), quick_issuer, probe_settings, canary).lease
+        try:  # what finding a version asks first, and then has
+            if version is not None:
+                list_before(log, version)
+            else:
+                log.read(LAST_CHECKPOINT)
+        except (FileNotFoundError, PermissionError):
+            pass  # there is no hint
+        except NetworkError as error:
+            if has_fallback or not error.busy:
+                raise  # else the log is read as patiently as the settings say
+        return TOKENS.get(quick_issuer, location)
+
+    # The time-outs end what is silent; where nothing else can be tried, a busy machine has longer to come to its answers.
+    opening_seconds = seconds * (1 - _SILENCE if has_fallback else 3)
+    tokens = _together(connect, (root, *others), opening_seconds, name)
+    executors_profile = carried_profile(profile, transport, carry_profile)
+    if executors_profile is not None and isinstance(driver_issuer, SharingIssuer):
+        executors_issuer: Issuer | None = replace(driver_issuer, profile=executors_profile)
+    else:
+        executors_issuer = driver_issuer if carry_profile else None
+    executors_access = DirectoryAccess(name, tokens, executors_issuer, settings, canary)
+    driver = replace(executors_access, issuer=driver_issuer, settings=driver_settings)
+    store.lease_for = driver.lease
+    if first_version is not None:
+        log.list_from_version(first_version)
+    return TableDirectory(name, head, executors_access, driver, log, iceberg_advice(table, profile))
+
+
+def _bounded(settings: _S, connect: float, read: float, retry: float) -> _S:
+    """The settings with no longer time-outs than these, in seconds."""
+    return replace(
+        settings,
+        connect_timeout=min(settings.connect_timeout, connect),
+        read_timeout=min(settings.read_timeout, read),
+        retry_seconds=min(settings.retry_seconds, retry),
+    )
+
+
+def _locations(head: TableSnapshotHead, table: str) -> tuple[Location, tuple[Location, ...]]:
+    metadata = head.metadata
+    if not metadata.location:
+        raise AccessModeError(
+            f"the sharing server offers table {table} by dir but names no location for it, which the protocol requires; "
+            f"set accessMode=url, or ask the provider to correct it"
+        )
+    root = parse_location(metadata.location)
+    # A location below the root has a credential of its own, which may be the only one that its files are read with.
+    others = {
+        (location.realm, location.key): location for location in map(parse_location, metadata.auxiliary_locations or ())
+    }
+    others.pop((root.realm, root.key), None)
+    return root, tuple(others.values())
+
+
+def _together(
+    connect: Callable[[Location], StorageToken], locations: Sequence[Location], seconds: float, table: str
+) -> tuple[StorageToken, ...]:
+    """A token per location, or an error once ``seconds`` are over; what still runs then ends by itself."""
+    deadline = time.monotonic() + seconds
+    tokens = []
+    begun = begin([partial(connect, location) for location in locations], len(locations))
+    for location, token in zip(locations, begun, strict=True):
+        wait([token], max(0.0, deadline - time.monotonic()))
+        if not token.done():
+            raise NetworkError(
+                f"table {table}: its location {location} could not be reached within {seconds:.0f} s; check the network "
+                f"from the driver to the storage, or use accessMode=url if the server offers it"
+            )
+        tokens.append(token.result())
+    return tuple(tokens)
+
+
+def table_tokens(
+    profile: Profile, transport: NetworkSettings, table: TableName, head: TableSnapshotHead, location: str | None = None
+) -> tuple[StorageToken, ...]:
+    """The tokens of all of a table's locations, its root's first, or of one of them, for another engine that reads the table.
+
+    Raises:
+        AccessModeError: The server names no location: the table is not shared by directory.
+        CredentialError: ``location`` is none of the table's, or a credential is malformed.
+    """
+    root, others = _locations(head, str(table))
+    locations = (root, *others)
+    if location is not None:
+        requested = parse_location(location)
+        if requested not in locations:
+            raise CredentialError(
+                f"{requested} is no location of table {table}; it has {', '.join(str(each) for each in locations)}"
+            )
+        locations = (requested,)
+    issuer = SharingIssuer(profile, transport, table, root)
+    return tuple(TOKENS.get(issuer, each) for each in locations)
 
 
 class DirectoryTable(OpenTable):

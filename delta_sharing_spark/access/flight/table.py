@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from delta_sharing_spark.access.asking import iso
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileList,
     FileListing,
     FilePruner,
+    NegotiatedTable,
     OpenTable,
+    ResolvedScan,
     StreamIdentity,
+    TableShape,
     TableState,
     VersionFiles,
     VersionListing,
@@ -27,8 +31,6 @@ from delta_sharing_spark.access.flight.connection import (
     GatewayAddress,
     GatewayConnection,
 )
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan, TableShape
-from delta_sharing_spark.access.settings import iso
 from delta_sharing_spark.errors import ResponseError
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.scan.plan import MAX_FILE_BYTES, FileTask

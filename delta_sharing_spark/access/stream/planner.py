@@ -12,6 +12,7 @@ from delta_sharing_spark.access.contract import (
     FileList,
     FilePruner,
     OpenTable,
+    ResolvedScan,
     SplitAccess,
     StreamIdentity,
     VersionFiles,
@@ -19,7 +20,6 @@ from delta_sharing_spark.access.contract import (
 )
 from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import spec_of, splits_of
-from delta_sharing_spark.access.resolved_scan import ResolvedScan
 from delta_sharing_spark.access.stream.schema_policy import SchemaPolicy, policy_of
 from delta_sharing_spark.errors import DeltaSharingError, OptionError, StreamError, VersionError
 from delta_sharing_spark.network.hosts import is_loopback

@@ -28,9 +28,8 @@ from delta_sharing_spark.errors import (
     ServerError,
     TableChangedError,
 )
+from delta_sharing_spark.network.http import NetworkSettings, data_session
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.sessions import data_session
-from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.scan.plan import DeletionVector, FileAccess, FileTask
 from delta_sharing_spark.schema.types import Field, Struct
 from delta_sharing_spark.sharing.address import TableName

@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby, pairwise
 
-from delta_sharing_spark.access.contract import FilePruner, VersionFiles
-from delta_sharing_spark.access.resolved_scan import TableShape, shape_of
+from delta_sharing_spark.access.contract import FilePruner, TableShape, VersionFiles, shape_of
 from delta_sharing_spark.access.url.signed_urls import vector_of
 from delta_sharing_spark.deltalog.add_batch import rows_in_stats
 from delta_sharing_spark.predicates.skip_reason import SkipReason

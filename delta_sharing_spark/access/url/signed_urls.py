@@ -19,7 +19,7 @@ import numpy as np
 
 from delta_sharing_spark.deltalog.vector_descriptor import unique_id
 from delta_sharing_spark.errors import ResponseError
-from delta_sharing_spark.network.bodies import parse_count
+from delta_sharing_spark.network.http import parse_count
 from delta_sharing_spark.scan.plan import DeletionVector
 from delta_sharing_spark.schema.instants import due_before, parse_instant
 from delta_sharing_spark.sharing.wire_records import FileRecord

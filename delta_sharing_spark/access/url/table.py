@@ -9,24 +9,35 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from delta_sharing_spark.access.asking import (
+    REFUSALS,
+    Refusal,
+    classified,
+    http_policy_of,
+    iso,
+    refused_travel,
+    response_formats,
+    words_of,
+)
 from delta_sharing_spark.access.contract import (
     AsOf,
     FileList,
     FileListing,
     FilePruner,
+    NegotiatedTable,
     NotPinnedError,
     OpenTable,
+    ResolvedScan,
     StreamIdentity,
     TableState,
     VersionFiles,
     VersionListing,
     as_insert,
     begins_after,
+    check_same,
     range_of_versions,
+    shape_of,
 )
-from delta_sharing_spark.access.negotiate import REFUSALS, Refusal, classified, refused_travel, words_of
-from delta_sharing_spark.access.resolved_scan import NegotiatedTable, ResolvedScan, check_same, shape_of
-from delta_sharing_spark.access.settings import http_policy_of, iso, response_formats
 from delta_sharing_spark.access.url.access import RenewalContext, UrlAccess
 from delta_sharing_spark.access.url.files import (
     SnapshotFiles,

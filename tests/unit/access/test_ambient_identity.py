@@ -19,8 +19,7 @@ from object_server import ObjectServer, serving
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, StorageSettings
 
 LOCATIONS = {
     "aws": "s3://bucket/table",
@@ -102,7 +101,7 @@ def _ambient(trap: ObjectServer, home: Path) -> dict[str, str]:
 
 _READ = """
 import sys
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.locations import parse_location
 sys.path.insert(0, sys.argv[3])

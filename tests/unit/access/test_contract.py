@@ -13,18 +13,20 @@ from shared_tables import falling_back
 
 from delta_sharing_spark.access.contract import (
     AsOf,
+    Decision,
     FileList,
     FileListing,
     FilePruner,
     OpenTable,
+    ResolvedScan,
     StreamIdentity,
+    TableShape,
     TableState,
     VersionFiles,
     VersionListing,
 )
 from delta_sharing_spark.access.open import TableOpener, resolve_opened
 from delta_sharing_spark.access.plan import plan
-from delta_sharing_spark.access.resolved_scan import Decision, ResolvedScan, TableShape
 from delta_sharing_spark.access.stream.planner import Limits, open_stream
 from delta_sharing_spark.display import explanation
 from delta_sharing_spark.errors import TableChangedError

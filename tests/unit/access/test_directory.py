@@ -20,7 +20,7 @@ from object_server import ObjectServer, serving
 from shared_tables import NAME, PROFILE, falling_back, head_of, opened, rows, split_of, upload
 
 from delta_sharing_spark.access.directory.access import StorageToken
-from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
+from delta_sharing_spark.access.directory.table import TableDirectory, open_directory
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,
@@ -30,10 +30,10 @@ from delta_sharing_spark.errors import (
     TableChangedError,
     UnsupportedFeatureError,
 )
-from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.profile import Profile
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 LOCATION = "s3://bucket/table"

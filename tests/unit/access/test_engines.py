@@ -16,8 +16,7 @@ from delta_sharing_spark.access.directory.access import StorageToken
 from delta_sharing_spark.errors import CredentialError
 from delta_sharing_spark.interop import create_secret, hadoop_conf, storage_options
 from delta_sharing_spark.storage.locations import parse_location
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret, StorageSettings
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
 AWS, SAS, BEARER = AwsSession("AKID", "SECRETKEY", "SESSION"), AzureSas("sv=1&sig=SIG%3D"), GcpBearer("ya29.TOKEN")

@@ -11,8 +11,7 @@ from typing import Any, cast
 import pytest
 from shared_tables import falling_back
 
-from delta_sharing_spark.access.negotiate import negotiate
-from delta_sharing_spark.access.open import TableOpener
+from delta_sharing_spark.access.open import TableOpener, negotiate
 from delta_sharing_spark.errors import (
     AccessModeError,
     CredentialError,

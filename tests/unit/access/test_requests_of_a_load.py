@@ -25,7 +25,7 @@ from delta_sharing_spark.access.stream.planner import Limits, open_stream
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.scan.pace import LEAST
-from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

@@ -12,7 +12,7 @@ from object_server import ObjectServer, serving
 
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 
 SECRETS = ("secret-access-key", "session-token-text", "c2lnbmF0dXJl", "ya29.bearer-token-text")
 

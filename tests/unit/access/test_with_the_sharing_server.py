@@ -18,15 +18,15 @@ from object_server import ObjectServer, serving
 from shared_tables import split_of, upload
 
 from delta_sharing_spark.access.directory.access import SharingIssuer, TokenCache
-from delta_sharing_spark.access.directory.open import TableDirectory, open_directory
+from delta_sharing_spark.access.directory.table import TableDirectory, open_directory
 from delta_sharing_spark.errors import CredentialError, RequestRefusedError
-from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.storage.locations import parse_location
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 from delta_sharing_spark.testing.server import SharedTable, SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

@@ -17,8 +17,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, OptionError, VersionError
 from delta_sharing_spark.options import parse_options
 from delta_sharing_spark.options.values import option_text
-from delta_sharing_spark.table import SharedTable
-from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.table import Scan, SharedTable
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 

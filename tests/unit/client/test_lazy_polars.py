@@ -44,13 +44,13 @@ def test_columns_conditions_and_limits_are_pushed_down(trips: SharedTable, monke
         read.append(dict(scan.options))  # type: ignore[attr-defined]
         return real(scan, workers)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("delta_sharing_spark.table_scan.Scan.to_record_batch_reader", note)
+    monkeypatch.setattr("delta_sharing_spark.table.Scan.to_record_batch_reader", note)
     lazy = trips.lazy()
     start = dt.datetime(2025, 3, 1, tzinfo=UTC)
     values_read = lazy.filter((pl.col("city") == "Lisbon") & (pl.col("started") < start)).select("trip").collect()
     assert values_read.width == 1
     assert read[-1]["columns"].split(",") == ["`trip`", "`city`", "`started`"]
-    assert read[-1]["where"] == "(`city` = 'Lisbon') AND (`started` < TIMESTAMP '2025-03-01 00:00:00Z')"
+    assert read[-1]["where"] == "`city` = 'Lisbon' AND `started` < TIMESTAMP '2025-03-01 00:00:00Z'"
     assert trips.scan(where=read[-1]["where"]).plan().report.files == 1
     lazy.head(7).collect()
     assert read[-1] == {"limit": "7"}

@@ -13,10 +13,8 @@ import pytest
 
 import delta_sharing_spark
 from delta_sharing_spark import SharingClient, load_as_pandas
-from delta_sharing_spark.errors import DeltaSharingError
-from delta_sharing_spark.errors.tracebacks import TRACEBACK
-from delta_sharing_spark.table import SharedTable
-from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.errors import TRACEBACK, DeltaSharingError
+from delta_sharing_spark.table import Scan, SharedTable
 from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 from logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
 
-from delta_sharing_spark.deltalog import cached_log_store as kept_log
-from delta_sharing_spark.deltalog.cached_log_store import CachedLogStore
+from delta_sharing_spark.deltalog import log_store as kept_log
 from delta_sharing_spark.deltalog.commit_feed import load_commits
+from delta_sharing_spark.deltalog.log_store import CachedLogStore
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_head, load_snapshot, version_at_or_after
 from delta_sharing_spark.errors import LogError

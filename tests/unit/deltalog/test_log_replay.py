@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from logbuilder import ROOT, TimedStore, add, lines, log, metadata, parquet, protocol, remove, write_checkpoint
 
 from delta_sharing_spark.deltalog import replay
-from delta_sharing_spark.deltalog.locate_segment import find_segment
 from delta_sharing_spark.deltalog.paths import commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_head, load_snapshot
+from delta_sharing_spark.deltalog.segment import find_segment
 from delta_sharing_spark.errors import CredentialError, LogError, UnsupportedFeatureError, VersionError
 from delta_sharing_spark.testing.server.table_logs import LocalLogStore
 
@@ -78,7 +78,7 @@ def test_any_history_replays_to_the_model(history, listing, refuses, hint, data)
         store.files["_delta_log/_last_checkpoint"] = json.dumps(tree).encode()
     decoded = [{(unescape(p), d): v for (p, d), v in state.items()} for state in states]
     store.known_version = data.draw(st.none() | st.integers(0, len(history) - 1))
-    with patch("delta_sharing_spark.deltalog.locate_segment.LISTED_BEFORE", data.draw(st.sampled_from([0, 1, 3, 128]))):
+    with patch("delta_sharing_spark.deltalog.segment.LISTED_BEFORE", data.draw(st.sampled_from([0, 1, 3, 128]))):
         snapshot = load_snapshot(store)
         assert (snapshot.version, live(snapshot)) == (len(history) - 1, expected(decoded[-1]))
         assert live(snapshot) == expected(decoded[-1])  # batches may be read again
@@ -238,7 +238,7 @@ def test_a_hole_is_never_taken_for_the_end(missing, known):
 
 def test_many_bytes_of_commits_are_not_held(monkeypatch):
     store = log(*[[add(f"f{i}")] for i in range(60)], listing=False, known_version=59)
-    monkeypatch.setattr("delta_sharing_spark.deltalog.locate_segment._KEPT_BYTES", 1000)
+    monkeypatch.setattr("delta_sharing_spark.deltalog.segment._KEPT_BYTES", 1000)
     held = [commit for commit in find_segment(store, None, "t").commits if commit.data]
     assert len(held) == 16
     assert sum(1 for _ in load_snapshot(store).tasks()) == 60

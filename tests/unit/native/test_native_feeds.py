@@ -12,7 +12,8 @@ import pytest
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native import gateway as gateways
 from delta_sharing_spark.native.table_index import COUNTED, TableIndex
-from delta_sharing_spark.table_scan import Scan
+from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.table import Scan
 from delta_sharing_spark.testing.server import SharingServer
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -76,7 +77,7 @@ def test_listings_of_a_feed(feeds: dict[str, tuple[SharingClient, list[str], int
             index.begin()
             native, listing = index.listed((), (None, None))
             assert listing.files == native.report.files > 2
-            few = index.listed((), ("id >= 20", None))[1].files
+            few = index.listed((), (parse_where("id >= 20", load.columns), None))[1].files
             assert few == listing.files if "ending_timestamp" in bounds else few < listing.files
             assert index.listed((), (None, COUNTED))[1].is_counted is False, "change files have no statistics"
             assert index.size_in_bytes() == listing.bytes

@@ -23,8 +23,7 @@ from delta_sharing_spark.interop import hadoop_conf, storage_options
 from delta_sharing_spark.sharing.wire_records import TemporaryCredentials
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import AwsSession, R2Session
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import AwsSession, R2Session, StorageSettings
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 from support.buckets import BucketServer

@@ -28,7 +28,7 @@ class _Meeting:
 
 
 def _splits(count: int, access: object) -> list[Split]:
-    return [Split(i, (), cast(ReadSpec, None), cast(Access, access)) for i in range(count)]
+    return [Split(i, (), cast("ReadSpec", None), cast("Access", access)) for i in range(count)]
 
 
 def test_empty_splits_take_no_workers_place() -> None:

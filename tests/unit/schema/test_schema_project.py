@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from delta_sharing_spark.access.resolved_scan import TableShape, check_same
+from delta_sharing_spark.access.contract import TableShape, check_same
 from delta_sharing_spark.errors import SchemaError
-from delta_sharing_spark.schema.project import merge, requested, select
-from delta_sharing_spark.schema.types import Array, Field, Map, Primitive, Struct
+from delta_sharing_spark.schema.types import Array, Field, Map, Primitive, Struct, merge, requested, select
 
 LONG, STRING = Primitive("long"), Primitive("string")
 POINT = Struct((Field("x", LONG, False), Field("y", LONG), Field("tag", STRING)))

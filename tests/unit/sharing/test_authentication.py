@@ -26,7 +26,7 @@ from delta_sharing_spark.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.sharing import auth
 from delta_sharing_spark.sharing.profile import load_profile
 

@@ -531,7 +531,7 @@ def test_a_client_is_cheap_to_carry(server: ScriptedServer, rest: SharingRest) -
     """Executors rebuild it from profile and settings; connections belong to the process."""
     from dataclasses import replace
 
-    from delta_sharing_spark.network.settings import NetworkSettings
+    from delta_sharing_spark.network.http import NetworkSettings
 
     carried = pickle.loads(pickle.dumps(replace(rest, settings=NetworkSettings())))
     server.on("/version", Reply(headers=V7))

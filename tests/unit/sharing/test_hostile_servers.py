@@ -20,27 +20,23 @@ from scripted_server import HEAD, NAME, OK, TOKEN, Reply, Rest, ScriptedServer, 
 
 from delta_sharing_spark.access.url.signed_urls import url_end
 from delta_sharing_spark.errors import (
+    LONGEST_MESSAGE,
     ConfigError,
     DeltaSharingError,
     FileError,
     ProfileError,
     ResponseError,
     ServerError,
-)
-from delta_sharing_spark.errors.redaction import (
-    LONGEST_MESSAGE,
     printable,
     printable_json,
     redact,
     shown,
     without_secrets,
 )
-from delta_sharing_spark.network.bodies import parse_count
 from delta_sharing_spark.network.connections import AddressRefusedError, refusing_local_addresses
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_refusal
+from delta_sharing_spark.network.http import NetworkSettings, data_session, parse_count
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.sessions import data_session
-from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.schema.instants import show_seconds
 from delta_sharing_spark.sharing.profile import load_profile
 from delta_sharing_spark.sharing.query import Query
@@ -118,7 +114,7 @@ WITHOUT_END = {
 @pytest.mark.parametrize("asked", ["listing", "query", "data", "profile"])
 def test_answers_without_end(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All kinds at once: what they take is waiting."""
-    monkeypatch.setattr("delta_sharing_spark.network.settings.NetworkSettings", lambda **_: HASTY)
+    monkeypatch.setattr("delta_sharing_spark.network.http.NetworkSettings", lambda **_: HASTY)
     with ThreadPoolExecutor(len(WITHOUT_END)) as pool:
         ended = {kind: pool.submit(_ends, speak, asked) for kind, speak in WITHOUT_END.items()}
         assert {kind: future.result() for kind, future in ended.items()} == dict.fromkeys(WITHOUT_END, True)

@@ -33,7 +33,7 @@ from delta_sharing_spark.errors import (
     ResponseError,
     UnauthenticatedError,
 )
-from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.options import IDENTITY, OPTIONS, parse_options
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.sharing import auth

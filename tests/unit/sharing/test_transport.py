@@ -37,9 +37,8 @@ from delta_sharing_spark.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from delta_sharing_spark.network.http import NetworkSettings, data_session, rest_session
 from delta_sharing_spark.network.retry import RetryableError, backoff, retry
-from delta_sharing_spark.network.sessions import data_session, rest_session
-from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing.profile import Profile
 from delta_sharing_spark.sharing.query import Query
 from delta_sharing_spark.sharing.rest import SharingRest
@@ -341,11 +340,11 @@ def test_sessions_are_shared_by_what_they_depend_on(settings: NetworkSettings, t
 
 
 def test_the_number_of_sessions_is_bounded(settings: NetworkSettings) -> None:
-    from delta_sharing_spark.network import sessions
+    from delta_sharing_spark.network import http
 
     for number in range(40):
         data_session(replace(settings, caller_org=str(number)))
-    assert len(sessions._sessions) <= 16
+    assert len(http._sessions) <= 16
 
 
 def test_the_user_agent(server: ScriptedServer, rest_of: Rest, settings: NetworkSettings) -> None:
@@ -508,9 +507,9 @@ def test_certificates_from_the_option_or_the_environment(
     monkeypatch: pytest.MonkeyPatch,
     origin: str,
 ) -> None:
-    from delta_sharing_spark.network import sessions
+    from delta_sharing_spark.network import http
 
-    sessions._sessions.clear()
+    http._sessions.clear()
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
     if origin == "option":
@@ -522,7 +521,7 @@ def test_certificates_from_the_option_or_the_environment(
         assert rest_of(secure, settings).table_version(NAME) == 7
         assert data_session(settings).get(secure.endpoint, timeout=60).status_code == 200
     finally:
-        sessions._sessions.clear()
+        http._sessions.clear()
 
 
 def test_certificates_that_are_not_there(rest_of: Rest, secure: ScriptedServer, settings: NetworkSettings) -> None:

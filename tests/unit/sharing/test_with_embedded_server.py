@@ -17,8 +17,8 @@ import pytest
 from scripted_server import Clock
 
 from delta_sharing_spark.errors import NotFoundError, RequestRefusedError, ResponseError, UnauthenticatedError
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.network.parallel_calls import begin
-from delta_sharing_spark.network.settings import NetworkSettings
 from delta_sharing_spark.sharing import query as pages_ahead
 from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.profile import load_profile

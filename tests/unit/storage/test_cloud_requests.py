@@ -17,8 +17,7 @@ from delta_sharing_spark.storage.aws_signature import sign
 from delta_sharing_spark.storage.clouds import S3, Azure, Google, UnreadableAnswer
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, StorageSettings
 
 SESSION = AwsSession("AKIDEXAMPLE", "secret/key+", "session/token==")
 NOW = 1_795_251_600.0

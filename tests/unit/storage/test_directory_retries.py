@@ -18,8 +18,7 @@ from delta_sharing_spark.network.connections import Canceller, ReadCancelled
 from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.storage.objects import Storage
 from delta_sharing_spark.storage.ranges import Range
-from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import AwsSession, AzureSas, GcpBearer, NoSecret, Secret, StorageSettings
 from delta_sharing_spark.storage.transfer import FileVersion, Transfer
 from support.buckets import BucketServer
 

@@ -1,23 +1,33 @@
-"""Makes the settings of each layer below from a load's options."""
+"""Tells what a load asks the sharing server and the storage with, by its options, and makes errors of what the server refuses."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from urllib.parse import urlsplit
 
-from delta_sharing_spark.errors import AddressError, OptionError
+from delta_sharing_spark.errors import (
+    AddressError,
+    NotFoundError,
+    OptionError,
+    RequestRefusedError,
+    ServerError,
+    UnsupportedFeatureError,
+    VersionError,
+)
 from delta_sharing_spark.network.hosts import is_loopback
-from delta_sharing_spark.network.settings import NetworkSettings
+from delta_sharing_spark.network.http import NetworkSettings
 from delta_sharing_spark.options import ReadOptions
 from delta_sharing_spark.schema.instants import to_iso
 from delta_sharing_spark.sharing.address import TableName, parse_address
 from delta_sharing_spark.sharing.identity import identity_of
 from delta_sharing_spark.sharing.profile import Profile, load_profile, profile_from_environment, profile_from_fields
 from delta_sharing_spark.sharing.rest import FORMATS
+from delta_sharing_spark.sharing.transport import is_about_versions
 from delta_sharing_spark.storage.http_source import HttpPolicy
-from delta_sharing_spark.storage.settings import StorageSettings
+from delta_sharing_spark.storage.secrets import StorageSettings
 
 
 def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
@@ -108,3 +118,64 @@ def _engine() -> str | None:
     spark = sys.modules.get("pyspark")
     version = getattr(spark, "__version__", None) or os.environ.get("SPARK_VERSION")
     return f"Spark/{version}" if version else None
+
+
+#: How servers refuse versions that they do not have or do not share, and endpoints.
+Refusal = RequestRefusedError | NotFoundError
+REFUSALS = (RequestRefusedError, NotFoundError)
+
+
+def refused_travel(table: TableName, options: ReadOptions, newest: int | None, refusal: Refusal) -> VersionError:
+    """The error for a version or a moment that the server refuses while it serves the table itself."""
+    version = options.version_as_of
+    if version is not None and newest is not None and version > newest:
+        return VersionError(
+            f"version {version} of {table} does not exist: the newest is {newest}; ask for a version up to {newest}"
+        )
+    asked = f"version {version} of {table}" if version is not None else f"{table} as of {iso(options.timestamp_as_of)}"
+    known = "" if newest is None else f" (the newest is {newest})"
+    return VersionError(
+        f"{asked} cannot be read: {words_of(refusal)}; ask for a version that is shared{known}, or ask the provider to "
+        f"share the table's history"
+    )
+
+
+def classified(
+    table: TableName, options: ReadOptions, newest: int | None, refusal: RequestRefusedError
+) -> RequestRefusedError | VersionError:
+    """The error for refused files of a table: a ``VersionError`` where the server says that it is about versions."""
+    if not is_about_versions(refusal):
+        return refusal
+    if options.version_as_of is not None or options.timestamp_as_of is not None:
+        return refused_travel(table, options, newest, refusal)
+    return VersionError(f"{table} cannot be read: {words_of(refusal)}; ask the provider to check what the share covers")
+
+
+def check_formats(table: TableName, formats: Sequence[str], profile: Profile) -> None:
+    """Refuse a table that is not read as Delta, by its formats; none mean Delta (OpenSharing, "Get Table")."""
+    if formats and "delta" not in formats:
+        named = " and ".join("Iceberg" if name == "iceberg" else repr(name) for name in formats)
+        advice = iceberg_advice(table, profile) if "iceberg" in formats else "ask the provider to share it as Delta"
+        raise UnsupportedFeatureError(
+            f"{table} is shared in the format {named}, and this reader reads Delta; {advice}", features=tuple(formats)
+        )
+
+
+def iceberg_advice(table: TableName, profile: Profile) -> str:
+    """What to do about a table that is, or may be, an Iceberg table."""
+    if profile.iceberg_endpoint is None:
+        return (
+            "read it by an Iceberg client from the provider's Iceberg catalog, whose address this profile does not have "
+            "(icebergEndpoint), or ask the provider to share it as Delta"
+        )
+    return (
+        f"read it by an Iceberg client from the catalog at {profile.iceberg_endpoint} (warehouse {table.share}, table "
+        f"{table.schema}.{table.table}), or ask the provider to share it as Delta"
+    )
+
+
+def words_of(refusal: ServerError) -> str:
+    """The server's message in a refusal, as part of a sentence."""
+    if refusal.server_message:
+        return f"the sharing server says: {refusal.server_message.rstrip('. ')}"
+    return str(refusal) if refusal.status is None else f"the sharing server answers {refusal.status} without a word"

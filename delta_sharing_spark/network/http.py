@@ -1,0 +1,238 @@
+"""Sends requests: one set of bounds for the sharing server, its token endpoint, data URLs and storage; pooled sessions; bodies within bounds.
+
+No answer decides how much memory its reader takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any
+
+import requests
+from requests.utils import get_environ_proxies
+
+from delta_sharing_spark._version import __version__
+from delta_sharing_spark.errors import OptionError
+from delta_sharing_spark.network.connections import BreakableAdapter, pause
+from delta_sharing_spark.network.process_cache import ProcessCache
+
+#: How often one read asks for another URL or credential after a refusal, in both access modes.
+MAX_RENEWALS = 2
+_LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSettings:
+    """Bounds of requests, their proxy and certificates; the defaults are those of the options.
+
+    Attributes:
+        connect_timeout: Seconds to open a connection.
+        read_timeout: Seconds between two bytes of an answer.
+        retry_seconds: How long transient failures of one call are repeated.
+        first_contact_seconds: The same while the host has never answered this process: a mistyped endpoint is told
+            sooner than an outage is given up.
+        first_wait, longest_wait: Seconds before the first retry, and at most before any.
+        proxy: A proxy for http and https, instead of the environment's.
+        ca_bundle: A file of certificates to trust, instead of the environment's and certifi's.
+        caller_org: Free text for the User-Agent.
+        engine: What runs the request, for the User-Agent (``Spark/4.3.0``).
+        sleep, clock: Functions that wait and tell the time; tests replace them so as not to wait.
+    """
+
+    connect_timeout: float = 10.0
+    read_timeout: float = 320.0
+    retry_seconds: float = 600.0
+    first_contact_seconds: float = 15.0
+    first_wait: float = 0.5
+    longest_wait: float = 30.0
+    proxy: str | None = field(default=None, repr=False)
+    ca_bundle: str | None = None
+    caller_org: str | None = None
+    engine: str | None = None
+    sleep: Callable[[float], None] = field(default=pause, repr=False, compare=False)
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
+
+    @property
+    def request_seconds(self) -> float:
+        """Seconds that one request may take, from its connection to the last byte of its answer."""
+        return self.connect_timeout + max(self.read_timeout, self.retry_seconds)
+
+    @property
+    def user_agent(self) -> str:
+        """``Delta-Sharing-Spark-Python/<version> Spark/<v> Python/<v> System/<os> callerOrg-<x>``."""
+        parts = [f"Delta-Sharing-Spark-Python/{__version__}"]
+        if self.engine:
+            parts.append(self.engine)
+        parts += [f"Python/{platform.python_version()}", f"System/{platform.system()}"]
+        if self.caller_org:
+            parts.append(f"callerOrg-{_header_text(self.caller_org)}")
+        return " ".join(parts)
+
+
+def _header_text(text: str) -> str:
+    return "".join(c if " " < c < "\x7f" else "_" for c in text)[:_LONGEST_NAME]
+
+
+_SESSIONS = 16
+_POOL = 32
+_CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+
+
+class _Session(requests.Session):
+    """A session whose proxies and certificates are the settings', else the environment's, and that keeps nothing of
+    one recipient for another: no cookies, no passwords from ``~/.netrc``."""
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        super().__init__()
+        # With trust_env requests would put the environment before our options, and send ~/.netrc after redirects.
+        self.trust_env = False
+        self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+        adapter = BreakableAdapter(pool_connections=_POOL, pool_maxsize=2 * _POOL, max_retries=0)
+        self.mount("https://", adapter)
+        self.mount("http://", adapter)
+        self.headers["User-Agent"] = settings.user_agent
+        self.verify = _certificates(settings.ca_bundle)
+        self._proxy = settings.proxy
+
+    def resolve_redirects(self, *_: Any, **__: Any) -> Iterator[Any]:
+        """Yield none: callers follow redirects themselves, because requests would first read their whole bodies."""
+        return iter(())
+
+    def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
+        if self._proxy:
+            proxies_used = {"http": self._proxy, "https": self._proxy}
+        else:
+            proxies_used = get_environ_proxies(url, no_proxy=None)
+        return {"proxies": proxies_used, "stream": bool(stream), "verify": self.verify, "cert": cert}
+
+
+_sessions: ProcessCache[tuple[str, str | None, str | None, str], requests.Session] = ProcessCache(_SESSIONS)
+
+
+def rest_session(settings: NetworkSettings) -> requests.Session:
+    """The process's pooled session for the sharing server; each request adds its own authentication.
+
+    Raises:
+        OptionError: The certificates' file does not exist.
+    """
+    return data_session(settings, "rest")
+
+
+def data_session(settings: NetworkSettings, purpose: str = "data") -> requests.Session:
+    """The process's pooled session for data URLs. It never carries a token; raises OptionError where the certificates' file does not exist."""
+    # One that goes is not closed: a request of another thread may still be using it.
+    key = (purpose, settings.proxy, settings.ca_bundle, settings.user_agent)
+    return _sessions.get_or_make(key, lambda: _Session(settings))
+
+
+def _certificates(option: str | None) -> str | bool:
+    path = option or next((os.environ[v] for v in _CA_VARIABLES if os.environ.get(v)), None)
+    if path is None:
+        return True
+    if not os.path.exists(path):
+        origin = (
+            "the option caBundle" if option else "the environment (REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE)"
+        )
+        raise OptionError(f"{origin} names the certificates {path}, which do not exist here; correct the path")
+    return path
+
+
+_QUERY = re.compile(r"\?.*", re.DOTALL)
+
+
+def _without_queries(record: logging.LogRecord) -> bool:
+    """Cut queries off the paths that urllib3 logs at DEBUG: the query of a presigned URL is a secret."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(_QUERY.sub("?[redacted]", a) if isinstance(a, str) else a for a in record.args)
+    return True
+
+
+for _name in ("urllib3.connectionpool", "urllib3.poolmanager", "urllib3.util.retry"):
+    logging.getLogger(_name).addFilter(_without_queries)
+
+
+#: Encodings that are asked for and understood.
+ACCEPT_ENCODING = "gzip, deflate"
+_CHUNK = 1 << 18
+#: zlib's window bits: gzip and zlib by their headers.
+_GZIP_OR_ZLIB = 47
+
+
+class BodyError(Exception):
+    """A body that is too large, or not what its headers say."""
+
+
+class TruncatedBodyError(BodyError):
+    """A body that ends before it is complete."""
+
+
+def declared_length(headers: Mapping[str, str]) -> int | None:
+    """The number of bytes in ``Content-Length``; None if the header holds no such number.
+
+    >>> declared_length({"content-length": "12"}), declared_length({"content-length": "9" * 5000})
+    (12, None)
+    """
+    return parse_count(headers.get("content-length", ""))
+
+
+def parse_count(text: str) -> int | None:
+    """A decimal number of at most 18 digits, as headers and URLs write counts; None for anything else."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def read_body(response: requests.Response, limit: int) -> bytes:
+    """The whole body, decoded; raises BodyError where the body is larger than ``limit``, cannot be decoded, or is truncated."""
+    data = bytearray()
+    for chunk in iter_body(response):
+        data += chunk
+        if len(data) > limit:
+            raise BodyError(f"it is larger than {limit >> 20} MiB")
+    return bytes(data)
+
+
+def iter_body(response: requests.Response) -> Iterator[bytes]:
+    """A body in decoded chunks of at most 256 KiB, however it is compressed; raises BodyError where the body cannot be decoded, or is truncated."""
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    raw = response.raw.stream(_CHUNK, decode_content=False)
+    if encoding in ("", "identity"):
+        yield from raw
+    elif encoding in ("gzip", "x-gzip", "deflate"):
+        yield from _inflated(raw)
+    else:
+        raise BodyError(f"it has the content encoding {encoding[:40]!r}, which was not asked for")
+    declared = declared_length(response.headers)
+    if declared is not None and response.raw.tell() < declared:
+        raise TruncatedBodyError("bytes are missing")
+
+
+def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
+    decoder: Any = None
+    for piece in raw:
+        data = piece
+        while data:
+            if decoder is None:
+                decoder = zlib.decompressobj(_GZIP_OR_ZLIB)
+            try:
+                chunk = decoder.decompress(data, _CHUNK)
+                if chunk:
+                    yield chunk
+                data = decoder.unconsumed_tail
+                if not data and len(chunk) == _CHUNK and not decoder.eof:
+                    # The decoder may hold more than it was allowed to give.
+                    while rest := decoder.decompress(b"", _CHUNK):
+                        yield rest
+            except zlib.error:
+                raise TruncatedBodyError("it is not compressed as its headers say") from None
+            if decoder.eof:
+                data, decoder = decoder.unused_data, None
+    if decoder is not None:
+        raise TruncatedBodyError("bytes are missing")

@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from delta_sharing_spark.errors import CorruptFileError
-from delta_sharing_spark.native.joined_layout import DifferentLayoutsError, Member, Span, lay_out_together, read_member
-from delta_sharing_spark.native.layout import Chunk, Constants, Layout, lay_out
+from delta_sharing_spark.native.file_footer import Constants, FileFooter, FooterReader
+from delta_sharing_spark.native.joined_layout import DifferentLayoutsError, Span, lay_out_together
+from delta_sharing_spark.native.layout import Layout, lay_out
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
@@ -109,6 +110,10 @@ class FileShape:
     deletion_column: str
     leaves_deleted_rows: bool = True
     checks_rows: bool = False
+    footers: FooterReader = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "footers", FooterReader(self.spec.schema, self.spec.mapping))
 
 
 def show_file(
@@ -133,26 +138,16 @@ def show_file(
         DeltaSharingError: As ``read_split``.
         NotNativeError: The file has to be rewritten, and ``may_rewrite`` is false.
     """
-    spec = shape.spec
     opened = _opened(task, access, shape, WHOLE_FILE, tail_bytes, limit)
     source = opened.source
     try:
-        layout = lay_out(
-            _thrift(opened.footer),
-            source.size,
-            spec.schema,
-            spec.mapping,
-            deleted=opened.deleted(shape),
-            deletion_column=shape.deletion_column,
-            constants=_constants(task, spec),
-        )
+        layout = lay_out(opened.read(task, shape), shape.deletion_column)
     except NotNativeError as reason:
         source.close()
         if not may_rewrite:
             raise
-        limited = replace(shape, spec=replace(spec, limit=limit))
+        limited = replace(shape, spec=replace(shape.spec, limit=limit))
         return _shown_rewritten([(task, access)], limited, str(reason))
-    _check_chunks(layout.chunks, layout.data_end, task, spec)
     return ShownFile(source, layout, opened.footer.file_bytes, footer_bytes=opened.footer.size)
 
 
@@ -197,7 +192,7 @@ def show_together(
         raise
     length = sum(task.size for task, _ in files)
     try:
-        layout, spans = lay_out_together([m.member for m in members], shape.deletion_column, length, wanted)
+        layout, spans = lay_out_together([m.footer for m in members], shape.deletion_column, length, wanted)
     except DifferentLayoutsError as reason:
         for member in members:
             member.source.close()
@@ -222,12 +217,28 @@ class _Opened:
     kept: RowSelection | None
     limit: int | None
 
-    def deleted(self, shape: FileShape) -> Any:
-        """What tells which rows are deleted, or beyond the limit; None where none is.
+    def read(self, task: FileTask, shape: FileShape, *, may_move: bool = False) -> FileFooter:
+        """The footer for Spark's reader; arguments as for ``FooterReader.read``.
 
         Raises:
-            NotNativeError: Some are, and Spark does not filter by them.
+            NotNativeError: As there, or rows are deleted and Spark does not filter by them.
+            CorruptFileError: A column chunk does not lie within the file's data.
         """
+        spec = shape.spec
+        footer = shape.footers.read(
+            self.footer, self.source.size, self._deleted(shape), _constants(task, spec), may_move=may_move
+        )
+        for chunk in (chunk for group in footer.groups for chunk in group.chunks):
+            if not 4 <= chunk.start <= chunk.end <= footer.data_end:
+                raise CorruptFileError(
+                    f"file {task.id} of {spec.table} has a column chunk at bytes {chunk.start} to {chunk.end}, "
+                    f"and its data end at {footer.data_end}; ask the provider to check it",
+                    file=task.id,
+                )
+        return footer
+
+    def _deleted(self, shape: FileShape) -> Any:
+        """What tells which rows are deleted, or beyond the limit; None where none is."""
         if self.kept is None and self.limit is None:
             return None
         if not shape.leaves_deleted_rows:
@@ -243,7 +254,7 @@ def _opened(
     task: FileTask, access: FileAccess, shape: FileShape, whole_below: int, tail_bytes: int, limit: int | None = None
 ) -> _Opened:
     source = access.open(task)
-    footer = read_footer(source, shape.spec.table, whole_below, tail_bytes)
+    footer = read_footer(source, shape.spec.table, whole_below, tail_bytes, checks_later=True)
     rows = footer.metadata.num_rows
     if shape.checks_rows and rows != task.rows:
         raise CorruptFileError(
@@ -258,7 +269,7 @@ def _opened(
 class _MemberFile:
     """One file of those that are shown as one: how it is laid out, and where its bytes come from."""
 
-    member: Member
+    footer: FileFooter
     source: ByteSource
     whole: memoryview | None
     footer_bytes: int
@@ -270,32 +281,27 @@ class _MemberFile:
 
     def whole_below(self, wanted: Callable[[bytes], bool]) -> int:
         """The size up to which files like this one are fetched whole: so that little is fetched that is not wanted."""
-        chunks = self.member.chunks
-        size = sum(chunk.range.length for chunk in chunks)
-        unwanted = sum(chunk.range.length for chunk in chunks if not wanted(chunk.column))
+        sizes = dict.fromkeys((True, False), 0)
+        for group in self.footer.groups:
+            for leaf, chunk in zip(self.footer.columns.leaves, group.chunks, strict=True):
+                sizes[wanted(leaf.column)] += chunk.end - chunk.start
+        size, unwanted = sum(sizes.values()), sizes[False]
         return _WHOLE_MEMBER if not unwanted else min(_WHOLE_MEMBER, FIRST_GAP * size // unwanted)
 
 
 def _member_file(
     task: FileTask, access: FileAccess, shape: FileShape, whole_below: int, tail_bytes: int, *, may_rewrite: bool
 ) -> _MemberFile:
-    spec = shape.spec
     opened = _opened(task, access, shape, whole_below, tail_bytes)
-    source = opened.source
     try:
-        constants = _constants(task, spec)
-        footer = _thrift(opened.footer)
-        member = read_member(footer, source.size, spec.schema, spec.mapping, opened.deleted(shape), constants)
+        footer = opened.read(task, shape, may_move=True)
     except NotNativeError as reason:
-        source.close()
+        opened.source.close()
         if not may_rewrite:
             raise
-        rewritten, footer = _rewritten([(task, access)], spec, str(reason))
-        columns = without_mapping(spec.schema)
-        member = read_member(footer, rewritten.size, columns, "none", None, {})
-        return _MemberFile(member, rewritten, None, 0)
-    _check_chunks(member.chunks, member.data_end, task, spec)
-    return _MemberFile(member, source, opened.footer.file_bytes, opened.footer.size)
+        rewritten, footer = _rewritten([(task, access)], shape.spec, str(reason), may_move=True)
+        return _MemberFile(footer, rewritten, None, 0)
+    return _MemberFile(footer, opened.source, opened.footer.file_bytes, opened.footer.size)
 
 
 def _close_member(future: Future[_MemberFile]) -> None:
@@ -351,16 +357,6 @@ def _constants(task: FileTask, spec: ReadSpec) -> Constants:
     return {CHANGE_TYPE: task.change_type}
 
 
-def _check_chunks(chunks: Sequence[Chunk], data_end: int, task: FileTask, spec: ReadSpec) -> None:
-    for chunk in chunks:
-        if not 4 <= chunk.range.start <= chunk.range.end <= data_end:
-            raise CorruptFileError(
-                f"file {task.id} of {spec.table} has a column chunk at bytes {chunk.range.start} to {chunk.range.end}, "
-                f"and its data end at {data_end}; ask the provider to check it",
-                file=task.id,
-            )
-
-
 def _deleted(kept: RowSelection | None, end: int) -> Any:
     """What tells which rows ``kept`` leaves out; those from ``end`` on are left out too."""
 
@@ -378,20 +374,14 @@ def _mask(kept: RowSelection, first: int, count: int) -> npt.NDArray[np.bool_]:
 
 
 def _shown_rewritten(files: Sequence[tuple[FileTask, FileAccess]], shape: FileShape, reason: str) -> ShownFile:
-    spec = shape.spec
-    source, footer = _rewritten(files, spec, reason)
-    layout = lay_out(
-        footer,
-        source.size,
-        without_mapping(spec.schema),
-        "none",
-        deletion_column=shape.deletion_column,
-        length_planned=sum(task.size for task, _ in files),
-    )
+    source, footer = _rewritten(files, shape.spec, reason)
+    layout = lay_out(footer, shape.deletion_column, sum(task.size for task, _ in files))
     return ShownFile(source, layout, None, reason)
 
 
-def _rewritten(files: Sequence[tuple[FileTask, FileAccess]], spec: ReadSpec, reason: str) -> tuple[ByteSource, bytes]:
+def _rewritten(
+    files: Sequence[tuple[FileTask, FileAccess]], spec: ReadSpec, reason: str, *, may_move: bool = False
+) -> tuple[ByteSource, FileFooter]:
     """Write the rows that the Python source reads to a Parquet file on local disk, which has no name; returns it and its footer."""
     names = files[0][0].id if len(files) == 1 else f"{files[0][0].id} and {len(files) - 1} more"
     _log.info("file %s of %s is rewritten for Spark's reader: %s", names, spec.table, reason)
@@ -399,15 +389,12 @@ def _rewritten(files: Sequence[tuple[FileTask, FileAccess]], spec: ReadSpec, rea
     try:
         _write_rows(out, files, spec)
         source = LocalSource(out, files[0][0].id)
-        return source, _thrift(read_footer(source, spec.table, 0))
+        footer = read_footer(source, spec.table, 0)
+        footers = FooterReader(without_mapping(spec.schema), "none")
+        return source, footers.read(footer, source.size, may_move=may_move)
     except BaseException:
         out.close()
         raise
-
-
-def _thrift(footer: Footer) -> bytes:
-    """A footer without its length and magic."""
-    return footer.raw[:-8]
 
 
 def _write_rows(out: IO[bytes], files: Sequence[tuple[FileTask, FileAccess]], spec: ReadSpec) -> None:

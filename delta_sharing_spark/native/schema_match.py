@@ -67,6 +67,13 @@ class Element:
         for child in self.children:
             yield from child.leaves()
 
+    def kept(self) -> Iterator[Element]:
+        """The kept elements below it."""
+        for child in self.children:
+            if child.is_kept:
+                yield child
+            yield from child.kept()
+
     def keep_all(self) -> None:
         self.is_kept = True
         for child in self.children:

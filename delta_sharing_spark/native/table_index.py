@@ -19,7 +19,7 @@ from delta_sharing_spark.access.open import TableOpener
 from delta_sharing_spark.access.plan import PlanReport, plan
 from delta_sharing_spark.native.plan import Joined, LoadColumns, NativePlan, renewing_here
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.predicates.tree import Expression
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _unpinned: ProcessCache[str, bool] = ProcessCache(1_000)
 COUNTED = -1
 
 #: A condition of ``where`` (None for all files), and the rows that are enough (None for all; or COUNTED).
-Question = tuple[str | None, int | None]
+Question = tuple[Expression | None, int | None]
 
 
 class ListingKeeper(Protocol):
@@ -124,7 +124,7 @@ class TableIndex:
             native.version,
             report.mode,
             filters,
-            question[0] if self._fixed is None else None,
+            None if question[0] is None or self._fixed is not None else str(question[0]),
             question[1] if self._fixed is None and question[1] != COUNTED else None,
             any(file.rows is not None for file in native.files),
             report.sent,
@@ -181,10 +181,7 @@ class TableIndex:
         load = self.load
         if rows == COUNTED:
             return self._make_counted(condition, listed)
-        pushed = None
-        if condition is not None:
-            pushed = parse_where(condition, load.columns, time_zone=load.options.zone)
-        asked = replace(load, pushed=pushed, is_pinned=True, rows_needed=None if every else rows)
+        asked = replace(load, pushed=condition, is_pinned=True, rows_needed=None if every else rows)
         try:
             planned = plan(asked, opener=self._opener, listed=listed)
         except NotPinnedError as refusal:
@@ -207,7 +204,7 @@ class TableIndex:
         self._keeper.keep(self, native)
         return native
 
-    def _make_counted(self, condition: str | None, listed: Callable[[int], None] | None) -> NativePlan:
+    def _make_counted(self, condition: Expression | None, listed: Callable[[int], None] | None) -> NativePlan:
         """The listing of a scan that reads no column; the usual one where statistics do not tell the rows of its files."""
         usual = condition, None
         native = self._known(usual) or self._make(usual, listed)

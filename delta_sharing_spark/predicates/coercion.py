@@ -317,19 +317,19 @@ def membership(value: Scalar, items: Sequence[Scalar], zone: Zone) -> tree.Expre
     operand: tree.Column | Monotone | Coalesce = value
     if isinstance(value, tree.Column) and value.type not in (common, STRING) and common != STRING:
         operand = upcast(value, common, zone)  # once for all literals
-    literals: dict[tree.Literal, None] = {}
+    equals: dict[tree.Column, dict[tree.Literal, None]] = {}
     others: dict[tree.Expression, None] = {}
     for item in items:
         equal = _equal(operand if isinstance(item, tree.Literal) else value, item, common, zone)
-        if isinstance(value, tree.Column) and isinstance(equal, tree.Compare):
-            literals[equal.literal] = None
+        if isinstance(equal, tree.Compare) and equal.op == "=":
+            equals.setdefault(equal.column, {})[equal.literal] = None
         else:
             others[equal] = None
     alternatives: list[tree.Expression] = []
-    if isinstance(value, tree.Column) and literals:
+    for column, literals in equals.items():
         chosen = tuple(literals)
-        alternatives.append(tree.Compare("=", value, chosen[0]) if len(chosen) == 1 else tree.In(value, chosen))
-        others.pop(never(value), None)
+        alternatives.append(tree.Compare("=", column, chosen[0]) if len(chosen) == 1 else tree.In(column, chosen))
+        others.pop(never(column), None)
     return tree.disjunction([*alternatives, *others])
 
 

@@ -49,8 +49,8 @@ class _Evaluation:
                 return self._compare_columns(op, left, right)
             case tree.In(column, literals):
                 return self._membership(column, literals)
-            case tree.Like(column, pattern, escape):
-                return self._like(self._column(column), pattern, escape)
+            case tree.Like(column, pattern):
+                return self._like(self._column(column), pattern)
             case tree.IsNull(operand):
                 inner = self._column(operand) if isinstance(operand, tree.Column) else self.run(operand)
                 return pc.is_null(inner)
@@ -127,10 +127,9 @@ class _Evaluation:
             result = pc.is_in(values, value_set=_values(literals, values.type))
         return pc.if_else(pc.is_valid(values), result, pa.scalar(None, pa.bool_()))
 
-    def _like(self, values: Any, pattern: str, escape: str) -> Any:
+    def _like(self, values: Any, pattern: str) -> Any:
         pc = self._pc
-        parts = like_parts(pattern, escape)
-        match parts:
+        match like_parts(pattern):
             case [str(text)]:
                 return pc.equal(values, pa.scalar(text, values.type))
             case [str(text), last] if last == ANY:
@@ -139,7 +138,7 @@ class _Evaluation:
                 return pc.ends_with(values, text)
             case [first, str(text), last] if first == ANY and last == ANY:
                 return pc.match_substring(values, text)
-        return pc.match_substring_regex(values, like_regex(pattern, escape))
+        return pc.match_substring_regex(values, like_regex(pattern))
 
 
 def _values(literals: tuple[tree.Literal, ...], kind: pa.DataType) -> pa.Array:

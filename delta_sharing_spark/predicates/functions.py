@@ -8,6 +8,7 @@ from functools import partial
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates import coercion, tree
 from delta_sharing_spark.predicates.coercion import Monotone, Scalar, cast_operand, identity, midnight, upcast
+from delta_sharing_spark.predicates.like import escaped, standard_pattern
 from delta_sharing_spark.predicates.literals import cast, later
 from delta_sharing_spark.predicates.scalar_types import (
     BITS,
@@ -75,6 +76,43 @@ def call(name: str, arguments: Sequence[Operand], zone: Zone, now: int | None) -
     return function(scalars, zone)
 
 
+def condition(operand: Operand, zone: Zone) -> tree.Expression:
+    """An operand that stands for a condition; raises PredicateError for one that is not BOOLEAN."""
+    if isinstance(operand, tree.Literal):
+        if operand.type not in (BOOLEAN, VOID):
+            kind = spark_name(operand.type)
+            raise PredicateError(f"a condition is needed here, not the {kind} literal {operand}")
+        assert operand.value is None or isinstance(operand.value, bool)
+        return tree.Constant(operand.value)
+    if isinstance(operand, Scalar):
+        if operand.type != BOOLEAN:
+            raise PredicateError(f"a condition is needed here, not a column of type {spark_name(operand.type)}")
+        return coercion.compare("=", operand, tree.Literal(True, BOOLEAN), zone)
+    return operand
+
+
+def compare(op: str, left: Operand, right: Operand, zone: Zone) -> tree.Expression:
+    """As ``coercion.compare``, and of a condition with TRUE or FALSE."""
+    if isinstance(left, Scalar) and isinstance(right, Scalar):
+        return coercion.compare(op, left, right, zone)
+    tested, other = (right, left) if isinstance(left, Scalar) else (left, right)
+    if isinstance(other, tree.Literal) and isinstance(other.value, bool) and not isinstance(tested, Scalar):
+        same = tested if other.value else tree.negation(tested)
+        if op in ("=", "<>", "<=>"):
+            return coercion.is_true(same) if op == "<=>" else same if op == "=" else tree.negation(same)
+    if isinstance(left, tree.Constant) and isinstance(right, tree.Constant):
+        return coercion.compare(op, tree.Literal(left.value, BOOLEAN), tree.Literal(right.value, BOOLEAN), zone)
+    raise PredicateError("a condition is compared with TRUE or FALSE only; combine them with AND, OR and NOT")
+
+
+def membership(value: Operand, items: Sequence[Operand], zone: Zone) -> tree.Expression:
+    """``value IN (items)``; raises PredicateError as ``coercion.membership``, and for conditions."""
+    scalars = [item for item in items if isinstance(item, Scalar)]
+    if not isinstance(value, Scalar) or len(scalars) < len(items):
+        raise PredicateError("IN takes columns and literals; compare conditions with AND, OR and NOT")
+    return coercion.membership(value, scalars, zone)
+
+
 def null_test(operand: Operand) -> tree.Expression:
     """``operand IS NULL``."""
     if isinstance(operand, Scalar):
@@ -129,16 +167,22 @@ def _cast_call(name: str, arguments: Sequence[Scalar], zone: Zone) -> Scalar:
 
 def _text_test(name: str, arguments: Sequence[Scalar], zone: Zone) -> tree.Expression:
     """``startswith``, ``endswith`` and ``contains``, as the LIKE that means the same."""
-    operand, part = arguments
-    if not isinstance(operand, tree.Column) or operand.type != STRING:
-        raise PredicateError(f"{name.lower()}() is evaluated on STRING columns only")
-    if not isinstance(part, tree.Literal) or part.type not in (STRING, VOID):
-        raise PredicateError(f"the second argument of {name.lower()}() must be a string literal")
-    if not isinstance(part.value, str):
-        return tree.UNKNOWN
     before, after = _TEXTS[name]
-    pattern = "".join("\\" + c if c in "%_\\" else c for c in part.value)
-    return tree.Like(operand, before + pattern + after)
+    operand, part = arguments
+    if isinstance(part, tree.Literal) and isinstance(part.value, str):
+        part = tree.Literal(before + escaped(part.value) + after, part.type)
+    return like(operand, part, name=f"{name.lower()}()")
+
+
+def like(value: Operand, pattern: Operand, escape: str = "\\", *, name: str = "LIKE") -> tree.Expression:
+    """``value LIKE pattern ESCAPE escape``, which messages call ``name``; raises PredicateError for what is no such test here."""
+    if not isinstance(value, tree.Column) or value.type != STRING:
+        raise PredicateError(f"{name} is evaluated on STRING columns only")
+    if not isinstance(pattern, tree.Literal) or pattern.type not in (STRING, VOID):
+        raise PredicateError(f"the pattern of {name} must be a string literal")
+    if not isinstance(pattern.value, str):
+        return tree.UNKNOWN
+    return tree.Like(value, standard_pattern(pattern.value, escape))
 
 
 def _year(arguments: Sequence[Scalar], zone: Zone) -> Scalar:

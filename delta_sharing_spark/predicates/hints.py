@@ -46,7 +46,6 @@ _OPS = {"=": "equal", "<": "lessThan", "<=": "lessThanOrEqual", ">": "greaterTha
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SQL_TEXT = re.compile(r"[A-Za-z0-9 _.:+-]*")
-_DAY_LIMITS = (-719_162, 2_932_896)
 
 Node = dict[str, Any]
 
@@ -103,8 +102,8 @@ class HintBuilder:
                 return self._compare(op, column, literal, is_negated)
             case tree.In(column, literals):
                 return self._membership(column, literals, is_negated)
-            case tree.Like(column, pattern, escape):
-                return None if is_negated else self._like(column, pattern, escape)
+            case tree.Like(column, pattern):
+                return None if is_negated else self._like(column, pattern)
             case tree.IsNull(tree.Column() as column) if is_negated and self._is_partition(column):
                 is_null = {"op": "isNull", "children": [_column(column)]} if column.type in _NAMES else None
                 return is_null and {"op": "not", "children": [is_null]}
@@ -150,9 +149,9 @@ class HintBuilder:
         ends = ((">=", ordered[0]), ("<=", ordered[-1]))
         return _all([self._compare(op, column, v, False) for op, v in ends])
 
-    def _like(self, column: tree.Column, pattern: str, escape: str) -> Node | None:
-        prefix, whole = like_prefix(pattern, escape)
-        if not like_parts(pattern, escape) or whole:
+    def _like(self, column: tree.Column, pattern: str) -> Node | None:
+        prefix, whole = like_prefix(pattern)
+        if not like_parts(pattern) or whole:
             return self._compare("=", column, tree.Literal(prefix, STRING), False)
         if not prefix or ord(prefix[-1]) >= 0xD7FF:
             return None
@@ -193,7 +192,7 @@ def _text(literal: tree.Literal) -> str | None:
         # An empty one may be taken for NULL.
         return value if value and all(c < "\ud800" for c in value) else None
     if kind == DATE and isinstance(value, int):
-        return tree.date_text(value) if _DAY_LIMITS[0] <= value <= _DAY_LIMITS[1] else None
+        return tree.date_text(value) if tree.MIN_DAYS <= value <= tree.MAX_DAYS else None
     if isinstance(value, float):
         return repr(value) if value - value == 0 else None
     return str(value) if isinstance(value, int) else None
@@ -232,7 +231,7 @@ def _timestamp(op: str, column: tree.Column, literal: tree.Literal) -> Node | No
     elif op == ">":
         op = ">="
     days = millis // 86_400_000
-    if not _DAY_LIMITS[0] <= days <= _DAY_LIMITS[1]:
+    if not tree.MIN_DAYS <= days <= tree.MAX_DAYS:
         return None
     text = tree.timestamp_text(millis // 1000 * 1_000_000, "T")
     return _node(op, column, f"{text}.{millis % 1000:03d}Z")

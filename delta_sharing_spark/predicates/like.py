@@ -11,7 +11,7 @@ from delta_sharing_spark.errors import PredicateError
 ANY, ONE = 1, 2
 
 
-def like_parts(pattern: str, escape: str) -> list[str | int]:
+def like_parts(pattern: str, escape: str = "\\") -> list[str | int]:
     """Cut a pattern into texts, ``ANY`` and ``ONE``; raises PredicateError where the escape character stands before what needs none."""
     parts: list[str | int] = []
     characters = iter(pattern)
@@ -38,29 +38,40 @@ def like_parts(pattern: str, escape: str) -> list[str | int]:
     return parts
 
 
-def like_regex(pattern: str, escape: str) -> str:
+def standard_pattern(pattern: str, escape: str) -> str:
+    r"""The pattern that means the same with ``\\`` as its escape character; raises PredicateError as ``like_parts``."""
+    parts = like_parts(pattern, escape)
+    return "".join(escaped(p) if isinstance(p, str) else "%" if p == ANY else "_" for p in parts)
+
+
+def escaped(text: str) -> str:
+    """A text as a pattern that only it matches."""
+    return "".join("\\" + c if c in "%_\\" else c for c in text)
+
+
+def like_regex(pattern: str) -> str:
     """A regular expression for RE2 or ``re`` that matches the whole string; newlines are characters like any other."""
 
     def quoted(text: str) -> str:
         return "".join(c if c.isalnum() and c.isascii() else f"\\x{{{ord(c):x}}}" for c in text)
 
-    body = "".join(quoted(p) if isinstance(p, str) else ".*" if p == ANY else "." for p in like_parts(pattern, escape))
+    body = "".join(quoted(p) if isinstance(p, str) else ".*" if p == ANY else "." for p in like_parts(pattern))
     return rf"(?s)\A{body}\z"
 
 
-def like_prefix(pattern: str, escape: str) -> tuple[str, bool]:
+def like_prefix(pattern: str) -> tuple[str, bool]:
     """The literal text every match begins with, and whether it is the whole match."""
-    parts = like_parts(pattern, escape)
+    parts = like_parts(pattern)
     if not parts:
         return "", True
     first = parts[0]
     return (first, len(parts) == 1) if isinstance(first, str) else ("", False)
 
 
-def like_matcher(pattern: str, escape: str) -> Callable[[str], bool]:
+def like_matcher(pattern: str) -> Callable[[str], bool]:
     """A test of one text; its time grows with the text's length times the pattern's, whatever they are."""
     segments: list[list[str | int]] = [[]]
-    for part in like_parts(pattern, escape):
+    for part in like_parts(pattern):
         if part == ANY:
             segments.append([])
         else:

@@ -15,9 +15,8 @@ from typing import TypeAlias
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates import coercion, literals, tree
 from delta_sharing_spark.predicates.coercion import Monotone, Scalar, cast_operand
-from delta_sharing_spark.predicates.functions import CURRENT, call, null_test
+from delta_sharing_spark.predicates.functions import CURRENT, call, compare, condition, like, membership, null_test
 from delta_sharing_spark.predicates.lexer import ARITHMETIC, RESERVED, Cursor, Token
-from delta_sharing_spark.predicates.like import like_parts
 from delta_sharing_spark.predicates.scalar_types import (
     BINARY,
     BOOLEAN,
@@ -32,8 +31,6 @@ from delta_sharing_spark.schema.types import DataType, Decimal, Struct
 
 _COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", "!>": "<=", ">": ">", ">=": ">=",
                 "!<": ">=", "<=>": "<=>"}  # fmt: skip
-#: Deeper trees (of AND within OR within NOT) are refused: what evaluates, skips and pickles them descends by recursion.
-_MAX_DEPTH = 64
 
 
 Operand = Scalar | tree.Expression
@@ -82,8 +79,8 @@ class _Parser(Cursor):
         result = self._boolean(operand, start)
         if self.peek.kind != "end":
             raise self.unexpected(self.peek)
-        if tree.depth(result) > _MAX_DEPTH:
-            raise self.error(self.peek, f"conditions nest more than {_MAX_DEPTH} deep; write a flatter expression")
+        if tree.depth(result) > tree.MAX_DEPTH:
+            raise self.error(self.peek, f"conditions nest more than {tree.MAX_DEPTH} deep; write a flatter expression")
         return result
 
     def _or(self) -> Steps:
@@ -119,17 +116,7 @@ class _Parser(Cursor):
 
     def _boolean(self, operand: Operand, start: Token) -> tree.Expression:
         """A column or literal that stands for a boolean expression."""
-        if isinstance(operand, tree.Column | Monotone | coercion.Coalesce):
-            if operand.type != BOOLEAN:
-                raise self.error(start, f"a condition is needed here, not a column of type {spark_name(operand.type)}")
-            return self.bound(start, lambda: coercion.compare("=", operand, tree.Literal(True, BOOLEAN), self._zone))
-        if isinstance(operand, tree.Literal):
-            if operand.type not in (BOOLEAN, VOID):
-                kind = spark_name(operand.type)
-                raise self.error(start, f"a condition is needed here, not the {kind} literal {operand}")
-            assert operand.value is None or isinstance(operand.value, bool)
-            return tree.Constant(operand.value)
-        return operand
+        return self.bound(start, lambda: condition(operand, self._zone))
 
     def _predicated(self) -> Steps:
         start = self.peek
@@ -183,10 +170,7 @@ class _Parser(Cursor):
         while self.accept(","):
             items.append(self._lone_literal() or (yield self._or()))
         self.expect(")")
-        scalars = [i for i in items if isinstance(i, coercion.Scalar)]
-        if isinstance(value, coercion.Scalar) and len(scalars) == len(items):
-            return self.bound(word, lambda: coercion.membership(value, scalars, self._zone))
-        raise self.error(word, "IN takes columns and literals; compare conditions with AND, OR and NOT")
+        return self.bound(word, lambda: membership(value, items, self._zone))
 
     def _like(self, value: Operand, word: Token) -> Steps:
         if self.peek.is_one_of("ANY", "SOME", "ALL"):
@@ -197,15 +181,7 @@ class _Parser(Cursor):
             if token.kind != "string" or len(token.value.encode("utf-16-le")) != 2:  # one unit of UTF-16, as in Spark
                 raise self.error(token, "ESCAPE takes a string of one character")
             escape = token.value
-        if not isinstance(value, tree.Column) or value.type != STRING:
-            raise self.error(word, "LIKE is evaluated on STRING columns only")
-        if not isinstance(pattern, tree.Literal) or pattern.type not in (STRING, VOID):
-            raise self.error(word, "the pattern of LIKE must be a string literal")
-        if not isinstance(pattern.value, str):
-            return tree.UNKNOWN
-        text = pattern.value
-        self.bound(word, lambda: like_parts(text, escape))
-        return tree.Like(value, text, escape)
+        return self.bound(word, lambda: like(value, pattern, escape))
 
     def _comparison(self) -> Steps:
         value = yield self._sum()
@@ -226,20 +202,7 @@ class _Parser(Cursor):
                 return value
 
     def _compare(self, op: str, left: Operand, right: Operand, token: Token) -> tree.Expression:
-        if isinstance(left, coercion.Scalar) and isinstance(right, coercion.Scalar):
-            return self.bound(token, lambda: coercion.compare(op, left, right, self._zone))
-        condition, other = (right, left) if isinstance(left, coercion.Scalar) else (left, right)
-        if (
-            isinstance(other, tree.Literal)
-            and isinstance(other.value, bool)
-            and not isinstance(condition, coercion.Scalar)
-        ):
-            same = condition if other.value else tree.negation(condition)
-            if op in ("=", "<>", "<=>"):
-                return coercion.is_true(same) if op == "<=>" else same if op == "=" else tree.negation(same)
-        if isinstance(left, tree.Constant) and isinstance(right, tree.Constant):
-            return self._compare(op, tree.Literal(left.value, BOOLEAN), tree.Literal(right.value, BOOLEAN), token)
-        raise self.error(token, "a condition is compared with TRUE or FALSE only; combine them with AND, OR and NOT")
+        return self.bound(token, lambda: compare(op, left, right, self._zone))
 
     def _sum(self) -> Steps:
         """Operands joined by ``+`` and ``-``, each joined by ``*``, ``/``, ``%`` and ``DIV``: of literals, computed here."""

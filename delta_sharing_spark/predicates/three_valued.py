@@ -74,8 +74,8 @@ def compile_possible_values(expression: tree.Expression, slots: Mapping[tuple[st
             return _member(slots[column.path], [split]) if op == "=" else _ordered(slots[column.path], op, split)
         case tree.In(column, literals):
             return _member(slots[column.path], sorted({key(v.value, v.type) for v in literals}))
-        case tree.Like(column, pattern, escape):
-            return _like(slots[column.path], pattern, escape)
+        case tree.Like(column, pattern):
+            return _like(slots[column.path], pattern)
         case tree.CompareColumns(op, left, right):
             return _columns(op, slots[left.path], slots[right.path], *_scales(left, right))
         case tree.IsNull(tree.Column(path)):
@@ -149,11 +149,11 @@ def _member(slot: int, ordered: list[Any]) -> PossibleValues:
     return member
 
 
-def _like(slot: int, pattern: str, escape: str) -> PossibleValues:
-    prefix = like_prefix(pattern, escape)[0].encode()
+def _like(slot: int, pattern: str) -> PossibleValues:
+    prefix = like_prefix(pattern)[0].encode()
     beyond = prefix + b"\xff"  # above every string that begins so: UTF-8 has no such byte
-    matches = like_matcher(pattern, escape)
-    everything = like_parts(pattern, escape) == [ANY]
+    matches = like_matcher(pattern)
+    everything = like_parts(pattern) == [ANY]
 
     def like(bounds: Sequence[ColumnBounds]) -> int:
         nulls, values, low, high, _ = bounds[slot]
@@ -220,8 +220,8 @@ def may_exclude(
             return may_exclude(operand, has_bounds_of, is_negated)
         case tree.IsNull(operand):
             return isinstance(operand, tree.Column) and has_bounds_of(tree.Column(operand.path, Primitive("long")))
-        case tree.Like(column, pattern, escape):
-            return has_bounds_of(column) and like_prefix(pattern, escape)[0] != ""
+        case tree.Like(column, pattern):
+            return has_bounds_of(column) and like_prefix(pattern)[0] != ""
         case tree.Compare(_, column, _) | tree.In(column, _):
             return has_bounds_of(column)
         case tree.CompareColumns(_, left, right):

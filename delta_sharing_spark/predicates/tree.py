@@ -8,7 +8,7 @@ own type, or two columns of one type, so that evaluating, hinting and skipping n
 from __future__ import annotations
 
 import decimal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -18,167 +18,116 @@ from delta_sharing_spark.schema.types import DataType, backquoted
 #: ``decimal.Decimal`` (with the type's scale), ``str``, ``bytes``; None is NULL.
 Value = bool | int | float | decimal.Decimal | str | bytes | None
 
+#: Deeper trees (of AND within OR within NOT) are refused: what evaluates, skips and pickles them descends by recursion.
+MAX_DEPTH = 64
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
-_MAX_DAYS = date.max.toordinal() - _EPOCH_ORDINAL
-_MIN_DAYS = date.min.toordinal() - _EPOCH_ORDINAL
+#: The days since 1970 of the years 1 to 9999.
+MAX_DAYS = date.max.toordinal() - _EPOCH_ORDINAL
+MIN_DAYS = date.min.toordinal() - _EPOCH_ORDINAL
+
+
+class _Node:
+    """Part of a condition; its text is Spark SQL that ``where`` reads, too."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return sql_of(self)  # type: ignore[arg-type]  # each subclass is one
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(_Node):
     """A column or a nested field, by its exact logical names, outermost first."""
 
     path: tuple[str, ...]
     type: DataType
 
-    def __str__(self) -> str:
-        return backquoted(*self.path)
-
 
 @dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(_Node):
     """A value of a scalar type (``Primitive`` or ``Decimal``)."""
 
     value: Value
     type: DataType
 
-    def __str__(self) -> str:
-        """The literal as Spark SQL reads it (timestamps in UTC, with their zone)."""
-        match self.value, str(self.type):
-            case None, _:
-                return "NULL"
-            case bool(value), _:
-                return str(value).upper()
-            case str(value), _:
-                return quote(value)
-            case bytes(value), _:
-                return f"X'{value.hex().upper()}'"
-            case decimal.Decimal() as value, _:
-                return f"{value:f}BD"
-            case int(value), "date":
-                return f"DATE '{date_text(value)}'"
-            case int(value), "timestamp":
-                return f"TIMESTAMP '{timestamp_text(value)}Z'"
-            case int(value), "timestamp_ntz":
-                return f"TIMESTAMP_NTZ '{timestamp_text(value)}'"
-            case float(value), name if value - value != 0:
-                return f"CAST('{value!r}' AS {name.upper()})"
-            case value, name:
-                return f"{value!r}{ {'float': 'F', 'double': 'D', 'long': 'L'}.get(name, '') }"
-
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(_Node):
     """TRUE, FALSE or, as None, unknown."""
 
     value: bool | None
 
-    def __str__(self) -> str:
-        return "NULL" if self.value is None else str(self.value).upper()
-
 
 @dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(_Node):
     """``column op literal`` with ``op`` one of ``= < <= > >=`` and a literal of the column's type, never NULL."""
 
     op: str
     column: Column
     literal: Literal
 
-    def __str__(self) -> str:
-        return f"{self.column} {self.op} {self.literal}"
-
 
 @dataclass(frozen=True, slots=True)
-class CompareColumns:
+class CompareColumns(_Node):
     """``left op right`` of two columns whose values compare directly (one type, or integers or decimals of two widths)."""
 
     op: str
     left: Column
     right: Column
 
-    def __str__(self) -> str:
-        return f"{self.left} {self.op} {self.right}"
-
 
 @dataclass(frozen=True, slots=True)
-class In:
+class In(_Node):
     """``column IN (literals)``, the literals of the column's type, none NULL, at least one."""
 
     column: Column
     literals: tuple[Literal, ...]
 
-    def __str__(self) -> str:
-        return f"{self.column} IN ({', '.join(str(v) for v in self.literals)})"
-
 
 @dataclass(frozen=True, slots=True)
-class Like:
-    """``column LIKE pattern ESCAPE escape`` on a string column; the pattern has been checked."""
+class Like(_Node):
+    r"""``column LIKE pattern`` on a string column; the pattern has been checked, and escapes by ``\``."""
 
     column: Column
     pattern: str
-    escape: str = "\\"
-
-    def __str__(self) -> str:
-        escape = "" if self.escape == "\\" else f" ESCAPE {quote(self.escape)}"
-        return f"{self.column} LIKE {quote(self.pattern)}{escape}"
 
 
 @dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(_Node):
     """``operand IS NULL`` of a column of any type or of a boolean expression; never unknown itself."""
 
     operand: Column | Expression
 
-    def __str__(self) -> str:
-        return f"{_wrap(self.operand)} IS NULL"
-
 
 @dataclass(frozen=True, slots=True)
-class IsTrue:
+class IsTrue(_Node):
     """``operand IS TRUE``: unknown becomes false."""
 
     operand: Expression
 
-    def __str__(self) -> str:
-        return f"{_wrap(self.operand)} IS TRUE"
-
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class Not(_Node):
     operand: Expression
 
-    def __str__(self) -> str:
-        return f"NOT {_wrap(self.operand)}"
-
 
 @dataclass(frozen=True, slots=True)
-class And:
+class And(_Node):
     """All of at least two operands."""
 
     operands: tuple[Expression, ...]
 
-    def __str__(self) -> str:
-        return " AND ".join(_wrap(o) for o in self.operands)
-
 
 @dataclass(frozen=True, slots=True)
-class Or:
+class Or(_Node):
     """Any of at least two operands."""
 
     operands: tuple[Expression, ...]
-
-    def __str__(self) -> str:
-        return " OR ".join(_wrap(o) for o in self.operands)
 
 
 Expression = Constant | Compare | CompareColumns | In | Like | IsNull | IsTrue | Not | And | Or
 
 TRUE, FALSE, UNKNOWN = Constant(True), Constant(False), Constant(None)
-
-
-def _wrap(node: Column | Expression) -> str:
-    return str(node) if isinstance(node, Column | Constant) else f"({node})"
 
 
 def conjunction(operands: list[Expression]) -> Expression:
@@ -238,7 +187,7 @@ def _operands(node: Expression) -> tuple[Expression, ...]:
 def columns(expression: Expression) -> Iterator[Column]:
     """Every column of the tree, with repetitions."""
     match expression:
-        case Compare(_, column, _) | In(column, _) | Like(column, _, _):
+        case Compare(_, column, _) | In(column, _) | Like(column, _):
             yield column
         case CompareColumns(_, left, right):
             yield left
@@ -256,23 +205,86 @@ def referenced_columns(expression: Expression) -> set[tuple[str, ...]]:
 
 
 def quote(text: str) -> str:
-    """A Spark SQL string literal that any escape setting reads the same, as far as one exists."""
+    """A Spark SQL string literal, as sessions read it unless they take backslashes for themselves (``escapedStringLiterals``)."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return f"'{escaped}'"
 
 
+def quote_bytes(text: str) -> str:
+    """A string as Spark SQL that every session reads alike."""
+    return f"CAST(X'{text.encode().hex().upper()}' AS STRING)"
+
+
+def sql_of(node: Column | Literal | Expression, quoted: Callable[[str], str] = quote) -> str:
+    """A condition as Spark SQL; ``quoted`` writes its strings, and nothing else depends on the session that reads it."""
+
+    def operand(inner: Column | Expression, *simple: type) -> str:
+        text = sql_of(inner, quoted)
+        return text if isinstance(inner, (Column, Constant, *simple)) else f"({text})"
+
+    match node:
+        case Column(path):
+            return backquoted(*path)
+        case Literal(value, kind):
+            return quoted(value) if isinstance(value, str) else _literal_sql(value, str(kind))
+        case Constant(value):
+            return "NULL" if value is None else str(value).upper()
+        case Compare(op, left, right) | CompareColumns(op, left, right):
+            return f"{sql_of(left)} {op} {sql_of(right, quoted)}"
+        case In(column, literals):
+            return f"{sql_of(column)} IN ({', '.join(sql_of(literal, quoted) for literal in literals)})"
+        case Like(column, pattern):
+            return f"{sql_of(column)} LIKE {quoted(pattern)}"
+        case IsNull(inner):
+            return f"{operand(inner)} IS NULL"
+        case IsTrue(inner):
+            return f"{operand(inner)} IS TRUE"
+        case Not(IsNull(inner)):
+            return f"{operand(inner)} IS NOT NULL"
+        case Not(inner):
+            return f"NOT {operand(inner)}"
+        case And(operands) | Or(operands):
+            word = " AND " if isinstance(node, And) else " OR "
+            return word.join(
+                operand(inner, Compare, CompareColumns, In, Like, IsNull, IsTrue, Not) for inner in operands
+            )
+
+
+def _literal_sql(value: Value, kind: str) -> str:
+    """A value other than a string; timestamps in UTC, with their zone."""
+    match value, kind:
+        case None, _:
+            return "NULL"
+        case bool(), _:
+            return str(value).upper()
+        case bytes(), _:
+            return f"X'{value.hex().upper()}'"
+        case decimal.Decimal(), _:
+            return f"{value:f}BD"
+        case int(), "date":
+            return f"DATE '{date_text(value)}'"
+        case int(), "timestamp":
+            return f"TIMESTAMP '{timestamp_text(value)}Z'"
+        case int(), "timestamp_ntz":
+            return f"TIMESTAMP_NTZ '{timestamp_text(value)}'"
+        case float(), _ if value - value != 0:
+            return f"CAST('{value!r}' AS {kind.upper()})"
+    return f"{value!r}{ {'float': 'F', 'double': 'D', 'long': 'L', 'short': 'S', 'byte': 'Y'}.get(kind, '') }"
+
+
 def date_text(days: int) -> str:
-    """``YYYY-MM-DD`` of days since 1970; the number itself outside the years 1 to 9999."""
-    if not _MIN_DAYS <= days <= _MAX_DAYS:
-        return f"{days} days since 1970"
-    return date.fromordinal(days + _EPOCH_ORDINAL).isoformat()
+    """``YYYY-MM-DD`` of days since 1970, with a sign outside the years 0 to 9999."""
+    if MIN_DAYS <= days <= MAX_DAYS:
+        return date.fromordinal(days + _EPOCH_ORDINAL).isoformat()
+    import numpy as np
+
+    text = str(np.datetime64(days, "D"))
+    return ("-" if text[0] == "-" else "+" if days > 0 else "") + text.lstrip("-").zfill(10)
 
 
 def timestamp_text(micros: int, separator: str = " ") -> str:
     """``YYYY-MM-DD HH:MM:SS[.ffffff]`` of microseconds since 1970, without zone."""
     days, rest = divmod(micros, 86_400_000_000)
-    if not _MIN_DAYS <= days <= _MAX_DAYS:
-        return f"{micros} microseconds since 1970"
     seconds, fraction = divmod(rest, 1_000_000)
     clock = str(timedelta(seconds=seconds)).rjust(8, "0")
     return f"{date_text(days)}{separator}{clock}" + (f".{fraction:06d}" if fraction else "")

@@ -1,7 +1,8 @@
 """Reads and writes Thrift's compact protocol, in which Parquet footers are written, without a schema.
 
 A struct is a dict of field id to ``(type, value)``, in the order of the bytes; a list is a :class:`ThriftList`. Fields
-that nobody here knows survive.
+that nobody here knows survive. A footer's many structs of the same form are not read but cut: ``field_places`` tells where
+their fields lie.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from typing import Any
 from delta_sharing_spark.scan.varint import append_varint, read_varint, unzigzag, zigzag
 
 BOOL_TRUE, BOOL_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+_NUMBERS = frozenset((I16, I32, I64))
+#: Bytes of the values of types of one size; a struct's booleans are in their field's head.
+_SIZES = {BOOL_TRUE: 0, BOOL_FALSE: 0, BYTE: 1, DOUBLE: 8}
 
 Struct = dict[int, tuple[int, Any]]
+#: The type of a field, and where its value begins and ends.
+Place = tuple[int, int, int]
 
 
 @dataclass(slots=True)
@@ -42,15 +48,9 @@ def read_struct(data: bytes, last_field: int | None = None, offset: int = 0, bef
 def _struct(data: bytes, offset: int, last_field: int | None = None, last: int = 0) -> tuple[Struct, int]:
     fields: Struct = {}
     while True:
-        head = data[offset]
-        offset += 1
-        if head == 0:
+        last, kind, offset = field_head(data, offset, last)
+        if not last:
             return fields, offset
-        kind = head & 15
-        if head >> 4:
-            last += head >> 4
-        else:
-            last, offset = _signed(data, offset)
         value, offset = _value(data, offset, kind)
         fields[last] = (kind, value)
         if last == last_field:
@@ -58,7 +58,7 @@ def _struct(data: bytes, offset: int, last_field: int | None = None, last: int =
 
 
 def _value(data: bytes, offset: int, kind: int) -> tuple[Any, int]:
-    if kind in (I32, I64, I16):
+    if kind in _NUMBERS:
         return _signed(data, offset)
     if kind == BINARY:
         length, offset = read_varint(data, offset)
@@ -79,11 +79,7 @@ def _value(data: bytes, offset: int, kind: int) -> tuple[Any, int]:
 
 
 def _list(data: bytes, offset: int) -> tuple[ThriftList, int]:
-    head = data[offset]
-    offset += 1
-    kind, size = head & 15, head >> 4
-    if size == 15:
-        size, offset = read_varint(data, offset)
+    kind, size, offset = list_head(data, offset)
     if size > len(data):
         raise ValueError(f"a Thrift list claims {size} elements")
     items = []
@@ -101,44 +97,128 @@ def _signed(data: bytes, offset: int) -> tuple[int, int]:
     return unzigzag(number), offset
 
 
-def write_struct(value: Struct) -> bytes:
-    """The bytes of a struct."""
+def field_head(data: bytes, offset: int, before: int) -> tuple[int, int, int]:
+    """The number and the type of the field at ``offset``, which follows field ``before``, and where its value begins.
+
+    Number 0 is the end of the struct. Numbers ascend, as every writer leaves them; raises ValueError where they do not, and
+    IndexError where the bytes end.
+    """
+    head = data[offset]
+    if head == 0:
+        return 0, 0, offset + 1
+    if head > 15:
+        return before + (head >> 4), head & 15, offset + 1
+    number, offset = _signed(data, offset + 1)
+    if number <= before:
+        raise ValueError(f"field {number} follows field {before}")
+    return number, head, offset
+
+
+def field_places(data: bytes, offset: int) -> tuple[dict[int, Place], int]:
+    """The places of a struct's fields by their numbers, and the offset behind the struct; errors as ``field_head``."""
+    places: dict[int, Place] = {}
+    number, kind, begin = field_head(data, offset, 0)
+    while number:
+        end = skip(data, begin, kind)
+        places[number] = kind, begin, end
+        number, kind, begin = field_head(data, end, number)
+    return places, begin
+
+
+def list_head(data: bytes, offset: int) -> tuple[int, int, int]:
+    """The type and the number of a list's elements, and where the first begins."""
+    head = data[offset]
+    if head >> 4 < 15:
+        return head & 15, head >> 4, offset + 1
+    size, offset = read_varint(data, offset + 1)
+    return head & 15, size, offset
+
+
+def skip(data: bytes, offset: int, kind: int) -> int:
+    """The offset behind the value of type ``kind`` at ``offset``; errors as ``field_head``."""
+    if kind in _NUMBERS:
+        while data[offset] > 0x7F:
+            offset += 1
+        return offset + 1
+    if kind == BINARY:
+        length, offset = read_varint(data, offset)
+        return offset + length
+    if kind == STRUCT:
+        before = 0
+        while True:
+            before, kind, offset = field_head(data, offset, before)
+            if not before:
+                return offset
+            offset = skip(data, offset, kind)
+    if kind in (LIST, SET):
+        kind, size, offset = list_head(data, offset)
+        if size > len(data):
+            raise ValueError(f"a Thrift list claims {size} elements")
+        if kind in (BOOL_TRUE, BOOL_FALSE):
+            return offset + size
+        for _ in range(size):
+            offset = skip(data, offset, kind)
+        return offset
+    if kind in _SIZES:
+        return offset + _SIZES[kind]
+    raise ValueError(f"a Thrift type {kind} has no place in a Parquet footer")
+
+
+def write_struct(value: Struct, last: int = 0) -> bytes:
+    """The bytes of a struct, or of those fields of it that follow field ``last``."""
+    return write_fields(value, last) + b"\0"
+
+
+def write_fields(value: Struct, last: int = 0) -> bytes:
+    """The bytes of a struct's fields that follow field ``last``, without the struct's end."""
     out = bytearray()
-    _put_struct(out, value)
-    return bytes(out)
-
-
-def _put_struct(out: bytearray, value: Struct) -> None:
-    last = 0
     for number, (kind, item) in sorted(value.items()):
         if kind in (BOOL_TRUE, BOOL_FALSE):
             kind = BOOL_TRUE if item else BOOL_FALSE
-        step = number - last
-        if 0 < step < 16:
-            out.append(step << 4 | kind)
-        else:
-            out.append(kind)
-            _put_signed(out, number)
+        out += write_head(number, kind, last)
         last = number
         _put_value(out, kind, item)
-    out.append(0)
+    return bytes(out)
+
+
+def write_head(number: int, kind: int, last: int) -> bytes:
+    """What stands before the value of a field that follows field ``last``."""
+    step = number - last
+    return bytes((step << 4 | kind,)) if 0 < step < 16 else bytes((kind,)) + write_number(number)
+
+
+def write_list_head(kind: int, size: int) -> bytes:
+    """What stands before the elements of a list."""
+    if size < 15:
+        return bytes((size << 4 | kind,))
+    out = bytearray((0xF0 | kind,))
+    append_varint(out, size)
+    return bytes(out)
+
+
+def write_number(number: int) -> bytes:
+    """The bytes of a signed number."""
+    out = bytearray()
+    append_varint(out, zigzag(number))
+    return bytes(out)
+
+
+def write_text(text: bytes) -> bytes:
+    """The bytes of a text."""
+    out = bytearray()
+    append_varint(out, len(text))
+    return bytes(out + text)
 
 
 def _put_value(out: bytearray, kind: int, item: Any) -> None:
-    if kind in (I32, I64, I16):
-        _put_signed(out, item)
+    if kind in _NUMBERS:
+        out += write_number(item)
     elif kind == BINARY:
-        append_varint(out, len(item))
-        out += item
+        out += write_text(item)
     elif kind == STRUCT:
-        _put_struct(out, item)
+        out += write_struct(item)
     elif kind in (LIST, SET):
-        size = len(item.items)
-        if size < 15:
-            out.append(size << 4 | item.kind)
-        else:
-            out.append(0xF0 | item.kind)
-            append_varint(out, size)
+        out += write_list_head(item.kind, len(item.items))
         for element in item.items:
             if item.kind in (BOOL_TRUE, BOOL_FALSE):
                 out.append(BOOL_TRUE if element else BOOL_FALSE)
@@ -148,7 +228,3 @@ def _put_value(out: bytearray, kind: int, item: Any) -> None:
         out.append(item)
     elif kind == DOUBLE:
         out += struct.pack("<d", item)
-
-
-def _put_signed(out: bytearray, number: int) -> None:
-    append_varint(out, zigzag(number))

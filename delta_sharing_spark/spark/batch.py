@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from delta_sharing_spark.errors import PredicateError, SchemaError
-from delta_sharing_spark.predicates.tree import conjunction, quote
-from delta_sharing_spark.schema.types import Struct, backquoted, parse_type
+from delta_sharing_spark.predicates.tree import conjunction, negation
+from delta_sharing_spark.schema.types import Struct, parse_type
 from delta_sharing_spark.spark.entrances import entrance
 
 if TYPE_CHECKING:
@@ -23,21 +22,13 @@ if TYPE_CHECKING:
 
     from delta_sharing_spark.access.contract import ResolvedScan
     from delta_sharing_spark.options import ReadOptions
-    from delta_sharing_spark.predicates.tree import Expression
+    from delta_sharing_spark.predicates.times import Zone
+    from delta_sharing_spark.predicates.tree import Expression, Literal
     from delta_sharing_spark.scan.plan import Split
 
 #: The longest limit of an engine's that is read by one task, which stops there; many tasks are faster than one at more rows.
 _LONGEST_LIMIT = 1 << 17
 _log = logging.getLogger(__name__)
-_COMPARED = {
-    "EqualTo": "=",
-    "EqualNullSafe": "<=>",
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
-    "LessThan": "<",
-    "LessThanOrEqual": "<=",
-}
-_LIKE = {"StringStartsWith": ("", "%"), "StringEndsWith": ("%", ""), "StringContains": ("%", "%")}
 
 
 class SplitPartition(InputPartition):
@@ -185,58 +176,62 @@ class PushedFilters:
 
 def to_expression(filters: Iterable[Any], schema: Struct, time_zone: str) -> Expression | None:
     """The conjunction of the filters that ``where`` can express; None if there are none."""
-    from delta_sharing_spark.predicates.sql import parse_where
+    from delta_sharing_spark.predicates.times import Zone
 
-    parts = []
+    zone, parts = Zone(time_zone), []
     for offered in filters:
-        text = _text(offered)
-        if text is None:
-            continue
         try:
-            parts.append(parse_where(text, schema, time_zone=time_zone))
-        except PredicateError as error:
+            parts.append(_condition(offered, schema, zone))
+        except (PredicateError, SchemaError) as error:
             # Spark applies the filter itself: what cannot be said only does not prune.
             _log.debug("a filter of Spark's does not prune: %s", error)
     return conjunction(parts) if parts else None
 
 
-def _text(offered: Any) -> str | None:
-    """A filter as SQL; None if it cannot be expressed exactly."""
+def _condition(offered: Any, schema: Struct, zone: Zone) -> Expression:
+    """A filter as a condition; raises PredicateError or SchemaError where it cannot be expressed exactly."""
+    from delta_sharing_spark.predicates.functions import call, compare, condition, membership
+    from delta_sharing_spark.predicates.sql import resolve
+    from delta_sharing_spark.spark.plan_conditions import COMPARISONS
+
     kind = type(offered).__name__
     if kind == "Not":
-        inner = _text(offered.child)
-        return None if inner is None else f"NOT ({inner})"
-    column = backquoted(*offered.attribute)
-    if kind in ("IsNull", "IsNotNull"):
-        return f"{column} IS {'NOT ' if kind == 'IsNotNull' else ''}NULL"
-    if kind in _COMPARED:
-        value = _literal(offered.value)
-        return None if value is None else f"{column} {_COMPARED[kind]} {value}"
+        return negation(_condition(offered.child, schema, zone))
+    column = resolve(offered.attribute, schema)
     if kind == "In":
-        values = [_literal(value) for value in offered.value]
-        return None if None in values or not values else f"{column} IN ({', '.join(map(str, values))})"
-    if kind in _LIKE:
-        before, after = _LIKE[kind]
-        pattern = "".join("\\" + c if c in "%_\\" else c for c in offered.value)
-        return f"{column} LIKE {quote(before + pattern + after)}"
-    return None
+        return membership(column, [_literal(value) for value in offered.value], zone)
+    if kind in COMPARISONS:
+        return compare(COMPARISONS[kind], column, _literal(offered.value), zone)
+    values = [] if kind in ("IsNull", "IsNotNull") else [_literal(offered.value)]
+    result = call(kind.removeprefix("String").upper(), [column, *values], zone, None)
+    if result is None:
+        raise PredicateError(f"the filter {kind} is not part of the language of where")
+    return condition(result, zone)
 
 
-def _literal(value: Any) -> str | None:
-    if value is None:
-        return "NULL"
-    if isinstance(value, bool):
-        return str(value).upper()
-    if isinstance(value, int):
-        return f"{value}L" if abs(value) < 1 << 63 else None
-    if isinstance(value, float):
-        return f"{value!r}D" if math.isfinite(value) else None
-    if isinstance(value, Decimal):
-        return f"{value:f}BD" if value.is_finite() else None
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            return f"TIMESTAMP_NTZ '{value.isoformat(sep=' ')}'"
-        return f"TIMESTAMP '{value.astimezone(timezone.utc).replace(tzinfo=None).isoformat(sep=' ')}Z'"
-    if isinstance(value, date):
-        return f"DATE '{value.isoformat()}'"
-    return quote(value) if isinstance(value, str) else None
+def _literal(value: Any) -> Literal:
+    """A value of Python's as a literal."""
+    from delta_sharing_spark.predicates import scalar_types as types
+    from delta_sharing_spark.predicates.literals import fit, number
+    from delta_sharing_spark.predicates.tree import Literal
+
+    match value:
+        case None:
+            return Literal(None, types.VOID)
+        case bool():
+            return Literal(value, types.BOOLEAN)
+        case int():
+            return Literal(fit(value, types.LONG), types.LONG)
+        case float():
+            return Literal(value, types.DOUBLE)
+        case Decimal() if value.is_finite():
+            return number(f"{abs(value):f}BD", value < 0)
+        case str():
+            return Literal(value, types.STRING)
+        case datetime():
+            since = value.replace(tzinfo=value.tzinfo or timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc)
+            kind = types.TIMESTAMP_NTZ if value.tzinfo is None else types.TIMESTAMP
+            return Literal(since // timedelta(microseconds=1), kind)
+        case date():
+            return Literal((value - date(1970, 1, 1)).days, types.DATE)
+    raise PredicateError(f"a value of the type {type(value).__name__}")

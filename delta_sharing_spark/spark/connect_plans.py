@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from contextlib import suppress
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -22,12 +22,17 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 from pyspark.sql.types import DataType as SparkType
 
-from delta_sharing_spark.errors import DeltaSharingError
-from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.errors import DeltaSharingError, PredicateError
+from delta_sharing_spark.predicates import tree
+from delta_sharing_spark.predicates.functions import Operand, call, compare, condition, like, membership
+from delta_sharing_spark.predicates.literals import cast
+from delta_sharing_spark.predicates.scalar_types import BINARY, STRING, TIMESTAMP
+from delta_sharing_spark.predicates.sql import resolve
+from delta_sharing_spark.predicates.times import Zone
 from delta_sharing_spark.schema.partition_values import timestamp_micros
-from delta_sharing_spark.schema.types import DataType, Struct, backquoted, spark_schema_json
+from delta_sharing_spark.schema.types import DataType, Struct, spark_schema_json
 from delta_sharing_spark.spark.narrowed_loads import TableNeed
-from delta_sharing_spark.spark.plan_conditions import disjunction
+from delta_sharing_spark.spark.plan_conditions import where_of
 
 _PHYSICAL = "== Physical Plan =="
 #: The longest lists that Spark writes in full by default have 25 items; then it says how many more there are.
@@ -43,11 +48,8 @@ _COMPARISON = re.compile(r"(\x01[^\x02]*\x02[\w.]*) (=|<=>|<=|<|>=|>) (.*)", re.
 _CALL = re.compile(r"(isnotnull|isnull|StartsWith|EndsWith|Contains)\((\x01[^\x02]*\x02[\w.]*)(?:, (.*))?\)", re.DOTALL)
 _LIST = re.compile(r"(\x01[^\x02]*\x02[\w.]*) (?:IN \((.*)\)|INSET (.*))", re.DOTALL)
 _LIKE = re.compile(r"(\x01[^\x02]*\x02[\w.]*) LIKE (.*)", re.DOTALL)
-_PATTERNS = {"StartsWith": "{}%", "EndsWith": "%{}", "Contains": "%{}%"}
-_WHOLE = {"byte", "short", "integer", "long"}
 #: What differs between the texts of two equal plans: numbers of expressions and stages, and the order of conjuncts.
 _NUMBERED = re.compile(r"#\d+L?|plan_id=\d+|\*?\(\d+\) |[()]")
-_EPOCH = datetime(1970, 1, 1)
 #: How often Spark is asked: once more where some conditions change the plan.
 _ATTEMPTS = 2
 
@@ -146,10 +148,6 @@ def _opaque(kind: SparkType, mark: str) -> Column:
     return functions.from_json(text, StructType([StructField("value", kind)])).getField("value")
 
 
-class _Unreadable(Exception):
-    """A text that is taken for no condition."""
-
-
 def _normal(plan: str) -> list[tuple[str, ...]]:
     return [tuple(sorted(_NUMBERED.sub("", line).split())) for line in plan.splitlines()]
 
@@ -165,107 +163,74 @@ def conjectures(plan: str, word: str, schemas: Sequence[Struct], time_zone: str)
         rf"from_json\(StructField\(value,(?:(?!from_json\().)*?\), concat\({word}t(\d+)c(\d+)z, cast\(id#\d+L? as string\)\), "
         rf"Some\([^)]*\)(?:, \w+)*\)\.value"
     )
-    filters_by_table: list[list[str]] = [[] for _ in schemas]
+    filters_by_table: list[list[tree.Expression]] = [[] for _ in schemas]
     for match in _FILTER.finditer(plan):
         text = expression.sub(lambda column: f"\x01{column[1]},{column[2]}\x02", match[1])
         tables = {int(column[1]) for column in _COLUMN.finditer(text)}
         if len(tables) == 1:
             (table,) = tables
-            parts = list(_Reader(schemas[table], time_zone).conjuncts(text))
-            filters_by_table[table].append(" AND ".join(dict.fromkeys(parts)))
-    return [disjunction(filters) if filters and all(filters) else None for filters in filters_by_table]
+            parts = dict.fromkeys(_Reader(schemas[table], time_zone).conjuncts(text))
+            filters_by_table[table].append(tree.conjunction(list(parts)))
+    return [where_of(filters) if filters else None for filters in filters_by_table]
 
 
 class _Reader:
     """Reads the filter of one table."""
 
     def __init__(self, schema: Struct, time_zone: str) -> None:
-        self._schema, self._time_zone = schema, time_zone
+        self._schema, self._zone = schema, Zone(time_zone)
 
-    def conjuncts(self, text: str) -> Iterator[str]:
-        """The conjuncts that ``where`` can say."""
+    def conjuncts(self, text: str) -> Iterator[tree.Expression]:
+        """The conjuncts that ``where`` can say, by a text that every session reads alike."""
         parts = _split(text, " AND ")
         if len(parts) > 1:
             for part in parts:
                 yield from self.conjuncts(part)
             return
-        try:
-            condition = self._condition(text)
-            parse_where(condition, self._schema)
-        except (_Unreadable, DeltaSharingError):
-            return
-        yield condition
+        with suppress(DeltaSharingError, ValueError, OverflowError):
+            read = self._condition(text)
+            if "\\" not in str(read) and tree.depth(read) <= tree.MAX_DEPTH:
+                yield read
 
-    def _condition(self, text: str) -> str:
-        for operator in (" AND ", " OR "):
+    def _condition(self, text: str) -> tree.Expression:
+        for operator, join in ((" AND ", tree.conjunction), (" OR ", tree.disjunction)):
             parts = _split(text, operator)
             if len(parts) > 1:
-                return f"({operator.join(self._condition(part) for part in parts)})"
+                return join([self._condition(part) for part in parts])
         text = _bare(text)
         if text.startswith("NOT "):
-            return f"(NOT ({self._condition(text[4:])}))"
+            return tree.negation(self._condition(text[4:]))
+        operand: Operand | None
         if match := _CALL.fullmatch(text):
-            column, kind = self._column(match[2])
-            if match[1].startswith("is"):
-                return f"{column} IS {'NOT ' if match[1] == 'isnotnull' else ''}NULL"
-            pattern = self._string(match[3], kind)
-            if "%" in pattern or "_" in pattern:
-                raise _Unreadable
-            return f"{column} LIKE '{_PATTERNS[match[1]].format(pattern)}'"
-        if match := _LIST.fullmatch(text):
-            column, kind = self._column(match[1])
+            column = self._column(match[2])
+            texts = [] if match[3] is None else [tree.Literal(match[3], STRING)]
+            operand = call(match[1].upper(), [column, *texts], self._zone, None)
+        elif match := _LIST.fullmatch(text):
+            column = self._column(match[1])
             values = match[2].split(",") if match[2] is not None else match[3].split(", ")
-            return f"{column} IN ({', '.join(self._literal(value, kind) for value in values)})"
-        if match := _LIKE.fullmatch(text):
-            column, kind = self._column(match[1])
-            return f"{column} LIKE '{self._string(match[2], kind)}'"
-        if match := _COMPARISON.fullmatch(text):
-            column, kind = self._column(match[1])
-            return f"{column} {match[2]} {self._literal(match[3], kind)}"
-        return self._column(text)[0]
+            operand = membership(column, [self._literal(value, column.type) for value in values], self._zone)
+        elif match := _LIKE.fullmatch(text):
+            operand = like(self._column(match[1]), tree.Literal(match[2], STRING))
+        elif match := _COMPARISON.fullmatch(text):
+            column = self._column(match[1])
+            operand = compare(match[2], column, self._literal(match[3], column.type), self._zone)
+        else:
+            operand = self._column(text)
+        assert operand is not None
+        return condition(operand, self._zone)
 
-    def _column(self, text: str) -> tuple[str, DataType]:
-        """A column or field in backquotes, and its type."""
+    def _column(self, text: str) -> tree.Column:
         match = _COLUMN.fullmatch(text)
         if match is None:
-            raise _Unreadable
-        field = self._schema.fields[int(match[2])]
-        names = [field.name]
-        for name in match[3].split(".")[1:]:
-            inner = field.type.find(name) if isinstance(field.type, Struct) else None
-            if inner is None:
-                raise _Unreadable
-            field = inner
-            names.append(field.name)
-        return backquoted(*names), field.type
+            raise PredicateError("not a column")
+        return resolve([self._schema.fields[int(match[2])].name, *match[3].split(".")[1:]], self._schema)
 
-    def _literal(self, text: str, kind: DataType) -> str:
-        name = str(kind)
-        if text == "null":
-            raise _Unreadable
-        if name in ("float", "double"):
-            return f"CAST('{self._string(text, None)}' AS {name.upper()})"
-        if name in _WHOLE and re.fullmatch(r"-?\d+", text):
-            return text
-        if name.startswith("decimal") and re.fullmatch(r"-?\d+(\.\d+)?", text):
-            return text
-        if name == "date" and re.fullmatch(r"\d{4}-\d\d-\d\d", text):
-            return f"DATE'{text}'"
-        if name == "timestamp_ntz":
-            return f"TIMESTAMP_NTZ'{self._string(text, None)}'"
-        if name == "timestamp":
-            try:
-                moment = _EPOCH + timedelta(microseconds=timestamp_micros(text, self._time_zone))
-            except (ValueError, OverflowError):
-                raise _Unreadable from None
-            return f"TIMESTAMP'{moment.isoformat(sep=' ')}Z'"
-        return f"'{self._string(text, kind)}'"
-
-    def _string(self, text: str, kind: DataType | None) -> str:
-        """A text that every session reads alike between quotes."""
-        if "'" in text or "\\" in text or (kind is not None and str(kind) != "string"):
-            raise _Unreadable
-        return text
+    def _literal(self, text: str, kind: DataType) -> tree.Literal:
+        if text == "null" or kind == BINARY:
+            raise PredicateError("not a literal")
+        if kind == TIMESTAMP:
+            return tree.Literal(timestamp_micros(text, self._zone.name), kind)
+        return cast(tree.Literal(text, STRING), kind, self._zone)
 
 
 def _split(text: str, operator: str) -> list[str]:

@@ -36,6 +36,7 @@ from delta_sharing_spark.native.peers import is_own_process
 from delta_sharing_spark.native.plan import LoadColumns, NativePlan
 from delta_sharing_spark.native.table_index import COUNTED, TableIndex
 from delta_sharing_spark.network.connections import Canceller, ReadCancelled
+from delta_sharing_spark.predicates.tree import TRUE, Expression
 from delta_sharing_spark.schema.types import DataType, Decimal, Struct, spark_schema_json
 from delta_sharing_spark.spark.plan_conditions import read_filters
 from delta_sharing_spark.spark.session_settings import is_connect
@@ -227,14 +228,14 @@ def _answering(index: TableIndex, gateway: Gateway, note: Callable[[ScanListing]
     return answer
 
 
-def _condition(filters: Sequence[Any], index: TableIndex) -> tuple[tuple[str, ...], str | None]:
+def _condition(filters: Sequence[Any], index: TableIndex) -> tuple[tuple[str, ...], Expression | None]:
     """Spark's filters as it prints them, and the condition that files are left out by; None where nothing leaves any out."""
     own = f"isnull({index.shown.deletion_column}#"
     shown = [(text, java) for java in filters if not (text := str(java.toString())).startswith(own)]
     about_columns = [java for _, java in shown if not _METADATA & set(_names(java))]
     load = index.load
-    reading = read_filters(about_columns, load.columns, load.options.zone, follows_clock=False)
-    return tuple(text for text, _ in shown), " AND ".join(f"({c})" for c in reading.conditions) or None
+    condition = read_filters(about_columns, load.columns, load.options.zone).condition
+    return tuple(text for text, _ in shown), None if condition == TRUE else condition
 
 
 def _names(java: Any) -> list[str]:

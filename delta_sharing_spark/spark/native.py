@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
 import logging
 import os
 import threading
@@ -28,8 +27,6 @@ from delta_sharing_spark.native.plan import LoadColumns, StepAsideError, why_not
 from delta_sharing_spark.native.table_index import TableIndex
 from delta_sharing_spark.predicates import tree
 from delta_sharing_spark.schema.types import (
-    DataType,
-    Decimal,
     Field,
     Primitive,
     Struct,
@@ -175,14 +172,14 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
     index = gateway.open(TableIndex(load, opener, gateway, is_read_here=reach.cluster is None), end_of(spark))
     index.begin()
     shown = index.shown
-    condition = _condition_of(shown)
     has_floats = any(name in str(shown.columns) for name in ("float", "double"))
     options = {**_READER_OPTIONS, **(_WITH_FLOATS if has_floats else {}), **client_options(gateway)}
     # Without field ids, by which Spark would find columns in sessions so configured.
     data = with_metadata(shown.columns, lambda key: key != _FIELD_ID)
     frame = _rows(index_relation(spark, index, gateway, data, options, note), shown)
-    if condition is not None:
-        frame = frame.where(F.expr(condition))
+    if shown.predicate is not None:
+        condition = tree.sql_of(shown.predicate, tree.quote_bytes)
+        frame = frame.where(F.expr(f"({condition}) AND TRUE"))  # Spark takes no NULL alone
     _log.info("table %s: native lane, files are asked for by each query (%s)", shown.table, reach.reason)
     return _output(frame, shown)
 
@@ -192,16 +189,6 @@ def why_not_in(spark: SparkSession, load: ResolvedScan) -> str | None:
     if (why := why_no_index(spark)) is not None:
         return f"the session does not ask for the files of its queries: {why}"
     return why_not(load)
-
-
-def _condition_of(shown: LoadColumns) -> str | None:
-    """The load's ``where`` for Spark; raises StepAsideError where it cannot be written so that every session reads it alike."""
-    if shown.predicate is None:
-        return None
-    condition = condition_sql(shown.predicate)
-    if condition is None:
-        raise StepAsideError("its where cannot be written so that every session reads it alike")
-    return condition
 
 
 def _in_a_line(error: Exception) -> str:
@@ -366,98 +353,6 @@ def _cluster_gateway(context: SparkContext) -> ClusterGateway:
     gateway_starts = GatewayStarts(context, gateway, memory)
     _starts[gateway] = gateway_starts
     return gateway
-
-
-_TYPE_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
-_DAY = 86_400_000_000
-
-
-def literal_sql(value: Any, kind: DataType) -> str:
-    """A value (as ``predicates.tree.Value`` has it) as a constant expression of exactly its type.
-
-    >>> literal_sql("é", Primitive("string"))
-    "cast(x'C3A9' as string)"
-    """
-    name = type_sql(kind)
-    if value is None:
-        return f"cast(null as {name})"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, bytes):
-        return f"x'{value.hex().upper()}'"
-    if isinstance(value, str):
-        return f"cast(x'{value.encode().hex().upper()}' as string)"
-    if isinstance(value, float):
-        text = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(repr(value), repr(value))
-        return f"cast('{text}' as {name})"
-    if isinstance(value, decimal.Decimal):
-        return f"cast('{value:f}' as {name})"
-    match name:
-        case "date":
-            return f"date_from_unix_date({value})"
-        case "timestamp":
-            return f"timestamp_micros(cast('{value}' as bigint))"
-        case "timestamp_ntz":
-            days, rest = divmod(value, _DAY)
-            seconds, micros = divmod(rest, 1_000_000)
-            return (
-                f"(timestamp_ntz'1970-01-01 00:00:00' + "
-                f"make_dt_interval({days}, 0, 0, cast('{seconds}.{micros:06}' as decimal(18, 6))))"
-            )
-    return f"cast('{value}' as {name})"
-
-
-def type_sql(kind: DataType) -> str:
-    """A scalar type's name in Spark SQL."""
-    if isinstance(kind, Decimal):
-        return f"decimal({kind.precision}, {kind.scale})"
-    assert isinstance(kind, Primitive)
-    return _TYPE_NAMES.get(kind.name, kind.name)
-
-
-def condition_sql(node: tree.Expression) -> str | None:
-    """A ``where`` as Spark SQL; None where part of it cannot be written to mean the same in every session."""
-    match node:
-        case tree.Constant(None):
-            return "cast(null as boolean)"
-        case tree.Constant(value):
-            return "true" if value else "false"
-        case tree.Compare(op, column, literal):
-            return f"({column} {op} {_literal(literal)})"
-        case tree.CompareColumns(op, left, right):
-            return f"({left} {op} {right})"
-        case tree.In(column, literals):
-            return f"({column} IN ({', '.join(map(_literal, literals))}))"
-        case tree.Like(column, pattern, escape):
-            if escape in "'\"":
-                return None
-            ending = "" if escape == "\\" else f" ESCAPE '{escape}'"
-            return f"({column} LIKE {literal_sql(pattern, Primitive('string'))}{ending})"
-        case tree.IsNull(operand):
-            inner = str(operand) if isinstance(operand, tree.Column) else condition_sql(operand)
-            return None if inner is None else f"({inner} IS NULL)"
-        case tree.IsTrue(operand):
-            return _wrapped("({} IS TRUE)", operand)
-        case tree.Not(operand):
-            return _wrapped("(NOT {})", operand)
-        case tree.And(operands):
-            return _joined(" AND ", operands)
-        case tree.Or(operands):
-            return _joined(" OR ", operands)
-
-
-def _literal(literal: tree.Literal) -> str:
-    return literal_sql(literal.value, literal.type)
-
-
-def _wrapped(form: str, operand: tree.Expression) -> str | None:
-    inner = condition_sql(operand)
-    return None if inner is None else form.format(inner)
-
-
-def _joined(word: str, operands: tuple[tree.Expression, ...]) -> str | None:
-    parts = [condition_sql(operand) for operand in operands]
-    return None if None in parts else "(" + word.join(str(part) for part in parts) + ")"
 
 
 #: Without it Spark asks for the hosts of each file, which on one machine are all the same.

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from delta_sharing_spark.schema.types import DataType, Field, Struct, merge, parse_schema, spark_schema_json
 from delta_sharing_spark.spark.narrowed_loads import TableNeed
-from delta_sharing_spark.spark.plan_conditions import COMPARISONS, TEMPORAL, Node, class_of, either, read_filters
+from delta_sharing_spark.spark.plan_conditions import COMPARISONS, TEMPORAL, Node, class_of, read_filters, where_of
 
 _PLAIN_NAME = re.compile(r"\w+")
 _SCAN = "FileSourceScanExec"
@@ -115,10 +115,9 @@ class PlanningRelations:
         if moment is Moment.COLUMNS:
             return TableNeed(ordered, reason="conditions may follow the current moment")
         follows_clock = moment is Moment.BOUNDS
-        where, left = either(
-            [read_filters(elements(s.dataFilters()), schema, self._zone, follows_clock=follows_clock) for s in scans]
-        )
-        return TableNeed(ordered, where, left)
+        read = [read_filters(elements(s.dataFilters()), schema, self._zone, follows_clock=follows_clock) for s in scans]
+        left = dict.fromkeys(text for scan in read for text in scan.left)
+        return TableNeed(ordered, where_of([scan.condition for scan in read]), tuple(left))
 
 
 def _plans(plan: Any) -> Iterator[Any]:

@@ -259,12 +259,14 @@ def test_where_and_columns_of_the_load(spark: Any, client: SharingClient) -> Non
         "s.a IN (3, 4, 5)",
         "city LIKE 'O\\'%' OR x IS NULL",
         "NOT (x <= 10)",
+        "city LIKE 'O\\'\\'%' ESCAPE '\\''",
     ):
         scan = table.scan(columns=["x", "id"], where=where)
         frame = scan.to_spark(spark, engine="native")
         assert is_native(frame)
         assert frame.columns == ["x", "id"]
         assert ids(frame) == sorted(scan.to_arrow()["id"].to_pylist()), where
+    assert table.scan(where="id = NULL").to_spark(spark).count() == 0
 
 
 @pytest.mark.connect

@@ -43,13 +43,13 @@ ID, NOTE, DAY, AT, BOX, FLAG, PRICE = (column(i) for i in range(7))
 @pytest.mark.parametrize(
     ("text", "condition"),
     [
-        (f"(({ID} > 5) AND ({NOTE} = x y))", "`id` > 5 AND `no te` = 'x y'"),
-        (f"({NOTE} IN (a,b, c) AND NOT {FLAG})", "`no te` IN ('a', 'b', ' c') AND (NOT (`flag`))"),
-        (f"({ID} INSET 1, 10, 2 AND isnotnull({ID}))", "`id` IN (1, 10, 2) AND `id` IS NOT NULL"),
-        (f"((({DAY} = 2024-01-01) OR StartsWith({NOTE}, a)) AND (year({DAY}) = 2024))", "(`day` = DATE'2024-01-01' OR `no te` LIKE 'a%')"),
-        (f"({AT} > 2024-01-01 05:00:00.123)", "`at` > TIMESTAMP'2024-01-01 10:00:00.123000Z'"),
-        (f"({BOX}.end <=> 3)", "`box`.`end` <=> 3"),
-        (f"({PRICE} >= 1.0E10)", "`price` >= CAST('1.0E10' AS DOUBLE)"),
+        (f"(({ID} > 5) AND ({NOTE} = x y))", "`id` > 5L AND `no te` = 'x y'"),
+        (f"({NOTE} IN (a,b, c) AND NOT {FLAG})", "`no te` IN ('a', 'b', ' c') AND NOT (`flag` = TRUE)"),
+        (f"({ID} INSET 1, 10, 2 AND isnotnull({ID}))", "`id` IN (1L, 10L, 2L) AND `id` IS NOT NULL"),
+        (f"((({DAY} = 2024-01-01) OR StartsWith({NOTE}, a)) AND (year({DAY}) = 2024))", "`day` = DATE '2024-01-01' OR `no te` LIKE 'a%'"),
+        (f"({AT} > 2024-01-01 05:00:00.123)", "`at` > TIMESTAMP '2024-01-01 10:00:00.123000Z'"),
+        (f"({BOX}.end <=> 3)", "(`box`.`end` = 3) IS TRUE"),
+        (f"({PRICE} >= 1.0E10)", "`price` >= 10000000000.0D"),
         (f"({NOTE} LIKE a_b%)", "`no te` LIKE 'a_b%'"),
         (f"(({NOTE} = it's) AND (({ID} > 5) OR ({NOTE} = a\\b)))", None),
         (f"(({ID} = null) AND ({ID} > {BOX}.end))", None),
@@ -62,7 +62,7 @@ def test_a_filter_in_the_words_of_where(text: str, condition: str | None) -> Non
 
 def test_a_table_that_is_scanned_twice_is_needed_where_either_filter_holds() -> None:
     assert conjectures(plan(f"({ID} > 5)", f"({FLAG} AND ({column(0, 1)} < 2))", f"({NOTE} = q)"), "wORD", [TABLE, TABLE], "UTC") == [
-        "(`id` > 5) OR (`no te` = 'q')",
+        "`id` > 5L OR `no te` = 'q'",
         None,
     ]  # fmt: skip
 

@@ -50,7 +50,7 @@ def test_columns_conditions_and_limits_are_pushed_down(trips: SharedTable, monke
     values_read = lazy.filter((pl.col("city") == "Lisbon") & (pl.col("started") < start)).select("trip").collect()
     assert values_read.width == 1
     assert read[-1]["columns"].split(",") == ["`trip`", "`city`", "`started`"]
-    assert read[-1]["where"] == "(`city` = 'Lisbon') AND (`started` < TIMESTAMP '2025-03-01 00:00:00Z')"
+    assert read[-1]["where"] == "`city` = 'Lisbon' AND `started` < TIMESTAMP '2025-03-01 00:00:00Z'"
     assert trips.scan(where=read[-1]["where"]).plan().report.files == 1
     lazy.head(7).collect()
     assert read[-1] == {"limit": "7"}

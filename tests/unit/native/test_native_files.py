@@ -7,18 +7,29 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.native.file_footer import FooterReader
+from delta_sharing_spark.native.joined_layout import lay_out_together
+from delta_sharing_spark.native.layout import lay_out
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
+from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.connections import OpenOnes
+from delta_sharing_spark.scan.footer import Footer, read_footer
 from delta_sharing_spark.scan.thrift import read_struct, write_struct
+from delta_sharing_spark.storage.ranges import MemorySource
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
+from delta_sharing_spark.testing.tables.columns import schema_from_arrow
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))
@@ -113,10 +124,10 @@ def reasons(plan: NativePlan) -> list[str]:
     return [file.reason for file in shown if file.reason is not None]
 
 
-@pytest.mark.parametrize("mode", ["url", "dir"])
 @pytest.mark.parametrize("number", range(len(BUILT)), ids=list(BUILT))
-def test_rows(client: SharingClient, number: int, mode: str, how: str) -> None:
-    scan = client.table(f"s.d.t{number}").scan(accessMode=mode)
+def test_rows(client: SharingClient, number: int, how: str) -> None:
+    """Alone in one access mode, joined in the other; from table to table they change."""
+    scan = client.table(f"s.d.t{number}").scan(accessMode=("url", "dir")[(number + (how == "alone")) % 2])
     with served(scan) as (_, plan, address):
         assert row_texts(rows_of(plan, address)) == row_texts(scan.to_arrow())
         assert not reasons(plan), "no file had to be rewritten"
@@ -170,11 +181,10 @@ def test_a_null_in_a_not_null_column_fails_whoever_reads_it(tmp_path: Path) -> N
             rows_of(plan, address)
 
 
-@pytest.mark.parametrize("mode", ["url", "dir"])
 @pytest.mark.parametrize("number", range(len(BUILT)), ids=list(BUILT))
-def test_a_limit_has_the_rows_of_the_python_source(client: SharingClient, number: int, mode: str) -> None:
+def test_a_limit_has_the_rows_of_the_python_source(client: SharingClient, number: int) -> None:
     """Those of its files, in its order: the last file is cut, with regard to deleted rows and row groups."""
-    whole = client.table(f"s.d.t{number}").scan(accessMode=mode)
+    whole = client.table(f"s.d.t{number}").scan(accessMode=("url", "dir")[number % 2])
     rows = whole.count()
     for limit in {0, 7, rows // 3 + 100, max(0, rows - 1), rows + 1}:
         scan = whole.limit(limit)
@@ -233,6 +243,74 @@ def test_unknown_paths(client: SharingClient) -> None:
         for operation in ("CREATE", "DELETE", "GETCONTENTSUMMARY"):
             with pytest.raises(RemoteError, match="read-only"):
                 ask(file, operation)
+
+
+def written(**more: Any) -> tuple[bytes, Footer]:
+    """A Parquet file of several row groups, and its footer."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(data(90), SCHEMA), sink, row_group_size=30, **more)
+    file = sink.getvalue().to_pybytes()
+    return file, read_footer(MemorySource("file", file), "table", 0)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"write_page_index": True, "data_page_version": "2.0", "compression": "zstd"},
+        {"use_dictionary": False, "write_statistics": False},
+        {"bloom_filter_options": {"id": True}}
+        if "bloom_filter_options" in signature(pq.write_table).parameters
+        else {},
+    ],
+    ids=["plain", "indexes", "bare", "bloom filters"],
+)
+def test_chunks_are_described_as_before_wherever_they_stand(more: dict[str, Any]) -> None:
+    file, footer = written(**more)
+    reader = FooterReader(schema_from_arrow(SCHEMA), "none")
+    apart, moved = (reader.read(footer, len(file), may_move=may_move) for may_move in (False, True))
+    joined, spans = lay_out_together([moved, moved], "deleted_row", 2 * len(file), lambda name: name != b"part")
+    body = b"PAR1" + b"".join(file[span.source.start : span.source.end] for span in spans)
+    marked = replace(apart, deleted=lambda _, count: np.zeros(count, np.bool_))
+    alone = file[: apart.data_end] + lay_out(marked, "deleted_row").tail
+    for shown, times in ((alone, 1), (body + joined.tail, 2)):
+        parsed = pq.ParquetFile(pa.BufferReader(shown))
+        rows = pq.read_table(pa.BufferReader(file)).to_pylist()
+        assert repr(parsed.read(SCHEMA.names).to_pylist()) == repr(rows * times)
+        for group in range(3 * times):
+            was, here = footer.metadata.row_group(group % 3), parsed.metadata.row_group(group)
+            for leaf in range(was.num_columns):
+                one, other = was.column(leaf).to_dict(), here.column(leaf).to_dict()
+                for place in ("file_offset", "data_page_offset", "dictionary_page_offset"):
+                    del one[place], other[place]
+                if one["physical_type"] == "DOUBLE":  # a NaN is greater than any number, and no statistics tell of it
+                    del one["statistics"], other["statistics"], one["is_stats_set"], other["is_stats_set"]
+                for place in ("bloom_filter_offset", "bloom_filter_length") if times == 2 else ():
+                    assert other.pop(place, None) is None
+                    one.pop(place, None)
+                assert one == other
+
+
+def test_a_footer_that_does_not_read_as_one_is_left_to_the_python_source() -> None:
+    file, footer = written(write_page_index=True)
+    reader, whole = FooterReader(schema_from_arrow(SCHEMA), "none"), len(footer.raw) - 8
+    read = 0
+    for place in range(0, whole, 3):
+        for bit in (1, 128):
+            raw = bytearray(footer.raw)
+            raw[place] ^= bit
+            try:
+                for chunk in (
+                    c for g in reader.read(replace(footer, raw=bytes(raw)), len(file)).groups for c in g.chunks
+                ):
+                    chunk.described(1 << 40)
+                read += 1
+            except NotNativeError:
+                continue
+    assert 0 < read < whole // 2
+    for end in range(0, whole, 7):
+        with pytest.raises(NotNativeError):
+            reader.read(replace(footer, raw=footer.raw[:end] + footer.raw[-8:]), len(file))
 
 
 def test_thrift_survives() -> None:

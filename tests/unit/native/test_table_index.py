@@ -14,6 +14,9 @@ from delta_sharing_spark.native import table_index
 from delta_sharing_spark.native.gateway import Gateway
 from delta_sharing_spark.native.plan import VirtualFile
 from delta_sharing_spark.native.table_index import TableIndex
+from delta_sharing_spark.predicates.sql import parse_where
+from delta_sharing_spark.predicates.tree import Expression
+from delta_sharing_spark.schema.types import Field, Primitive, Struct
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
 
@@ -43,6 +46,10 @@ def gateway() -> Iterator[Gateway]:
     running.close()
 
 
+def where(text: str) -> Expression:
+    return parse_where(text, Struct((Field("id", Primitive("long")),)))
+
+
 def index_of(server: SharingServer, gateway: Gateway, name: str = "s.d.t", **options: object) -> TableIndex:
     opener, load = SharingClient(server.profile(), retryTimeout="1s").table(name).scan(**options).opened()  # type: ignore[arg-type]
     index = gateway.open(TableIndex(load, opener, gateway), lambda: False)
@@ -59,11 +66,11 @@ def test_a_question_is_asked_once(server: SharingServer, gateway: Gateway, mode:
     index = index_of(server, gateway, accessMode=mode)
     assert server.count("query") == 0, "a load asks for metadata alone"
     for question, files in (
-        (("id < 15", None), 2),
-        (("id = 49", None), 1),
+        ((where("id < 15"), None), 2),
+        ((where("id = 49"), None), 1),
         (ALL, 5),
         ((None, 12), 2),
-        (("id >= 0", None), 5),
+        ((where("id >= 0"), None), 5),
     ):
         plan, scan = index.listed((), question)
         asked = server.count("query")
@@ -73,13 +80,15 @@ def test_a_question_is_asked_once(server: SharingServer, gateway: Gateway, mode:
         assert again is plan
         assert repeated.is_repeated
         assert server.count("query") == asked
-    assert index.listed((), ("id >= 0", None))[0] is index.listed((), ALL)[0], "a condition that leaves nothing out"
+    assert index.listed((), (where("id >= 0"), None))[0] is index.listed((), ALL)[0], (
+        "a condition that leaves nothing out"
+    )
     assert index.size_in_bytes() == index.listed((), ALL)[0].report.bytes
 
 
 def test_a_listing_that_was_let_go_is_made_anew_with_the_same_names(server: SharingServer, gateway: Gateway) -> None:
     index = index_of(server, gateway, accessMode="url")
-    for question in (("id < 25", None), (None, 5)):
+    for question in ((where("id < 25"), None), (None, 5)):
         plan, _ = index.listed((), question)
         paths = [file.name(number) for number, file in enumerate(plan.files)]
         gateway.release(plan)
@@ -100,7 +109,7 @@ def test_one_version(server: SharingServer, gateway: Gateway, table: DeltaTableB
     index = index_of(server, gateway, name, accessMode="url")
     table.append([{"id": 50}])
     is_pinned = name == "s.d.t"
-    assert index.listed((), ("id > 100", None))[1].files == (0 if is_pinned else 6)
+    assert index.listed((), (where("id > 100"), None))[1].files == (0 if is_pinned else 6)
     table.append([{"id": 51}])
     assert index.listed((), ALL)[1].files == (5 if is_pinned else 6)
     asked = server.count("query")

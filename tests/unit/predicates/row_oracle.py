@@ -65,9 +65,9 @@ def answer(node: Any, row: dict[str, Any]) -> bool | None:
         case In(column, literals):
             value = field(row, column)
             return None if value is None else any(holds("=", value, v.value) for v in literals)
-        case Like(column, pattern, escape):
+        case Like(column, pattern):
             value = field(row, column)
-            return None if value is None else like(value, pattern, escape)
+            return None if value is None else like(value, pattern)
         case IsNull(operand):
             return (field(row, operand) if isinstance(operand, Column) else answer(operand, row)) is None
         case IsTrue(operand):
@@ -84,7 +84,7 @@ def answer(node: Any, row: dict[str, Any]) -> bool | None:
     raise AssertionError(node)
 
 
-def like(text: str, pattern: str, escape: str) -> bool:
+def like(text: str, pattern: str, escape: str = "\\") -> bool:
     """Backtracking over the pattern's characters."""
     if not pattern:
         return not text

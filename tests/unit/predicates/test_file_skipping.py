@@ -165,7 +165,7 @@ def test_what_could_not_help_is_told() -> None:
     assert [str(e) for e in unhelpful] == [
         "`f` > 1.0D",
         "`s` LIKE '%x'",
-        "(`p` = 1) OR (`b` = TRUE)",
+        "`p` = 1 OR `b` = TRUE",
         "NOT (`bin` = X'00')",
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -55,7 +56,7 @@ def test_evaluate_agrees_with_the_row_oracle(text: str, rows: list[dict[str, Any
 @given(predicates())
 def test_the_text_of_a_tree_parses_to_a_tree_that_answers_alike(text: str) -> None:
     expression = parsed(text)
-    assume("since 1970" not in str(expression))  # beyond the years that literals have
+    assume(not re.search(r"'(?:[+-]|0000)", str(expression)))  # beyond the years that literals have
     rows = [{f.name: None for f in SCHEMA.fields}]
     again = parse_where(f"({expression}) AND TRUE", SCHEMA)  # NULL alone is no condition
     assert answer(again, rows[0]) == answer(expression, rows[0])

@@ -1,0 +1,366 @@
+"""Reads a data file's footer for the one that Spark is shown: its columns matched with the table's, its chunks' descriptions cut.
+
+What Spark may be shown of a chunk stays as it is in bytes, but for its path and its places; so a footer is cut, not read.
+The schema is read once for all files that have the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from delta_sharing_spark.native.schema_match import (
+    BYTE_ARRAY,
+    DOUBLE,
+    FIXED,
+    FLOAT,
+    OPTIONAL,
+    REPEATED,
+    Element,
+    NotNativeError,
+    match_columns,
+    schema_tree,
+)
+from delta_sharing_spark.scan.footer import Footer
+from delta_sharing_spark.scan.thrift import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    Place,
+    field_head,
+    field_places,
+    list_head,
+    read_struct,
+    skip,
+    write_head,
+    write_list_head,
+    write_number,
+    write_text,
+)
+from delta_sharing_spark.scan.thrift import Struct as ThriftStruct
+from delta_sharing_spark.scan.varint import read_varint, unzigzag
+from delta_sharing_spark.schema.types import Struct
+
+_PARQUET_MR = b"parquet-mr"
+#: Schemas of files, and ends of footers, that are known at once: files of one writer share them.
+_KNOWN = 64
+#: In ``ColumnChunk``: no file offset, then the metadata; and in these the place of the data and of the dictionary.
+_BEGIN = write_head(2, I64, 0) + write_number(0) + write_head(3, STRUCT, 2)
+_PATH, _DICTIONARY = write_head(3, LIST, 2), write_head(11, I64, 9)
+#: Fields of ``ColumnMetaData`` after the places, and of ``ColumnChunk`` after the metadata.
+_STATISTICS, _BLOOM_FILTER, _AFTER_PLACES = 12, {14, 15}, frozenset((12, 13, 14, 15, 16))
+_OFFSET_INDEX, _INDEXES = frozenset((4, 5)), frozenset((4, 5, 6, 7))
+
+#: Texts that are the same in all rows of a file, by their columns.
+Constants = Mapping[str, str]
+NO_CONSTANTS: Constants = MappingProxyType({})
+#: Which rows of a file are deleted: first row and count to a mask that is true where a row is.
+DeletedRows = Callable[[int, int], npt.NDArray[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column of a file that holds one of the table's, or a part of one.
+
+    Attributes:
+        number: Its number in the file.
+        path: Its shown path.
+        element: What describes it in the schema.
+        levels: Its largest repetition and definition level.
+        required: The name of the table's NOT NULL column that it is, where the file lets it be NULL.
+        column: Its path as one name.
+    """
+
+    number: int
+    path: tuple[bytes, ...]
+    element: Element
+    levels: tuple[int, int]
+    required: str | None = None
+    column: bytes = field(init=False)
+    written_path: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "column", b".".join(self.path))
+        texts = (write_text(part) for part in self.path)
+        object.__setattr__(self, "written_path", write_list_head(BINARY, len(self.path)) + b"".join(texts))
+
+    @staticmethod
+    def of_texts(name: str) -> Leaf:
+        """A column of texts that is no file's own."""
+        text = name.encode()
+        raw: ThriftStruct = {1: (I32, BYTE_ARRAY), 3: (I32, OPTIONAL), 4: (BINARY, text), 6: (I32, 0)}
+        raw[10] = (STRUCT, {1: (STRUCT, {})})
+        return Leaf(-1, (text,), Element(raw, leaf=0, is_kept=True, name=name), (0, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumns:
+    """The columns of all files of one schema.
+
+    Attributes:
+        version: The field of the format's version.
+        root: The schema, matched with the table's.
+        count: Columns in the file.
+        leaves: Those that hold columns of the table.
+        names: The names of all columns of the table, in lower case.
+    """
+
+    version: tuple[int, object]
+    root: Element
+    count: int
+    leaves: tuple[Leaf, ...]
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CutChunk:
+    """A column chunk: its bytes ``[start, end)`` in the file, its NULLs where a column is NOT NULL, and its description around its places."""
+
+    start: int
+    end: int
+    nulls: int
+    _data: int
+    _dictionary: int
+    _head: bytes = field(repr=False)
+    _tail: bytes = field(repr=False)
+
+    def described(self, by: int = 0) -> bytes:
+        """Its ``ColumnChunk`` where it stands ``by`` bytes further on."""
+        dictionary = _DICTIONARY + write_number(self._dictionary + by) if self._dictionary > 0 else b""
+        return self._head + write_number(self._data + by) + dictionary + self._tail
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group: its rows, its bytes before they were compressed, and the chunks of ``FileColumns.leaves``."""
+
+    rows: int
+    bytes: int
+    chunks: tuple[CutChunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileFooter:
+    """A data file's footer.
+
+    Attributes:
+        columns: Its columns.
+        groups: Its row groups.
+        created_by: What wrote it.
+        orders: The order of the values of each column in the file; None where it tells none.
+        data_end: Where its own bytes begin in the file.
+        raw: Its bytes, without its length and magic.
+        deleted: The rows of the file's deletion vector; None where it has none.
+        constants: Columns that are not read from the file, and their value.
+    """
+
+    columns: FileColumns
+    groups: tuple[RowGroup, ...]
+    created_by: bytes
+    orders: tuple[ThriftStruct, ...] | None
+    data_end: int
+    raw: bytes = field(repr=False)
+    deleted: DeletedRows | None = None
+    constants: Constants = field(default_factory=dict)
+
+    @property
+    def is_of_parquet_mr(self) -> bool:
+        """Whether the reference implementation wrote it: it leaves out statistics of columns that hold a NaN."""
+        return self.created_by.startswith(_PARQUET_MR)
+
+
+class FooterReader:
+    """Reads footers of files of one table. Safe to call from several threads.
+
+    Args:
+        schema: The table's columns that are read from files.
+        mapping: How they are found in a file (Delta protocol, "Column Mapping").
+    """
+
+    def __init__(self, schema: Struct, mapping: str) -> None:
+        self._schema, self._mapping = schema, mapping
+        self._columns: tuple[tuple[bytes, tuple[str, ...], FileColumns], ...] = ()
+        self._orders: tuple[tuple[bytes, tuple[ThriftStruct, ...] | None], ...] = ()
+
+    def read(
+        self,
+        footer: Footer,
+        size: int,
+        deleted: DeletedRows | None = None,
+        constants: Constants = NO_CONSTANTS,
+        *,
+        may_move: bool = False,
+    ) -> FileFooter:
+        """Read the footer of a file of ``size`` bytes.
+
+        Args:
+            deleted: The rows of its deletion vector; None where it has none.
+            constants: Columns that are not read from the file, and their value.
+            may_move: Whether its chunks are to be shown elsewhere than they are: then without indexes and Bloom filters, which
+                name places and which small files hardly need.
+
+        Raises:
+            NotNativeError: Spark's reader would not read the file as exactly as the Python source does.
+        """
+        raw, created_by = footer.raw[:-8], footer.metadata.created_by.encode()
+        try:
+            head, columns = self._matched(raw, tuple(constants))
+            cut = _Cut(raw, columns, created_by.startswith(_PARQUET_MR), may_move)
+            groups, end = cut.groups(head)
+            return FileFooter(
+                columns, groups, created_by, self._ends(raw[end:]), size - len(footer.raw), raw, deleted, constants
+            )
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            raise NotNativeError(f"its footer is of an unknown form ({type(error).__name__})") from error
+
+    def _matched(self, raw: bytes, constants: tuple[str, ...]) -> tuple[int, FileColumns]:
+        """Where the schema ends that a footer begins with, and its columns."""
+        for head, names, columns in self._columns:
+            if names == constants and raw.startswith(head):
+                return len(head), columns
+        fields, end = read_struct(raw, last_field=2)
+        root = schema_tree(fields[2][1].items)
+        schema = Struct(tuple(f for f in self._schema.fields if f.name not in constants))
+        match_columns(root, schema, self._mapping)
+        lowered = frozenset(f.name.lower() for f in self._schema.fields)
+        columns = FileColumns(fields[1], root, sum(1 for _ in root.leaves()), tuple(leaves_of(root)), lowered)
+        self._columns = (*self._columns[1 - _KNOWN :], (raw[:end], constants, columns))
+        return end, columns
+
+    def _ends(self, tail: bytes) -> tuple[ThriftStruct, ...] | None:
+        """The orders of values that a footer ends with."""
+        for known, orders in self._orders:
+            if known == tail:
+                return orders
+        fields, _ = read_struct(tail, before=4)
+        orders = tuple(fields[7][1].items) if 7 in fields else None
+        self._orders = (*self._orders[1 - _KNOWN :], (tail, orders))
+        return orders
+
+
+def leaves_of(root: Element) -> Iterator[Leaf]:
+    """The columns of a file that hold columns of the table."""
+
+    def walk(
+        element: Element, path: tuple[bytes, ...], levels: tuple[int, int], required: str | None
+    ) -> Iterator[Leaf]:
+        if not element.is_kept:
+            return
+        repetition = element.value(3)
+        levels = levels[0] + (repetition == REPEATED), levels[1] + (repetition in (OPTIONAL, REPEATED))
+        path = (*path, element.name.encode())
+        if element.leaf >= 0:
+            yield Leaf(element.leaf, path, element, levels, required)
+        for child in element.children:
+            yield from walk(child, path, levels, None)
+
+    for child in root.children:
+        column = child.column
+        is_required = column is not None and not column.nullable and child.leaf >= 0 and child.value(3) == OPTIONAL
+        yield from walk(child, (), (0, 0), column.name if column is not None and is_required else None)
+
+
+class _Cut:
+    """Cuts the descriptions of one footer's chunks."""
+
+    def __init__(self, raw: bytes, columns: FileColumns, keeps_all_statistics: bool, may_move: bool) -> None:
+        self._raw, self._columns = raw, columns
+        self._keeps_all_statistics, self._may_move = keeps_all_statistics, may_move
+        self._by_number = {leaf.number: leaf for leaf in columns.leaves}
+
+    def groups(self, offset: int) -> tuple[tuple[RowGroup, ...], int]:
+        """The row groups of a footer whose schema ends at ``offset``, and where they end."""
+        raw = self._raw
+        number, _, offset = field_head(raw, offset, 2)
+        if number != 3:
+            raise ValueError("a footer tells its rows after its schema")
+        number, kind, offset = field_head(raw, skip(raw, offset, I64), 3)
+        if number != 4 or kind != LIST:
+            raise ValueError("a footer tells its row groups after its rows")
+        groups = []
+        _, size, offset = list_head(raw, offset)
+        for _ in range(size):
+            group, offset = self._group(offset)
+            groups.append(group)
+        return tuple(groups), offset
+
+    def _group(self, offset: int) -> tuple[RowGroup, int]:
+        raw = self._raw
+        chunks: dict[int, CutChunk] = {}
+        number, kind, offset = field_head(raw, offset, 0)
+        if number != 1 or kind != LIST:
+            raise ValueError("a row group begins with its columns")
+        kind, size, offset = list_head(raw, offset)
+        if size != self._columns.count or kind != STRUCT:
+            raise NotNativeError("a row group has not the columns of its schema")
+        for column in range(size):
+            leaf = self._by_number.get(column)
+            if leaf is None:
+                offset = skip(raw, offset, STRUCT)
+            else:
+                chunks[column], offset = self._chunk(offset, leaf)
+        numbers = {}
+        number, kind, offset = field_head(raw, offset, 1)
+        while number:
+            if number in (2, 3):
+                numbers[number] = _number(raw, offset)
+            offset = skip(raw, offset, kind)
+            number, kind, offset = field_head(raw, offset, number)
+        in_order = tuple(chunks[leaf.number] for leaf in self._columns.leaves)
+        return RowGroup(numbers[3], numbers[2], in_order), offset
+
+    def _chunk(self, offset: int, leaf: Leaf) -> tuple[CutChunk, int]:
+        raw = self._raw
+        metadata: dict[int, Place] = {}
+        around, begin = {}, 0
+        number, kind, offset = field_head(raw, offset, 0)
+        while number:
+            if number == 3 and kind == STRUCT:
+                begin = offset
+                metadata, end = field_places(raw, offset)
+            else:
+                end = skip(raw, offset, kind)
+                around[number] = kind, offset, end
+            number, kind, offset = field_head(raw, end, number)
+        if not metadata or 1 in around or 8 in around:
+            raise NotNativeError("column chunks lie in another file, or are encrypted")
+        data, length = _number(raw, metadata[9][1]), _number(raw, metadata[7][1])
+        # Some writers leave a dictionary offset of 0, or put it after the data pages.
+        dictionary = _number(raw, metadata[11][1]) if metadata.get(11, (0,))[0] == I64 else 0
+        start = min(data, dictionary) if dictionary > 0 else data
+        nulls, kept, indexes = 0, _AFTER_PLACES, _INDEXES
+        kind, statistics, _ = metadata.get(_STATISTICS, (0, 0, 0))
+        if kind == STRUCT and leaf.required is not None:
+            nulls = read_struct(raw, offset=statistics)[0].get(3, (0, 0))[1]
+        physical = leaf.element.value(1)
+        if physical in (FLOAT, DOUBLE) and not self._keeps_all_statistics:
+            # Spark would skip rows of NaN, which is greater than any number.
+            kept, indexes = kept - {_STATISTICS}, _OFFSET_INDEX
+        elif self._may_move and physical in (BYTE_ARRAY, FIXED) and field_head(raw, statistics, 0)[0] in (1, 2):
+            kept = kept - {_STATISTICS}  # the older minimum and maximum of texts depend on what wrote them
+        if self._may_move:
+            kept, indexes = kept - _BLOOM_FILTER, frozenset()
+        before = 8 if 8 in metadata else 7
+        head = raw[begin : metadata[2][2]], _PATH, leaf.written_path, raw[metadata[3][2] : metadata[before][2]]
+        tail = self._fields(metadata, kept, 11 if dictionary > 0 else 9) + self._fields(around, indexes, 3)
+        head_bytes = b"".join((_BEGIN, *head, write_head(9, I64, before)))
+        return CutChunk(start, start + length, nulls, data, dictionary, head_bytes, tail), offset
+
+    def _fields(self, places: Mapping[int, Place], kept: frozenset[int], last: int) -> bytes:
+        """The end of a struct after its field ``last``: those of its fields that are kept."""
+        out = []
+        for number, (kind, begin, end) in places.items():
+            if number in kept:
+                out += [write_head(number, kind, last), self._raw[begin:end]]
+                last = number
+        return b"".join((*out, b"\0"))
+
+
+def _number(raw: bytes, offset: int) -> int:
+    return unzigzag(read_varint(raw, offset)[0])

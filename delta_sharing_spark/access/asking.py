@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 from delta_sharing_spark.errors import (
@@ -58,24 +59,19 @@ def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
 def transport_of(options: ReadOptions) -> NetworkSettings:
     """How requests to the sharing server are sent."""
     return NetworkSettings(
-        connect_timeout=options.connect_timeout,
-        read_timeout=options.read_timeout,
-        retry_seconds=options.retry_timeout,
-        proxy=options.proxy,
-        ca_bundle=options.ca_bundle,
-        caller_org=options.caller_org,
-        engine=_engine(),
+        read_timeout=options.read_timeout, caller_org=options.caller_org, engine=_engine(), **_bounds(options)
     )
 
 
 def http_policy_of(options: ReadOptions, profile: Profile) -> HttpPolicy:
-    """Bounds of data requests, for a profile's server."""
+    """How data requests are sent, for a profile's server."""
     return HttpPolicy(
         local_server=is_loopback(urlsplit(profile.endpoint).hostname),
-        connect_timeout=options.connect_timeout,
-        read_timeout=_silence_of_storage(options),
-        retry_seconds=options.retry_timeout,
         allowed_hosts=tuple(h.lower() for h in options.allowed_data_hosts),
+        read_timeout=_silence_of_storage(options),
+        caller_org=options.caller_org,
+        engine=_engine(),
+        **_bounds(options),
     )
 
 
@@ -84,12 +80,19 @@ def storage_settings(options: ReadOptions) -> StorageSettings:
     return StorageSettings(
         region=options.storage_region,
         endpoint=options.storage_endpoint,
-        ca_bundle=options.ca_bundle,
-        proxy=options.proxy,
-        connect_timeout=options.connect_timeout,
         read_timeout=_silence_of_storage(options),
-        retry_seconds=options.retry_timeout,
+        **_bounds(options),
     )
+
+
+def _bounds(options: ReadOptions) -> dict[str, Any]:
+    """What all requests of a load have in common."""
+    return {
+        "connect_timeout": options.connect_timeout,
+        "retry_seconds": options.retry_timeout,
+        "proxy": options.proxy,
+        "ca_bundle": options.ca_bundle,
+    }
 
 
 def _silence_of_storage(options: ReadOptions) -> float:

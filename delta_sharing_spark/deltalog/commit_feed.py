@@ -125,7 +125,7 @@ def _head_at(store: LogStore, version: int, table: str) -> Head:
         raise
     except LogError as error:
         try:
-            store.size(in_log(commit_name(version)))
+            store.info(in_log(commit_name(version)))
         except (FileNotFoundError, PermissionError):
             raise _gone(table, version) from error
         raise
@@ -251,12 +251,9 @@ class _Commit:
         if size is not None:
             raise self._corrupt(f"{self._decoded(action)} has the size {str(size)[:50]}")
         try:
-            stored = self._store.size(location)  # a remove need not say
+            return self._store.info(location).size  # a remove need not say
         except (FileNotFoundError, PermissionError):
-            stored = None
-        if stored is None:
-            raise self._corrupt(f"{self._decoded(action)} has no size, and its file is gone")
-        return stored
+            raise self._corrupt(f"{self._decoded(action)} has no size, and its file is gone") from None
 
     def _partition_values(self, action: Mapping[str, Any], path: str) -> dict[str, str | None]:
         metadata = self.head.metadata

@@ -79,7 +79,7 @@ class StorageLogStore:
     def open(self, path: str, size: int | None = None) -> ObjectSource:
         """See ``LogStore.open``: reads by range, so that columns of a checkpoint need not be fetched whole."""
         location = self._location_of(path)
-        size = self.size(path) if size is None else size
+        size = self.info(path).size if size is None else size
         return ObjectSource(self.lease_for(location), location, name=path, size=size, is_data=False)
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
@@ -96,13 +96,9 @@ class StorageLogStore:
             return []
         return [LogEntry(*one) for one in listed]
 
-    def size(self, path: str) -> int | None:
+    def info(self, path: str) -> LogEntry:
         location = self._location_of(path)
-        return self._run(location, path, lambda storage: storage.info(location, what=path)).size
-
-    def modified(self, path: str) -> int | None:
-        location = self._location_of(path)
-        return self._run(location, path, lambda storage: storage.info(location, what=path)).modified_ms
+        return LogEntry(*self._run(location, path, lambda storage: storage.info(location, what=path)))
 
     def _location_of(self, path: str) -> Location:
         return parse_location(join(self.root, path))
@@ -174,8 +170,7 @@ class CachedLogStore:
         self._opened: ProcessCache[str, RangeCache] = ProcessCache(_OPENED, lambda ranges: ranges.kept_bytes, kept)
         self._absent: dict[str, type[OSError]] = {}
         self._listings: dict[str, tuple[str, list[LogEntry] | None]] = {}
-        self._sizes: dict[str, int] = {}
-        self._modified: dict[str, int | None] = {}
+        self._infos: dict[str, LogEntry] = {}
         self._first_version: int | None = None
 
     def refresh(self) -> None:
@@ -186,7 +181,7 @@ class CachedLogStore:
             self.known_version = next((name.version for name in names if name is not None), self.known_version)
             self._absent.clear()
             self._listings.clear()
-            self._sizes.clear()
+            self._infos.clear()
             self._drop(LAST_CHECKPOINT)
 
     def list_from_version(self, version: int) -> None:
@@ -209,7 +204,7 @@ class CachedLogStore:
     def open(self, path: str, size: int | None = None) -> ByteSource:
         """See ``LogStore.open``; a small file is fetched whole, and once, a large one opened once, and its small ranges kept."""
         with self._lock:
-            size = self._sizes.get(path, size)
+            size = self._infos[path].size if path in self._infos else size
         ranges = self._opened.get(path)
         if size is not None and size <= min(_WHOLE_BYTES, self._bound):
             return MemorySource(path, self.read(path))
@@ -230,31 +225,20 @@ class CachedLogStore:
             kept = (start, entries)
             with self._lock:
                 self._listings[relative_dir] = kept
-                self._sizes.update((f"{relative_dir}/{entry.name}", entry.size) for entry in entries or ())
+                self._infos.update((f"{relative_dir}/{entry.name}", entry) for entry in entries or ())
         return None if kept[1] is None else [entry for entry in kept[1] if entry.name >= start_name]
 
-    def size(self, path: str) -> int | None:
-        """See ``LogStore.size``."""
+    def info(self, path: str) -> LogEntry:
+        """See ``LogStore.info``."""
         with self._lock:
-            size = self._sizes.get(path)
-            if size is not None:
-                return size
+            if path in self._infos:
+                return self._infos[path]
             self._check_present(path)
-        size = self._asked(self._store.size, path)
-        if size is not None and path.startswith(LOG_DIR):
+        info = self._asked(self._store.info, path)
+        if path.startswith(LOG_DIR):
             with self._lock:
-                self._sizes[path] = size
-        return size
-
-    def modified(self, path: str) -> int | None:
-        """See ``LogStore.modified``; files of the log never change."""
-        with self._lock:
-            if path in self._modified:
-                return self._modified[path]
-        modified = self._store.modified(path)
-        with self._lock:
-            self._modified[path] = modified
-        return modified
+                self._infos[path] = info
+        return info
 
     def _check_present(self, path: str) -> None:
         absent = self._absent.get(path)
@@ -267,9 +251,9 @@ class CachedLogStore:
             return ask(path)
         except (FileNotFoundError, PermissionError) as absent:
             with self._lock:
-                if path in self._sizes:  # the log is being cleaned up: what looks again must see what is left
+                if path in self._infos:  # the log is being cleaned up: what looks again must see what is left
                     self._listings.clear()
-                    self._sizes.clear()
+                    self._infos.clear()
                 elif path.startswith(LOG_DIR):
                     self._absent[path] = FileNotFoundError if isinstance(absent, FileNotFoundError) else PermissionError
             raise

@@ -59,11 +59,8 @@ class LogStore(Protocol):
         None: listing is not permitted, the log is then read by GET alone.
         """
 
-    def size(self, path: str) -> int | None:
-        """A file's bytes, None where the storage does not tell. Raises as :meth:`read`."""
-
-    def modified(self, path: str) -> int | None:
-        """A file's modification time in milliseconds, None where the storage does not tell. Raises as :meth:`read`."""
+    def info(self, path: str) -> LogEntry:
+        """A file's bytes and modification time. Raises as :meth:`read`."""
 
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")

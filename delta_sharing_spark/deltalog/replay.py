@@ -88,7 +88,7 @@ class CommitTimes:
             except (FileNotFoundError, PermissionError):
                 raise self._unknown(version) from None
         try:
-            modified = self._store.modified(path) if self._listed is None else self._listed.get(version)
+            modified = self._store.info(path).modified_ms if self._listed is None else self._listed.get(version)
         except (FileNotFoundError, PermissionError):
             modified = None
         if modified is None:
@@ -141,7 +141,7 @@ class CommitTimes:
         while low < high:
             middle = (low + high) // 2
             try:
-                self._store.size(in_log(commit_name(middle)))
+                self._store.info(in_log(commit_name(middle)))
             except (FileNotFoundError, PermissionError):
                 low = middle + 1
             else:

@@ -454,7 +454,7 @@ class UnlistedLog:
 
     def _nothing_of(self, path: str) -> bytes:
         """No bytes of a file that is there."""
-        self.store.size(path)
+        self.store.info(path)
         return b""
 
     def _exist(self, paths: Sequence[str]) -> list[bool]:
@@ -474,7 +474,7 @@ class UnlistedLog:
         self._has_refusals = False
         if self._known is not None:
             try:
-                self.store.size(self._known)
+                self.store.info(self._known)
             except (PermissionError, FileNotFoundError):
                 pass  # nor does the known object: the credential is the cause
             else:

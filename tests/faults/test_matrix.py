@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from delta_sharing_spark.access.url.access import UrlAccess
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import FileError
 from delta_sharing_spark.scan.plan import Split
@@ -93,8 +92,6 @@ def planned(server: SharingServer, mode: str, **options: str) -> Split:
 
 def _impatient(access: Any) -> Any:
     """The same access, with short waits between tries."""
-    if isinstance(access, UrlAccess):
-        return replace(access, policy=replace(access.policy, first_wait=0.01))
     return replace(access, settings=replace(access.settings, first_wait=0.01))
 
 

@@ -409,16 +409,14 @@ class UrlAccess(FileAccess):
     """The access of splits whose files are presigned URLs.
 
     Attributes:
-        settings: Proxies, certificates and time-outs of the data session; it never carries the sharing token.
-        policy: Bounds of data requests.
+        settings: How data requests are sent, which never carry the sharing token.
         renewal: How to renew URLs; None where the sharing token stays on the driver.
         planned_at: When the URLs were given out, in seconds since the epoch: they are renewed by their length of life.
         expires_at: When the first of them ends, where the answer said so.
         files: The files of the split, which one renewal should find.
     """
 
-    settings: NetworkSettings = field(repr=False)
-    policy: HttpPolicy
+    settings: HttpPolicy = field(repr=False)
     renewal: RenewalContext | None = field(default=None, repr=False)
     planned_at: float = 0.0
     expires_at: float | None = None
@@ -436,7 +434,7 @@ class UrlAccess(FileAccess):
     ) -> HttpSource:
         ends = self.ends(task if vector is None else replace(task, location=url))
         lease = _Lease(self, task, FreshUrl(url, renew_at(ends, self.planned_at), ends), vector)
-        return HttpSource(data_session(self.settings), lease, name=name, size=size, policy=self.policy)
+        return HttpSource(data_session(self.settings), lease, name=name, size=size, policy=self.settings)
 
     def ends(self, task: FileTask) -> float | None:
         """See ``FileAccess.ends``: by the answer, the file's record and the URL itself."""

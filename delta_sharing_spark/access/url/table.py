@@ -306,10 +306,7 @@ class UrlTable(OpenTable):
         return VersionListing(versions, self._access(scan, response, files), identity)
 
     def _no_versions(self, scan: ResolvedScan) -> VersionListing:
-        options = self._negotiated.options
-        nothing = UrlAccess(
-            self._negotiated.settings, http_policy_of(options, self._negotiated.profile), planned_at=time.time()
-        )
+        nothing = UrlAccess(http_policy_of(scan.options, self._negotiated.profile), planned_at=time.time())
         return VersionListing((), nothing, self.stream_identity(scan))
 
     def _access(self, scan: ResolvedScan, response: QueryResponse, files: int) -> UrlAccess:
@@ -338,8 +335,8 @@ class UrlTable(OpenTable):
                 files=files,
                 partitions=tuple(f for f in scan.shape.schema.fields if f.name in partitions),
             )
-        policy, until = http_policy_of(negotiated.options, negotiated.profile), ends / 1000 if ends else None
-        return UrlAccess(negotiated.settings, policy, renewal, response.received_at, until)
+        settings = http_policy_of(negotiated.options, negotiated.profile)
+        return UrlAccess(settings, renewal, response.received_at, ends / 1000 if ends else None)
 
 
 def _hash_of(identity: StreamIdentity | None) -> str | None:

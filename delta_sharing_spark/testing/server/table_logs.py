@@ -208,8 +208,6 @@ class LocalLogStore:
             return None
         return sorted(entries, key=lambda e: e.name)
 
-    def size(self, path: str) -> int | None:
-        return self._path(path).stat().st_size
-
-    def modified(self, path: str) -> int | None:
-        return self._path(path).stat().st_mtime_ns // 1_000_000
+    def info(self, path: str) -> LogEntry:
+        stat = self._path(path).stat()
+        return LogEntry(path, stat.st_size, stat.st_mtime_ns // 1_000_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -139,12 +140,8 @@ class MemoryLogStore:
         names = sorted(p[len(prefix) :] for p in self.files if p.startswith(prefix) and "/" not in p[len(prefix) :])
         return [LogEntry(n, len(self.files[prefix + n]), 0) for n in names if n >= start_name]
 
-    def size(self, path: str) -> int | None:
-        return len(self.read(path))
-
-    def modified(self, path: str) -> int | None:
-        self.read(path)
-        return 0
+    def info(self, path: str) -> LogEntry:
+        return LogEntry(path, len(self.read(path)), 0)
 
 
 class TimedStore(MemoryLogStore):
@@ -175,9 +172,8 @@ class TimedStore(MemoryLogStore):
         entries = super().list_from(relative_dir, start_name)
         return entries and [LogEntry(e.name, e.size, self.times.get(e.name, 0)) for e in entries]
 
-    def modified(self, path: str) -> int | None:
-        self.read(path)
-        return self.times.get(path.rpartition("/")[2], 0)
+    def info(self, path: str) -> LogEntry:
+        return replace(super().info(path), modified_ms=self.times.get(path.rpartition("/")[2], 0))
 
 
 def log(*commits: list[dict[str, Any]], **options: Any) -> TimedStore:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from delta_sharing_spark.testing.interpreter import worker_python
+from support import PRELOADED_WORKERS
 
 _SCRUBBED = ("AWS_", "AZURE_", "GOOGLE_", "GCLOUD_", "DELTA_SHARING_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 #: Directories of suites whose every test is marked by the directory's name; elsewhere who asks for Spark is.
@@ -121,7 +122,7 @@ def spark(spark_mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         # Each query here is another one, over few rows: to compile its code costs more than to interpret its plan.
         builder = builder.config("spark.sql.codegen.wholeStage", "false")
         builder = builder.config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    session = (
+    builder = (
         builder.appName("delta-sharing-spark tests")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
@@ -130,7 +131,9 @@ def spark(spark_mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "2g")
-        .getOrCreate()
     )
+    with pytest.MonkeyPatch.context() as patch:  # Java hands its own on to the daemons
+        patch.setenv("PYTHONPATH", PRELOADED_WORKERS, prepend=os.pathsep)
+        session = builder.getOrCreate()
     yield session
     session.stop()

@@ -31,11 +31,7 @@ from delta_sharing_spark.storage.secrets import StorageSettings
 
 
 def profile_and_table(options: ReadOptions) -> tuple[Profile, TableName]:
-    """The profile and the table of a load: from its address, its inline options or the environment.
-
-    Raises:
-        AddressError, ProfileError: What is missing or malformed.
-    """
+    """The profile and the table of a load, by its address, its inline options or the environment; raises AddressError or ProfileError."""
     address = parse_address(options.path)
     inline, identity = options.credentials, identity_of(options)
     if inline:

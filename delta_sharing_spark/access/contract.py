@@ -383,11 +383,7 @@ class OpenTable(ABC):
 
     @abstractmethod
     def describe(self, as_of: AsOf) -> TableState:
-        """The table at a version, whose protocol has passed the gate.
-
-        Raises:
-            UnsupportedFeatureError: The version asks for more than this reader does.
-        """
+        """The table at a version; raises UnsupportedFeatureError where that asks for more than this reader does."""
 
     @abstractmethod
     def newest_version(self) -> int:
@@ -444,11 +440,7 @@ def as_insert(task: FileTask, version: int, timestamp_ms: int | None) -> FileTas
 
 
 def last_version(table: OpenTable, options: ReadOptions, newest: int | None) -> int | None:
-    """The last version of a feed's range; None means the newest, -1 that the range ends before the table's first version.
-
-    Raises:
-        VersionError: As ``OpenTable.version_at_or_before``.
-    """
+    """The last version of a feed's range; None means the newest, -1 that the range ends before the table's first version. Raises VersionError."""
     end = options.ending_version
     if newest is not None and begins_after(options, newest):
         return newest

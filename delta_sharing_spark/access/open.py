@@ -299,11 +299,7 @@ def _head_and_mode(rest: SharingRest, table: TableName, options: ReadOptions) ->
 
 
 def _refuse_other_format(rest: SharingRest, table: TableName, refusal: Refusal) -> None:
-    """Refuse a table that Get Table, or the refusal of its metadata, says is not Delta. Where metadata is answered nothing is asked.
-
-    Raises:
-        UnsupportedFeatureError: It is not; names its format.
-    """
+    """Raise UnsupportedFeatureError for a table that Get Table, or the refusal of its metadata, says is not Delta; names its format."""
     if isinstance(refusal, NotFoundError) and refusal.is_unlisted:
         return
     try:
@@ -340,11 +336,7 @@ def _decide(
 
 
 def _head_from_catalog(rest: SharingRest, table: TableName, refusal: RequestRefusedError) -> TableSnapshotHead:
-    """What the list of tables says of one whose metadata the server refuses (its features): enough to read its directory.
-
-    Raises:
-        RequestRefusedError: The refusal, where its directory is not on offer.
-    """
+    """What the list of tables says of one whose metadata the server refuses: enough to read its directory. Else raises the refusal."""
     entry: Table | None = None
     with suppress(NotFoundError):
         listed = rest.list_tables(table.share, table.schema)

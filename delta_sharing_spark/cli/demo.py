@@ -189,11 +189,7 @@ def _session() -> SparkSession:
 
 
 def check_java() -> None:
-    """Check that there is a Java for Spark.
-
-    Raises:
-        ConfigError: There is no Java, or it is too old; the message has the line that installs one.
-    """
+    """Raise ConfigError where there is no Java for Spark, or it is too old; the message has the line that installs one."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     version = _java_version(java) if java else None

@@ -88,20 +88,12 @@ class Metadata:
         return self.configuration.get(key, "").lower() == "true"
 
     def mapping(self, protocol: Protocol, table: str) -> str:
-        """The column mapping mode: ``"none"``, ``"name"`` or ``"id"``; ``"none"`` unless the protocol allows more.
-
-        Raises:
-            UnsupportedFeatureError: An unknown mode.
-        """
+        """The column mapping mode: ``"none"``, ``"name"`` or ``"id"``, which the protocol must allow; raises UnsupportedFeatureError for an unknown one."""
         version, known = protocol.min_reader_version, protocol.reader_features
         return features.mapping_mode(self.configuration, version, known, table=table)
 
     def physical_partition_columns(self, mapping: str, table: str) -> dict[str, str]:
-        """Logical to physical names of the partition columns, in the table's order.
-
-        Raises:
-            LogError: A partition column that the schema does not have.
-        """
+        """Logical to physical names of the partition columns, in order; raises LogError for one that the schema does not have."""
         if not self.partition_columns:
             return {}
         schema = self.schema(table)

@@ -224,15 +224,12 @@ class Snapshot:
         return times.time(self.version)
 
     def adds(self, *, with_stats: bool = True, stats_columns: Collection[str] | None = None) -> Iterator[AddBatch]:
-        """The live files in batches, read from the checkpoint as they are asked for; may be called again.
+        """The live files in batches, read from the checkpoint as they are asked for; may be called again. Raises LogError.
 
         Args:
             with_stats: Whether to read statistics (``AddBatch.num_records`` needs them).
             stats_columns: Physical names of the top-level columns whose statistics are read, where the log keeps
                 them in columns; None for all.
-
-        Raises:
-            LogError: A checkpoint part or a sidecar that is missing or corrupt.
         """
         names = tuple(self.metadata.physical_partition_columns(self.mapping, self.table).values())
         yield from self._tail.adds(names, with_stats=with_stats)

@@ -19,10 +19,9 @@ from delta_sharing_spark.access.flight import messages
 from delta_sharing_spark.access.flight.connection import CANCEL, DESCRIBE, RENEW, VERSION
 from delta_sharing_spark.errors import CommandError, DeltaSharingError
 from delta_sharing_spark.flight.commands import Command, parse_command, parse_path, table_names_matching
-from delta_sharing_spark.flight.flights import MESSAGE_BYTES, Flights
-from delta_sharing_spark.flight.planning import FlightPlanner, PlannedFlight
+from delta_sharing_spark.flight.flights import MESSAGE_BYTES, FlightPlanner, Flights, PlannedFlight
 from delta_sharing_spark.flight.settings import GatewaySettings
-from delta_sharing_spark.flight.tickets import Seal, SharedParts, Ticket
+from delta_sharing_spark.flight.tickets import Seal, Ticket, shared_part
 from delta_sharing_spark.schema.arrow import arrow_schema
 
 if TYPE_CHECKING:
@@ -243,12 +242,13 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
         Where even a few endpoints have no room, the names and URLs of files fill the message, and each split has an endpoint. So it is in
         a stream, whose endpoints are of one version each: only our own client reads streams, and it takes messages of any size.
         """
-        count, parts = len(planned.splits), SharedParts()
+        count = len(planned.splits)
+        shared = shared_part(planned.command.to_json(), planned.splits[0][0].spec) if count else None
         is_bound = planned.command.stream is None
         while True:
             endpoints, left = [], room - _ABOUT_BYTES
             for number in range(count):
-                endpoints.append(self._endpoint(planned.ticket(number, count), parts))
+                endpoints.append(self._endpoint(planned.ticket(number, count), shared))
                 left -= len(endpoints[-1].serialize()) + _ENDPOINT_BYTES
                 if left < 0 and is_bound:
                     break
@@ -258,10 +258,10 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
             if count < _LEAST_ENDPOINTS:
                 count, is_bound = len(planned.splits), False
 
-    def _endpoint(self, ticket: Ticket, parts: SharedParts | None = None) -> flight.FlightEndpoint:
+    def _endpoint(self, ticket: Ticket, shared: bytes | None = None) -> flight.FlightEndpoint:
         expires = pa.scalar(int(ticket.expires * 1_000_000_000), pa.timestamp("ns", "UTC"))
         about = json.dumps({"bytes": ticket.nbytes, **ticket.about}).encode()
-        return flight.FlightEndpoint(self._seal.close(ticket, parts), self._locations, expires, about)
+        return flight.FlightEndpoint(self._seal.close(ticket, shared), self._locations, expires, about)
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
         info = _message(request, flight.FlightInfo, CANCEL)
         sealed = (endpoint.ticket.ticket for endpoint in info.endpoints)
         tickets = [self._seal.open(ticket, identity, may_be_expired=True) for ticket in sealed]
-        status = messages.CancelStatus.CANCELLED if tickets else messages.CancelStatus.NOT_CANCELLABLE
+        status = messages.CANCELLED if tickets else messages.NOT_CANCELLABLE
         for name in {ticket.flight for ticket in tickets}:
             self._flights.cancel(name)
         return messages.cancel_result(status)

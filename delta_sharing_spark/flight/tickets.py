@@ -6,20 +6,18 @@ Its content is read only once its seal is verified.
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from delta_sharing_spark.errors import ConfigError, TicketError
 from delta_sharing_spark.scan.plan import ReadSpec, Split
 
 #: The name of the format; bytes of the key and of the nonce.
-_MAGIC = b"DSF2"
+_MAGIC = b"DSF3"
 KEY_BYTES, _NONCE_BYTES = 32, 12
 
 
@@ -58,53 +56,9 @@ def split_bytes(split: Split) -> int:
     return sum((part.task.size if part.end is None else part.end) - part.start for part in split.slices)
 
 
-class SharedParts:
-    """What the tickets of one flight share, each part packed once: the command, and how rows are read, with the condition."""
-
-    def __init__(self) -> None:
-        #: By the text, or by the identity of the object, which is kept so that no other one gets it.
-        self._packed: dict[str | int, tuple[object, bytes]] = {}
-
-    def packed(self, part: object) -> bytes:
-        """The bytes of a part."""
-        key = part if isinstance(part, str) else id(part)
-        known = self._packed.get(key)
-        if known is None:
-            known = self._packed[key] = part, zlib.compress(pickle.dumps(part, pickle.HIGHEST_PROTOCOL), 1)
-        return known[1]
-
-
-class _TicketPickler(pickle.Pickler):
-    """Pickles a ticket with numbers in the place of its shared parts, whose bytes it lists."""
-
-    def __init__(self, out: io.BytesIO, ticket: Ticket, parts: SharedParts) -> None:
-        super().__init__(out, pickle.HIGHEST_PROTOCOL)
-        self._ticket, self._parts = ticket, parts
-        self.shared: list[bytes] = []
-
-    def persistent_id(self, part: Any) -> int | None:
-        """The number of a shared part (``pickle.Pickler``)."""
-        if part is not self._ticket.command and not isinstance(part, ReadSpec):
-            return None
-        packed = self._parts.packed(part)
-        if packed not in self.shared:
-            self.shared.append(packed)
-        return self.shared.index(packed)
-
-
-class _TicketUnpickler(pickle.Unpickler):
-    """Reads what ``_TicketPickler`` wrote."""
-
-    def __init__(self, body: bytes, shared: list[bytes]) -> None:
-        super().__init__(io.BytesIO(body))
-        self._shared = shared
-        self._known: dict[int, object] = {}
-
-    def persistent_load(self, number: int) -> object:
-        """The shared part of a number (``pickle.Unpickler``)."""
-        if number not in self._known:
-            self._known[number] = pickle.loads(zlib.decompress(self._shared[number]))  # noqa: S301  # sealed
-        return self._known[number]
+def shared_part(command: str, spec: ReadSpec) -> bytes:
+    """What the tickets of one flight share, packed once: the command, and how rows are read, with the condition."""
+    return zlib.compress(pickle.dumps((command, spec), pickle.HIGHEST_PROTOCOL), 1)
 
 
 class Seal:
@@ -133,12 +87,13 @@ class Seal:
     def __repr__(self) -> str:
         return "Seal()"
 
-    def close(self, ticket: Ticket, parts: SharedParts | None = None) -> bytes:
-        """The bytes of a Flight ticket; ``parts`` is what it shares with other tickets of its flight."""
-        nonce, out = os.urandom(_NONCE_BYTES), io.BytesIO()
-        pickler = _TicketPickler(out, ticket, parts or SharedParts())
-        pickler.dump(ticket)
-        plain = pickle.dumps((zlib.compress(out.getvalue(), 1), pickler.shared), pickle.HIGHEST_PROTOCOL)
+    def close(self, ticket: Ticket, shared: bytes | None = None) -> bytes:
+        """The bytes of a Flight ticket; ``shared`` is what it shares with other tickets of its flight (``shared_part``)."""
+        nonce = os.urandom(_NONCE_BYTES)
+        shared = shared or shared_part(ticket.command, ticket.splits[0].spec)
+        own = replace(ticket, command="", splits=()), [(s.index, s.slices, s.access) for s in ticket.splits]
+        body = zlib.compress(pickle.dumps(own, pickle.HIGHEST_PROTOCOL), 1)
+        plain = pickle.dumps((body, shared), pickle.HIGHEST_PROTOCOL)
         return _MAGIC + nonce + self._cipher.encrypt(nonce, plain, _MAGIC)
 
     def open(self, sealed: bytes, identity: str, *, may_be_expired: bool = False) -> Ticket:
@@ -165,7 +120,8 @@ class Seal:
                 reason="forged",
             ) from None
         body, shared = pickle.loads(plain)  # noqa: S301  # the seal proves that close() wrote it
-        ticket = _TicketUnpickler(zlib.decompress(body), shared).load()
+        ticket, splits = pickle.loads(zlib.decompress(body))  # noqa: S301  # sealed, as is what follows
+        command, spec = pickle.loads(zlib.decompress(shared))  # noqa: S301
         if not isinstance(ticket, Ticket) or ticket.identity != identity:
             raise TicketError(
                 "the ticket was given to another caller; ask for the flight's info yourself", reason="identity"
@@ -175,4 +131,4 @@ class Seal:
                 "the ticket has expired; renew its endpoint by RenewFlightEndpoint, or ask for the flight's info again",
                 reason="expired",
             )
-        return ticket
+        return replace(ticket, command=command, splits=tuple(Split(index, spec, *rest) for index, *rest in splits))

@@ -137,11 +137,7 @@ def _conjuncts(tree: Any) -> Iterator[Any]:
 
 
 def _expression(tree: Any, types: Mapping[str, DataType]) -> Expression:
-    """Convert a whole expression.
-
-    Raises:
-        _Inexpressible, KeyError, TypeError, ValueError, AttributeError, IndexError: It has a part that is not known here.
-    """
+    """Convert a whole expression; raises one of the errors that ``where_of`` catches where it has a part that is not known here."""
     (kind,) = tree
     body = tree[kind]
     if kind == "Column":

@@ -200,11 +200,7 @@ class AddressRefusedError(Exception):
 
 @contextlib.contextmanager
 def refusing_local_addresses() -> Iterator[None]:
-    """Within this context, the thread connects to no loopback or link-local address, whatever name resolves to it.
-
-    Raises:
-        AddressRefusedError: A request would have connected to one; nothing was sent.
-    """
+    """Within this context, the thread connects to no loopback or link-local address, whatever name leads to it: raises AddressRefusedError before it sends."""
     before = _REFUSING.set(True)
     try:
         yield

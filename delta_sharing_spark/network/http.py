@@ -118,11 +118,7 @@ _sessions: ProcessCache[tuple[str, str | None, str | None, str], requests.Sessio
 
 
 def rest_session(settings: NetworkSettings) -> requests.Session:
-    """The process's pooled session for the sharing server; each request adds its own authentication.
-
-    Raises:
-        OptionError: The certificates' file does not exist.
-    """
+    """The process's pooled session for the sharing server, without authentication; raises OptionError as ``data_session``."""
     return data_session(settings, "rest")
 
 

@@ -336,11 +336,7 @@ def _check_identity(given: Mapping[str, Any]) -> None:
 
 
 def check_batch(options: ReadOptions) -> None:
-    """Make the checks that ``parse_options`` leaves out with ``is_stream=None``, for a load that turns out to be a batch.
-
-    Raises:
-        OptionError: As ``parse_options``.
-    """
+    """Make the checks that ``parse_options`` leaves out with ``is_stream=None``, for a load that turns out to be a batch. Raises OptionError."""
     values_by_name = ((o, getattr(options, o.attribute)) for o in OPTIONS)
     _check_scope({option.name: value for option, value in values_by_name if value != option.default}, False)
 
@@ -449,11 +445,7 @@ _FOREIGN: dict[str, tuple[str | None, str]] = {
 
 
 def refuse_foreign(key: str, value: str) -> None:
-    """Refuse an option that this reader does not have, unless its value changes nothing here.
-
-    Raises:
-        OptionError: Says what takes its place, or names the nearest known one.
-    """
+    """Raise OptionError for an unknown option, unless its value changes nothing here; says what takes its place, or the nearest known one."""
     if key.lower() in _FOREIGN:
         harmless, why = _FOREIGN[key.lower()]
         if value.strip().lower() == harmless:

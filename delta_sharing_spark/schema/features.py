@@ -103,11 +103,7 @@ def _refusal(name: str) -> str:
 
 
 def check_type_changes(data_type: DataType, *, table: str, path: str = "") -> None:
-    """Refuse a type change that the protocol does not allow (Delta protocol, "Type Widening", "Type Change Metadata").
-
-    Raises:
-        UnsupportedFeatureError: There is such a change in the schema, or below ``path``; names its column and types.
-    """
+    """Raise UnsupportedFeatureError for a type change that the protocol does not list ("Type Widening", "Type Change Metadata"); names its column."""
     match data_type:
         case Struct(fields):
             for field in fields:
@@ -156,11 +152,7 @@ def widens(before: str, after: str) -> bool:
 def mapping_mode(
     configuration: Mapping[str, str], min_reader_version: int, reader_features: Iterable[str] | None, *, table: str
 ) -> str:
-    """``"none"``, ``"name"`` or ``"id"``; the property counts only where the protocol allows column mapping.
-
-    Raises:
-        UnsupportedFeatureError: This reader does not know the mode.
-    """
+    """``"none"``, ``"name"`` or ``"id"``; counts only where the protocol allows column mapping. Raises UnsupportedFeatureError for an unknown one."""
     mode = configuration.get(MAPPING_MODE, "none").lower()
     is_listed = min_reader_version >= FEATURES_READER_VERSION and "columnMapping" in set(reader_features or ())
     if not is_listed and min_reader_version != _COLUMN_MAPPING_READER_VERSION:

@@ -65,11 +65,7 @@ def shares_path(share: str, schema: str | None = None) -> str:
 
 
 def parse_address(text: str) -> Address:
-    """Parse ``<profile>#<share>.<schema>.<table>``; the last ``#`` outside backquotes splits. Without it the profile is None.
-
-    Raises:
-        AddressError: A part is missing or breaks the naming rules.
-    """
+    """Parse ``<profile>#<share>.<schema>.<table>``; the last ``#`` outside backquotes splits. Without it the profile is None. Raises AddressError."""
     quoted = _QUOTED_ADDRESS.fullmatch(text) if "`" in text else None
     if quoted is not None:
         profile, mark, name = quoted["profile"], "#", quoted["name"]

@@ -76,11 +76,7 @@ class Identity:
 
 
 def identity_of(options: ReadOptions) -> Identity | None:
-    """The identity that a load's options ask for; None if they ask for none.
-
-    Raises:
-        OptionError: The command is none, or two endpoints are allowed.
-    """
+    """The identity that a load's options ask for, if any; raises OptionError where the command is none, or two endpoints are allowed."""
     file, command, kind = options.bearer_token_file, options.bearer_token_command, options.identity
     if file is not None:
         kind, source = "file", file

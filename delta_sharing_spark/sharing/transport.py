@@ -51,8 +51,14 @@ from delta_sharing_spark.network.http import (
     rest_session,
 )
 from delta_sharing_spark.network.process_cache import ProcessCache
-from delta_sharing_spark.network.reasons import connection_reason, proxy_reason, tls_failure
-from delta_sharing_spark.network.retry import RetryableError, retry, retry_after
+from delta_sharing_spark.network.retry import (
+    RetryableError,
+    connection_reason,
+    proxy_reason,
+    retry,
+    retry_after,
+    tls_failure,
+)
 from delta_sharing_spark.sharing.wire_records import broken
 
 _T = TypeVar("_T")

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from delta_sharing_spark.errors import CorruptFileError, FileError, NetworkError
-from delta_sharing_spark.network.reasons import proxy_refusal
-from delta_sharing_spark.network.retry import RetryableError, retry_after
+from delta_sharing_spark.network.retry import RetryableError, proxy_refusal, retry_after
 
 #: What a refusal says: the credential has ended; it is not (or no longer) accepted; or this request is not allowed with it.
 Refused = Literal["ended", "credential", "request"]

@@ -22,8 +22,7 @@ from delta_sharing_spark.network.connections import AddressRefusedError, Cancell
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_target, split_url
 from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
-from delta_sharing_spark.network.reasons import proxy_refusal
-from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, retry, retry_after
+from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, proxy_refusal, retry, retry_after
 from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
 from delta_sharing_spark.storage.transfer import FileVersion, Transfer, bad_url, exchange, wrong_bytes
 

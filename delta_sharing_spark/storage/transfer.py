@@ -19,8 +19,13 @@ from delta_sharing_spark.network.connections import Canceller, Deadline
 from delta_sharing_spark.network.hosts import split_url
 from delta_sharing_spark.network.http import BodyError, NetworkSettings, TruncatedBodyError, declared_length
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer
-from delta_sharing_spark.network.reasons import connection_reason, final_reason, forget_frames
-from delta_sharing_spark.network.retry import RetryableError, WrongRangeError
+from delta_sharing_spark.network.retry import (
+    RetryableError,
+    WrongRangeError,
+    connection_reason,
+    final_reason,
+    forget_frames,
+)
 from delta_sharing_spark.storage.ranges import Range
 
 T = TypeVar("T")

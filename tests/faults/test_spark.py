@@ -20,6 +20,7 @@ import pytest
 
 from delta_sharing_spark.testing.server import SharingServer
 from delta_sharing_spark.testing.tables import DeltaTableBuilder
+from support import PRELOADED_WORKERS
 from support.buckets import BucketServer
 
 pytestmark = pytest.mark.spark
@@ -241,6 +242,7 @@ def test_no_secret_shows(
         nothing = {"endpoint": server.endpoint, "bearerToken": "a-token-of-no-use"}
         loads.append(("fails", "inline", "s.d.nowhere", nothing))
         loads.append(("stream", "stream-basic", f"{basic}#s.d.s3-whole", quick))
+        loads.append(("whole", "environment", "s.d.url-whole", quick))
     else:
         inline = {
             kind: {k: str(v) for k, v in server.profile(kind).items()} for kind in ("oauth_client_credentials", "basic")
@@ -254,13 +256,18 @@ def test_no_secret_shows(
         ]
     work = tmp_path / "work"
     (work / "local").mkdir(parents=True)
-    (work / "sitecustomize.py").write_text(_TALKATIVE)
+    preloaded = (Path(PRELOADED_WORKERS) / "sitecustomize.py").read_text("utf-8")
+    (work / "sitecustomize.py").write_text(_TALKATIVE + preloaded)
     (tmp_path / "job.py").write_text(textwrap.dedent(_JOB))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TMPDIR": str(work)}
     if session == "connect":  # a port of its own: another Connect server may run beside it
         environment["SPARK_TESTING"] = "1"
+        # Whoever runs a server gives it an identity, for loads that name none.
+        (tmp_path / "token").write_text(server.token)
+        environment["DELTA_SHARING_BEARER_TOKEN_FILE"] = str(tmp_path / "token")
+        environment["DELTA_SHARING_IDENTITY_ENDPOINT"] = server.endpoint
     done = subprocess.run(
         [sys.executable, str(tmp_path / "job.py"), session, str(work), str(port), json.dumps(loads)],
         capture_output=True,

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -341,45 +338,27 @@ def test_a_session_that_differs_falls_back(
     assert client.sql(spark, "SELECT count(*) n FROM index.d.keys").collect()[0].n == 270
 
 
-_INTERRUPTED = """
-import sys, time
-from pyspark.sql import SparkSession
-from delta_sharing_spark import SharingClient
-
-spark = (
-    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
-    .config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
-)
-frame = SharingClient(sys.argv[1]).table("s.d.t").scan(accessMode="url").to_spark(spark)
-jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
-try:
-    frame.where("id >= 0").join(frame.where("id < 5"), "id").count()
-    print("it went on")
-except KeyboardInterrupt:
-    began = time.monotonic()
-    print("interrupted", flush=True)
-time.sleep(4)
-print("jobs", len(jobs(None)), flush=True)
-spark.stop()
-"""
-
-
-def test_an_interrupt_ends_the_listing_and_the_query(tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_listing_and_the_query(spark: Any, tmp_path: Path) -> None:
+    """While the server is silent; the session goes on."""
     table = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64()})).append([{"id": 1}])
     with SharingServer({"s.d.t": table.path}) as server:
-        is_asked = threading.Event()
-        server.faults.add("query", times=None, call=lambda: (is_asked.set(), time.sleep(6)))
-        profile = str(server.write_profile(tmp_path / "config.share"))
-        environment = {k: v for k, v in os.environ.items() if k == "SPARK_SUBMIT_OPTS" or not k.startswith("SPARK_")}
-        with subprocess.Popen(
-            [sys.executable, "-c", _INTERRUPTED, profile],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        ) as session:  # fmt: skip
-            assert is_asked.wait(120)
-            time.sleep(0.5)
-            session.send_signal(signal.SIGINT)
-            told, errors = session.communicate(timeout=120)
-        assert "interrupted\njobs 0" in told, told + errors[-3000:]
+        frame = SharingClient(server.profile()).table("s.d.t").scan(accessMode="url").to_spark(spark)
+        main, is_over = threading.main_thread().ident or 0, threading.Event()
+        server.faults.add(
+            "query", times=None, call=lambda: (signal.pthread_kill(main, signal.SIGINT), is_over.wait(60))
+        )
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                frame.where("id >= 0").join(frame.where("id < 5"), "id").count()
+            until = time.monotonic() + 60
+            while file_index._under_way:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+        finally:
+            is_over.set()
+        # Py4J calls from another thread of Java's from now on, and this makes the session its active one.
+        assert spark.createDataFrame([(1,)], "id long").count() == 1
+        assert not spark.sparkContext.statusTracker().getActiveJobsIds()
         assert server.count("query") <= 1, "the one that was broken off"
         assert server.count("data") == 0
 

@@ -1,11 +1,11 @@
-"""Recipients without a secret under Spark: on classic by option, on Connect by whoever runs the server; and a stream's progress."""
+"""Recipients without a secret under Spark, by option on classic sessions; and a stream's progress.
+
+On Connect they are whoever runs the server: faults/test_spark.py.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,33 +84,3 @@ def test_a_token_file_that_rotates_serves_batches_and_streams_on_classic(
         assert json.loads(json.dumps(source["latestOffset"])) == source["endOffset"]
         first = query.recentProgress[0]["sources"][0]
         assert first["latestOffset"] == source["latestOffset"] != first["endOffset"]
-
-
-_SERVER = """
-import os, sys
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-print("ROWS", spark.read.format("deltaSharing").load("s.d.t").count())
-spark.stop()
-"""
-
-
-@pytest.mark.connect_only
-def test_whoever_runs_a_connect_server_asks_by_its_environment(
-    sharing: SharingServer, provider: OpenIdProvider, tmp_path: Path
-) -> None:
-    """In a process of its own: the workers' environment is the server's."""
-    (tmp_path / "token").write_text(provider.issue())
-    named = {
-        "DELTA_SHARING_BEARER_TOKEN_FILE": str(tmp_path / "token"),
-        "DELTA_SHARING_IDENTITY_ENDPOINT": sharing.endpoint,
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", _SERVER],
-        env={**os.environ, **named, "SPARK_TESTING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert "ROWS 40" in done.stdout, done.stderr[-2000:]

@@ -16,7 +16,7 @@ import pytest
 from delta_sharing_spark import SharingClient
 from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer
-from support import pages
+from support import PRELOADED_WORKERS, pages
 from support.pages import PAGES, blocks
 
 #: What makes a session of the pages light; it stands in Spark's own file, for the pages say nothing of it.
@@ -36,7 +36,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Pope
     directory = tmp_path_factory.mktemp("pages")
     settings = tmp_path_factory.mktemp("conf")
     (settings / "spark-defaults.conf").write_text(_SETTINGS, encoding="utf-8")
-    environment = {**os.environ, "SPARK_CONF_DIR": str(settings)}
+    environment = {**os.environ, "SPARK_CONF_DIR": str(settings), "PYTHONPATH": PRELOADED_WORKERS}
     with SharingServer() as server:
         share_sample(server, directory / "tables", trips=20_000)
         server.write_profile(directory / "profile.share")

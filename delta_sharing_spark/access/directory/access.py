@@ -258,11 +258,7 @@ TOKENS = TokenCache()
 
 
 def token_covering(tokens: Iterable[StorageToken], location: Location, *, table: str) -> StorageToken:
-    """The token whose location covers ``location``, the longest prefix first.
-
-    Raises:
-        CredentialError: None covers it.
-    """
+    """The token whose location covers ``location``, the longest prefix first; raises CredentialError where none does."""
     best: StorageToken | None = None
     for token in tokens:
         if token.location.covers(location) and (best is None or len(token.location.key) > len(best.location.key)):
@@ -314,11 +310,7 @@ class DirectoryAccess(FileAccess):
         return Part(ObjectSource(self.lease(location), location, name=name, size=None), vector.frame)
 
     def lease(self, location: Location) -> DirectoryLease:
-        """The lease of the location that ``location`` lies in.
-
-        Raises:
-            CredentialError: It lies in none.
-        """
+        """The lease of the location that ``location`` lies in; raises CredentialError where it lies in none."""
         return DirectoryLease(self, token_covering(self.tokens, location, table=self.table))
 
     def ends(self, task: FileTask) -> float | None:
@@ -359,11 +351,7 @@ class DirectoryLease:
         self._token = token
 
     def storage(self) -> Storage:
-        """See ``StorageLease.storage``.
-
-        Raises:
-            CredentialError: The token has expired and cannot be renewed.
-        """
+        """See ``StorageLease.storage``; raises CredentialError where the token has expired and cannot be renewed."""
         token, issuer = self._token, self._access.issuer
         if issuer is not None:
             TOKENS.put(issuer, token.location, token)

@@ -137,12 +137,9 @@ def _stream(connection: GatewayConnection, ticket: str, skip: int) -> Generator[
 
 
 def require_sound(batch: pa.RecordBatch, table: str, gateway: str) -> None:
-    """Refuse a batch whose offsets, lengths or indices point elsewhere than into its own buffers.
+    """Raise ResponseError for a batch whose offsets, lengths or indices point elsewhere than into its own buffers.
 
     Text is looked at as bytes: whether it is UTF-8 costs eight times as much, and does not matter to Arrow.
-
-    Raises:
-        ResponseError: One does.
     """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:

@@ -241,11 +241,7 @@ def _unlike_ours(uri: str) -> ResponseError:
 
 
 def gateway_address(options: ReadOptions) -> GatewayAddress:
-    """The gateway of a load, with the token and the certificates it is called with.
-
-    Raises:
-        ProfileError: A file cannot be read; the token cannot be sent.
-    """
+    """The gateway of a load, with its token and certificates; raises ProfileError where a file cannot be read or the token cannot be sent."""
     assert options.gateway is not None
     token = options.gateway_token or _text(options.gateway_token_file) or os.environ.get(TOKEN_VARIABLE, "")
     token = token.strip()

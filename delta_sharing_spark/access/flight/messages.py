@@ -1,16 +1,15 @@
 """Encodes what Flight carries beside rows: our errors as statuses, and protobuf messages (Flight RPC, "Protocol Buffer Definitions").
 
-Messages are those that pyarrow does not wrap, or not always. Each request holds one message in its field 1; a message inside
-a message is its bytes, with tag and length before them. For statuses pyarrow gives five statuses a message and machine-readable extra info: JSON with ``error`` (the class in ``errors``) and what
-the error knows (``file``, ``status``, ``reason``). NOT_FOUND, INVALID_ARGUMENT and UNIMPLEMENTED exist only as Python's own
-exceptions, which take no extra info: there the message ends with the class's name.
+The messages are those that pyarrow does not wrap, or not always. Each request holds one message in its field 1: its bytes, with tag
+and length before them. Five of pyarrow's statuses have extra info beside their text: JSON with ``error`` (the class in ``errors``)
+and what the error knows (``file``, ``status``, ``reason``). NOT_FOUND, INVALID_ARGUMENT and UNIMPLEMENTED are Python's own
+exceptions, which take no extra info: there the text ends with the class's name.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from enum import IntEnum
 from typing import Any
 
 import pyarrow as pa
@@ -147,13 +146,8 @@ def _plain_status(name: str, kind: type[Exception], message: str) -> Exception:
     return status
 
 
-class CancelStatus(IntEnum):
-    """``CancelStatus`` of the specification."""
-
-    UNSPECIFIED = 0
-    CANCELLED = 1
-    CANCELLING = 2
-    NOT_CANCELLABLE = 3
+#: Of ``CancelStatus`` in the specification.
+CANCELLED, NOT_CANCELLABLE = 1, 3
 
 
 def wrap(message: bytes, tag: bytes = _MESSAGE_FIELD) -> bytes:
@@ -197,9 +191,9 @@ def unwrap(request: bytes) -> bytes:
     return message
 
 
-def cancel_result(status: CancelStatus) -> bytes:
+def cancel_result(status: int) -> bytes:
     """A ``CancelFlightInfoResult``."""
-    return _ENUM_FIELD + bytes([status]) if status else b""
+    return _ENUM_FIELD + bytes([status])
 
 
 def _read_number(data: bytes, position: int) -> tuple[int, int]:

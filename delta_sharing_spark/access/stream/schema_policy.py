@@ -38,11 +38,7 @@ class SchemaPolicy:
     allow_added: bool
 
     def check(self, now: TableShape, version: int, table: str) -> None:
-        """Compare the table at a version.
-
-        Raises:
-            StreamError: Names version, column and change, and says what to do.
-        """
+        """Compare the table at a version; raises StreamError, which names version, column and change, and says what to do."""
         differing = self.partitions ^ _physical_partitions(now)
         if differing:
             names = {f.physical_name: f.name for f in now.schema.fields}

@@ -19,11 +19,7 @@ from delta_sharing_spark.sharing.wire_records import FileRecord, Metadata, Proto
 
 
 def task_of(record: FileRecord, table: str, *, keep_stats: bool = True) -> FileTask:
-    """The task of one ``file`` or ``add`` line, in either response format.
-
-    Raises:
-        ResponseError: The line lacks what a reader needs, or its deletion vector is malformed.
-    """
+    """The task of one ``file`` or ``add`` line, in either format; raises ResponseError where the line or its deletion vector is malformed."""
     millis = record.expiration_timestamp
     return FileTask(
         id=record.id,
@@ -152,15 +148,12 @@ def version_of(record: FileRecord, table: str) -> int:
 
 
 def shapes_of(response: QueryResponse, table: str) -> Iterator[tuple[int | None, TableShape]]:
-    """A table's shape where an answer begins, and at each version that changed it; every protocol passes the gate.
+    """A table's shape where an answer begins, and at each version that changed it; raises UnsupportedFeatureError as the gate does.
 
     The first is the newest, whatever its version, where the server tells no history.
 
     Args:
         response: Read to its end.
-
-    Raises:
-        UnsupportedFeatureError: A version asks for more than this reader does.
     """
     protocol, metadata = response.head.protocol, response.head.metadata
     yield metadata.version, shape_of(protocol, metadata, table)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_sharing_spark.deltalog.stats_json import NumberText, dump
+from delta_sharing_spark.deltalog.add_batch import NumberText, dump
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from delta_sharing_spark.schema.arrow import arrow_schema
 from delta_sharing_spark.schema.types import DataType, Decimal, Primitive, Struct

@@ -22,9 +22,11 @@ from delta_sharing_spark.access.flight import messages
 from delta_sharing_spark.access.flight.access import FlightAccess
 from delta_sharing_spark.access.flight.connection import CANCEL, RENEW, GatewayAddress
 from delta_sharing_spark.errors import ConfigError, TicketError
+from delta_sharing_spark.flight import gateway as gateway_module
+from delta_sharing_spark.flight import tickets
 from delta_sharing_spark.flight.gateway import REUSE_CONNECTION, FlightGateway
 from delta_sharing_spark.flight.settings import GatewaySettings
-from delta_sharing_spark.flight.tickets import Seal, SharedParts, Ticket
+from delta_sharing_spark.flight.tickets import Seal, Ticket, shared_part
 from delta_sharing_spark.scan.plan import ReadSpec, Split
 from delta_sharing_spark.schema.types import Struct
 from delta_sharing_spark.testing.server import SharingServer
@@ -132,14 +134,22 @@ def test_a_ticket_that_was_touched_is_forged(position: int, bits: int) -> None:
     assert _SEAL.open(_SEALED, "me").flight == "f"
 
 
-def test_what_tickets_of_a_flight_share_is_packed_once() -> None:
+def test_what_tickets_of_a_flight_share_is_packed_once(client: SharingClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """A condition of 9,000 ids was packed for each of a flight's endpoints: 25 s of the gateway."""
-    seal, parts = Seal(), SharedParts()
-    spec, access = ReadSpec("sh.sc.t", Struct(()), Struct(())), FlightAccess(GatewayAddress("grpc+tcp://nowhere:1"))
-    made = [Ticket("f", "me", f"{'command':>20}", n, 50, (Split(n, spec, (), access),), 0.0, 1e12) for n in range(50)]
-    sealed = [seal.close(ticket, parts) for ticket in made]
-    assert [seal.open(content, "me") for content in sealed] == made
-    assert len(parts._packed) == 2
+    packed: list[str] = []
+
+    def noting(command: str, spec: ReadSpec) -> bytes:
+        packed.append(command)
+        return shared_part(command, spec)
+
+    for module in (gateway_module, tickets):
+        monkeypatch.setattr(module, "shared_part", noting)
+    with FlightGateway(client, GatewaySettings(tokens=(TOKEN,))) as gateway, flight.connect(gateway.uri) as connection:
+        caller = Caller(connection, TOKEN)
+        info = caller.info(json.dumps({**TABLE, "where": "id >= 0", "options": {"maxSplitBytes": "100"}}))
+        assert len(info.endpoints) > 1
+        assert len(packed) == 1
+        assert caller.rows(info).num_rows == 90
 
 
 def test_expired_tickets_are_refused_and_renewed(client: SharingClient) -> None:

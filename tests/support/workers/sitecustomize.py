@@ -1,0 +1,37 @@
+"""Lets PySpark's daemons import what Python workers do before they fork them: each load of the Python source starts two or three.
+
+Python runs it at its start where this directory is on its path, as it is for the JVMs of most tests' sessions. Those of the
+local cluster, the killed driver of a stream and the bare Connect server have workers that import all of it themselves.
+"""
+
+import gc
+import importlib
+import sys
+
+#: Modules by worker; what other workers do is seldom asked for.
+_WORKERS = {
+    "pyspark.worker": ["pandas", "pyarrow.parquet"],
+    "pyspark.sql.worker.create_data_source": ["pyarrow.parquet"],
+    "pyspark.sql.worker.plan_data_source_read": ["pyarrow.json"],
+}
+_OURS = (
+    "access.directory.open",
+    "access.directory.table",
+    "access.open",
+    "access.plan",
+    "access.url.table",
+    "predicates.hints",
+    "predicates.row_groups",
+    "predicates.sql",
+    "scan.split_reader",
+    "spark.datasource",
+    "spark.session_settings",
+    "spark.streaming",
+)
+
+if sys.orig_argv[1:3] == ["-m", "pyspark.daemon"] and sys.orig_argv[3] in _WORKERS:
+    _worker = sys.orig_argv[3]
+    for _name in (_worker, *_WORKERS[_worker], *(f"delta_sharing_spark.{name}" for name in _OURS)):
+        importlib.import_module(_name)
+    gc.collect()
+    gc.freeze()

@@ -87,9 +87,7 @@ def load_as_pandas(
     table = _table(url, options)
     scan = table.scan(columns, where, limit, version, timestamp, **_format(use_delta_format))
     if jsonPredicateHints is not None:
-        from delta_sharing_spark.predicates.hints import condition_of_hints
-
-        scan = Scan(scan.table, scan.options, prune=condition_of_hints(jsonPredicateHints))
+        scan = Scan(scan.table, scan.options, jsonPredicateHints)
     return scan.to_pandas()
 
 

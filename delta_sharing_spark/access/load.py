@@ -228,7 +228,7 @@ class Load:
     Attributes:
         table: The table.
         options: The load's options, as Spark would be given them.
-        prune: A condition by which files and row groups are skipped and no row is filtered; outside Spark only.
+        hints: ``jsonPredicateHints``, by which files and row groups are skipped and no row is filtered; outside Spark only.
 
     Raises:
         OptionError: An unknown option or value, or two that contradict each other.
@@ -236,7 +236,7 @@ class Load:
 
     table: RecipientTable
     options: Mapping[str, str]
-    prune: str | None = None
+    hints: str | None = None
     _resolved: tuple[TableOpener, ResolvedScan] | None = field(default=None, repr=False)
     _read_options: ReadOptions | None = field(default=None, repr=False)
     _inside: Self | None = field(default=None, repr=False)
@@ -254,10 +254,10 @@ class Load:
             options = self._parse(active_zone())
             opener = TableOpener(negotiated_table(options, self.table.client.profile))
             resolved = resolve_opened(opener)
-            if self.prune is not None:
-                from delta_sharing_spark.predicates.sql import parse_where
+            if self.hints is not None:
+                from delta_sharing_spark.predicates.hints import condition_of_hints
 
-                resolved = replace(resolved, pushed=parse_where(self.prune, resolved.columns))
+                resolved = replace(resolved, pushed=condition_of_hints(self.hints, resolved.columns))
             self._resolved = opener, resolved
         return self._resolved
 
@@ -271,7 +271,7 @@ class Load:
         if client.options == self.table.client.options:
             return self
         if self._inside is None or self._inside.table.client.options != client.options:
-            self._inside = type(self)(replace(self.table, client=client), self.options, self.prune)
+            self._inside = type(self)(replace(self.table, client=client), self.options, self.hints)
         return self._inside
 
     def _parsed(self) -> ReadOptions:
@@ -350,7 +350,7 @@ class Load:
 
     def _with(self, name: str, value: str) -> Self:
         others = {key: text for key, text in self.options.items() if key.lower() != name.lower()}
-        return type(self)(self.table, {**others, name: value}, self.prune)
+        return type(self)(self.table, {**others, name: value}, self.hints)
 
 
 def cheapest_column(schema: Struct, partition_columns: Sequence[str] = ()) -> str | None:

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
-from delta_sharing_spark.errors import OptionError
+from delta_sharing_spark.errors import DeltaSharingError, OptionError
 from delta_sharing_spark.predicates import tree
+from delta_sharing_spark.predicates.coercion import Scalar
+from delta_sharing_spark.predicates.functions import compare, membership
 from delta_sharing_spark.predicates.like import like_parts, like_prefix
+from delta_sharing_spark.predicates.literals import cast
 from delta_sharing_spark.predicates.scalar_types import (
     BOOLEAN,
     DATE,
@@ -33,6 +37,8 @@ from delta_sharing_spark.predicates.scalar_types import (
     key,
     nearest_float32,
 )
+from delta_sharing_spark.predicates.sql import resolve
+from delta_sharing_spark.predicates.times import Zone
 from delta_sharing_spark.schema.types import DataType, Struct, backquoted
 
 #: More values than this become their range; the peers' bound.
@@ -267,19 +273,9 @@ def _sql_compare(op: str, column: tree.Column, literal: tree.Literal, partitions
 
 
 _COMPARED = {name: op for op, name in _OPS.items()}
-_LITERALS: dict[str, Callable[[str], str]] = {
-    "bool": lambda text: {"true": "TRUE", "false": "FALSE"}[text.lower()],
-    "int": lambda text: str(int(text)),
-    "long": lambda text: f"{int(text)}L",
-    "float": lambda text: f"{float(text)!r}D",
-    "double": lambda text: f"{float(text)!r}D",
-    "string": tree.quote,
-    "date": lambda text: f"DATE {tree.quote(text)}",
-    "timestamp": lambda text: f"TIMESTAMP {tree.quote(text)}",
-}
 
 
-def condition_of_hints(text: str) -> str | None:
+def condition_of_hints(text: str, schema: Struct) -> tree.Expression | None:
     """A condition that every row which passes the hints fulfils; None if no part of them is understood.
 
     Args:
@@ -296,11 +292,10 @@ def condition_of_hints(text: str) -> str | None:
         ) from None
     parts = []
     for node in _conjuncts(hints):
-        try:
-            parts.append(f"({_condition(node)})")
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-            continue  # a hint that is not understood skips nothing
-    return " AND ".join(parts) or None
+        # A hint that is not understood skips nothing.
+        with suppress(DeltaSharingError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            parts.append(_condition(node, schema))
+    return tree.conjunction(parts) if parts else None
 
 
 def _conjuncts(node: Any) -> list[Any]:
@@ -309,32 +304,31 @@ def _conjuncts(node: Any) -> list[Any]:
     return [node]
 
 
-def _condition(node: Any) -> str:
+def _condition(node: Any, schema: Struct) -> tree.Expression:
     match node["op"], node["children"]:
-        case ("and" | "or") as op, children:
-            return f" {op.upper()} ".join(f"({_condition(child)})" for child in children)
+        case ("and" | "or") as op, [_, *_] as children:
+            return (tree.conjunction if op == "and" else tree.disjunction)([_condition(c, schema) for c in children])
         case "not", [child]:
-            return f"NOT ({_condition(child)})"
-        case "isNull", [child]:
-            return f"{_quoted(child)} IS NULL"
-        case "in", [column, first, *others]:
-            return f"{_quoted(column)} IN ({', '.join(_literal(value) for value in (first, *others))})"
-        case op, [left, right]:
-            return f"{_operand(left)} {_COMPARED[op]} {_operand(right)}"
+            return tree.negation(_condition(child, schema))
+        case "isNull", [{"op": "column", "name": str(name)}]:
+            return tree.IsNull(resolve([name], schema))
+        case "in", [_, _, *_] as children:
+            first, *others = _operands(children, schema)
+            return membership(first, others, Zone())
+        case op, [_, _] as children:
+            left, right = _operands(children, schema)
+            return compare(_COMPARED[op], left, right, Zone())
     raise ValueError(node["op"])
 
 
-def _operand(node: Any) -> str:
-    return _quoted(node) if node["op"] == "column" else _literal(node)
+def _operands(nodes: list[Any], schema: Struct) -> list[Scalar]:
+    """Columns, and literals of their type."""
+    columns = [resolve([str(node["name"])], schema) if node["op"] == "column" else None for node in nodes]
+    kind = next((column.type for column in columns if column is not None), STRING)
+    return [column or _literal(node, kind) for node, column in zip(nodes, columns, strict=True)]
 
 
-def _quoted(node: Any) -> str:
-    if node["op"] != "column":
-        raise ValueError(node["op"])
-    return backquoted(str(node["name"]))
-
-
-def _literal(node: Any) -> str:
+def _literal(node: Any, kind: DataType) -> tree.Literal:
     if node["op"] != "literal":
         raise ValueError(node["op"])
-    return _LITERALS[node["valueType"]](str(node["value"]))
+    return cast(tree.Literal(str(node["value"]), STRING), kind, Zone())

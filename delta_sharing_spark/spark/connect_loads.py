@@ -23,7 +23,8 @@ from pyspark.sql.connect.plan import DataSource, HtmlString, LogicalPlan, ShowSt
 from delta_sharing_spark.errors import DeltaSharingError
 from delta_sharing_spark.schema.types import Struct, parse_schema
 from delta_sharing_spark.spark.connect_plans import WordRelations
-from delta_sharing_spark.spark.narrowed_loads import TableNeed, described, filled, needed_paths
+from delta_sharing_spark.spark.narrowed_loads import TableNeed, described, filled
+from delta_sharing_spark.spark.narrowed_loads import narrowing as narrowing_options
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -89,11 +90,8 @@ class SharedLoad(DataSource):
         options = dict(self._options or {})
         if need.columns is None or (need.columns == table and need.where is None):
             return None
-        if need.where is not None:
-            own = next((options.pop(name) for name in list(options) if name.lower() == "where"), None)
-            options["where"] = need.where if own is None else f"({own}) AND ({need.where})"
-        options["columns"] = ",".join(needed_paths(table, need.columns))
-        load = DataSource(format=self._format, options=options, paths=self._paths)
+        kept = {name: value for name, value in options.items() if name.lower() != "where"}
+        load = DataSource(self._format, options={**kept, **narrowing_options(options, table, need)}, paths=self._paths)
         frame: Any = filled(DataFrame(load, spark), table, need.columns)
         return frame._plan
 

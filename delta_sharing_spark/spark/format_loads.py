@@ -281,8 +281,6 @@ def _over_frames(spark: Any, text: str) -> tuple[str, dict[str, Any]]:
         )
     frames = {}
     for number, mention in enumerate(mentions):
-        travel = {"versionAsOf": mention.version, "timestampAsOf": mention.timestamp}
-        reader = spark.read.format(DeltaSharingDataSource.name())
-        reader.options(**{name: value for name, value in travel.items() if value is not None})
+        reader = spark.read.format(DeltaSharingDataSource.name()).options(**mention.travel)
         frames[f"t{number}"] = reader.load(f"{mention.profile}#{TableName(*mention.name)}")
     return with_frames(text, tokens, mentions, list(frames)) if frames else text, frames

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -105,12 +106,13 @@ def note_python_source(engine: str, why: object, what: str = "query") -> None:
     _log.log(logging.WARNING if engine == "native" else logging.INFO, "%s: Python data source (%s)", what, why)
 
 
-def python_frame(scan: Load, spark: SparkSession) -> DataFrame:
-    """A scan as a DataFrame of the Python data source."""
+def python_frame(scan: Load, spark: SparkSession, narrowing: Mapping[str, str] = MappingProxyType({})) -> DataFrame:
+    """A scan as a DataFrame of the Python data source, with further options that narrow it."""
     register_source(spark)
-    given = {name.lower() for name in scan.options}
+    own = {**scan.options, **narrowing}
+    given = {name.lower() for name in own}
     client_options = scan.table.client.options_for(scan.table.name)
-    options = {**{name: value for name, value in client_options.items() if name.lower() not in given}, **scan.options}
+    options = {**{name: value for name, value in client_options.items() if name.lower() not in given}, **own}
     warn_of_inline_secrets(spark, options)
     path = options.pop("path")
     return load_by_python(spark.read.format("deltaSharing").options(**options), path)

@@ -1,18 +1,16 @@
-"""Loads the shared tables of a query by the Python data source, each with only the columns and rows that the query needs."""
+"""Narrows loads by the Python data source to the columns and rows that a query needs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession, functions
+from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import StructField, StructType
 
-from delta_sharing_spark.access.load import Load, Recipient, cheapest_column
+from delta_sharing_spark.access.load import cheapest_column
 from delta_sharing_spark.options.values import quoted_column
 from delta_sharing_spark.schema.types import Struct, backquoted, spark_schema_json
-from delta_sharing_spark.spark.register import load_by_python
-from delta_sharing_spark.spark.session_settings import warn_of_inline_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,59 +30,28 @@ class TableNeed:
     reason: str | None = None
 
 
-class Frames:
-    """Loads of shared tables; mentions that need the same share one."""
+def narrowing(options: Mapping[str, str], table: Struct, need: TableNeed) -> dict[str, str]:
+    """The options by which a table is loaded with what a query needs of it; none where that is all.
 
-    def __init__(self, client: Recipient, spark: SparkSession) -> None:
-        self._client, self._spark = client, spark
-        self._loaded: dict[tuple[tuple[str, str], ...], DataFrame] = {}
-
-    def whole(self, reference: Load) -> DataFrame:
-        """A load of all of a table."""
-        return self._load(self._options(reference))
-
-    def narrowed(self, reference: Load, need: TableNeed) -> DataFrame:
-        """A load of the part of a table that a query needs; other columns are NULL."""
-        options = self._options(reference)
-        if need.columns is None:
-            return self._load(options)
-        where = sent_condition(self._client, need)
-        if where is not None:
-            options["where"] = where
-        options["columns"] = ",".join(needed_paths(reference.schema, need.columns))
-        return filled(self._load(options), reference.schema, need.columns)
-
-    def _options(self, reference: Load) -> dict[str, str]:
-        client_options = self._client.options_for(reference.table.name)
-        replaced = {"where", "columns", *(name.lower() for name in reference.options)}
-        kept = {name: value for name, value in client_options.items() if name.lower() not in replaced}
-        own = {name.lower(): value for name, value in client_options.items() if name.lower() in ("where", "columns")}
-        return {**kept, **own, **reference.options}
-
-    def _load(self, options: dict[str, str]) -> DataFrame:
-        # A load that may be pruned by Spark's filters serves one reference only.
-        serial = str(len(self._loaded)) if "pushdown" in {name.lower() for name in options} else ""
-        key = (*sorted(options.items()), ("", serial))
-        if key not in self._loaded:
-            warn_of_inline_secrets(self._spark, options)
-            path = options.pop("path")
-            self._loaded[key] = load_by_python(self._spark.read.format("deltaSharing").options(**options), path)
-        return self._loaded[key]
+    Args:
+        options: Those of all its loads.
+    """
+    if need.columns is None:
+        return {}
+    paths = column_paths(table, need.columns)
+    if not paths and table.fields:  # its rows are counted
+        paths = [quoted_column(str(cheapest_column(table)))]
+    where = sent_condition(options, need)
+    return {"columns": ",".join(paths), **({} if where is None else {"where": where})}
 
 
-def sent_condition(client: Recipient, need: TableNeed) -> str | None:
-    """The condition that a table is loaded with: the client's own and the query's."""
-    options = {name.lower(): value for name, value in client.options.items()}
-    own = options.get("where")
-    if need.where is None or "limit" in options:  # a limit counts the rows that pass a condition
+def sent_condition(options: Mapping[str, str], need: TableNeed) -> str | None:
+    """The condition that a table is loaded with: that of all its loads, and the query's."""
+    given = {name.lower(): value for name, value in options.items()}
+    own = given.get("where")
+    if need.where is None or "limit" in given:  # a limit counts the rows that pass a condition
         return own
     return need.where if own is None else f"({own}) AND ({need.where})"
-
-
-def needed_paths(table: Struct, needed: Struct) -> list[str]:
-    """As ``column_paths``, with one column where rows alone are needed."""
-    paths = column_paths(table, needed)
-    return paths if paths or not table.fields else [quoted_column(str(cheapest_column(table)))]
 
 
 def column_paths(table: Struct, needed: Struct) -> list[str]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -23,11 +21,17 @@ from delta_sharing_spark.errors import DeltaSharingError, NotFoundError, Predica
 from delta_sharing_spark.native.plan import StepAsideError
 from delta_sharing_spark.network.parallel_calls import in_parallel
 from delta_sharing_spark.options import parse_options
-from delta_sharing_spark.schema.partition_values import timestamp_micros
 from delta_sharing_spark.sharing.address import TableName, parse_table_name
 from delta_sharing_spark.spark.connect_plans import WordRelations
 from delta_sharing_spark.spark.lanes import explain_engines, lane_of_query, note_python_source, python_frame
-from delta_sharing_spark.spark.narrowed_loads import Frames, TableNeed, column_paths, described, sent_condition
+from delta_sharing_spark.spark.narrowed_loads import (
+    TableNeed,
+    column_paths,
+    described,
+    filled,
+    narrowing,
+    sent_condition,
+)
 from delta_sharing_spark.spark.plan_reading import PlanningRelations
 from delta_sharing_spark.spark.register import active_session, register_source
 from delta_sharing_spark.spark.session_settings import in_session, is_connect
@@ -38,6 +42,9 @@ _log = logging.getLogger(__name__)
 #: Spark's conditions for a name of three parts that none of its catalogs has.
 _NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "REQUIRES_SINGLE_PART_NAMESPACE", "CATALOG_NOT_FOUND", "SCHEMA_NOT_FOUND")
 
+#: Settings with which a name may stand in double quotes.
+_DOUBLE_QUOTED_NAMES = ("spark.sql.ansi.doubleQuotedIdentifiers", "spark.sql.ansi.enabled")
+
 #: Makes a data frame of one: ``table("share.schema.name")`` gives a shared table's.
 Build = Callable[[Callable[[str], "DataFrame"]], "DataFrame"]
 #: A query over tables that stand in for the shared ones: what each is called with is its place among the references.
@@ -46,14 +53,6 @@ _ADVICE = (
     "client.sql takes a query (SELECT, WITH ... SELECT, FROM, TABLE or VALUES) and runs nothing else: write its result "
     'with client.sql(spark, "SELECT ...").write or .writeTo(table), and run other statements with spark.sql'
 )
-
-
-@dataclass(frozen=True, slots=True)
-class QueryNeeds:
-    """The needs of a query of each of its tables, and its own columns by name and type; no columns if all is needed."""
-
-    needs: Sequence[TableNeed]
-    columns: Sequence[tuple[str, str]] = ()
 
 
 def run(client: Recipient, spark: SparkSession, text: str, args: Any = None, engine: str | None = None) -> DataFrame:
@@ -114,7 +113,7 @@ def explain(
         return f"every table is loaded whole: {whole}"
     if not references:
         return "no shared table"
-    needs = plan(client, spark, references, over).needs
+    needs, _ = plan(client, spark, references, over)
     lines = [explain_engines(spark, references, engine or client.engine)]
     lines += [line for r, n in zip(references, needs, strict=True) for line in _explained(client, r, n)]
     return "\n".join(lines)
@@ -129,21 +128,23 @@ def _explained(client: Recipient, reference: Load, need: TableNeed) -> list[str]
     lines = [
         f"{reference.table}{travel}",
         f"  columns  {columns}",
-        f"  where    {sent_condition(client, need) or 'none'}",
+        f"  where    {sent_condition(client.options, need) or 'none'}",
     ]
     if need.columns is not None and need.reason:
         lines.append(f"           {need.reason}")
     return lines + [f"  left     {text}" for text in need.left]
 
 
-def plan(client: Recipient, spark: SparkSession, references: Sequence[Load], over: _Query) -> QueryNeeds:
-    """Find what a query needs of each of its shared tables; nothing of it is executed.
+def plan(
+    client: Recipient, spark: SparkSession, references: Sequence[Load], over: _Query
+) -> tuple[Sequence[TableNeed], Sequence[tuple[str, str]]]:
+    """The needs of a query of each of its tables, and its own columns by name and type; nothing of it is executed.
 
     Raises:
         pyspark.errors.AnalysisException: Spark does not understand the query.
     """
     if not references:
-        return QueryNeeds([])
+        return [], []
     with _relations(client, spark) as relations:
         try:
             stand_ins = [relations.add(r.schema) for r in references]
@@ -151,13 +152,13 @@ def plan(client: Recipient, spark: SparkSession, references: Sequence[Load], ove
                 _ = frame.schema  # Connect says now whether it has such a relation
         except PySparkException as error:
             reason = f"Spark cannot plan over its types ({_first_line(error)})"
-            return QueryNeeds([TableNeed(reason=reason) for _ in references])
+            return [TableNeed(reason=reason)] * len(references), []
         planned = over(stand_ins.__getitem__)
         try:
-            return QueryNeeds(relations.needs(planned, over), described(planned))
+            return relations.needs(planned, over), described(planned)
         except PySparkException as error:  # a stream among its tables, which Spark plans when it starts
             reason = f"Spark does not plan the query before it runs ({_first_line(error)})"
-            return QueryNeeds([TableNeed(reason=reason) for _ in references])
+            return [TableNeed(reason=reason)] * len(references), []
 
 
 def _relations(client: Recipient, spark: SparkSession) -> AbstractContextManager[PlanningRelations | WordRelations]:
@@ -171,18 +172,31 @@ def _relations(client: Recipient, spark: SparkSession) -> AbstractContextManager
 
 def _narrowed(client: Recipient, spark: SparkSession, references: Sequence[Load], over: _Query) -> DataFrame:
     """The query over loads of what it needs, or over whole tables if its columns would change otherwise."""
-    planned, frames = plan(client, spark, references, over), Frames(client, spark)
-    needs = planned.needs
-    if all(need.columns is None for need in needs):
-        return over(lambda i: frames.whole(references[i]))
-    try:
-        narrowed = over(lambda i: frames.narrowed(references[i], needs[i]))
-        if described(narrowed) == planned.columns:
-            return narrowed
-        _log.warning("the narrowed query has other columns than the query over whole tables; reading the whole tables")
-    except AnalysisException as error:
-        _log.warning("Spark refuses the narrowed query (%s); reading the whole tables", _first_line(error))
-    return over(lambda i: frames.whole(references[i]))
+    needs, columns = plan(client, spark, references, over)
+    frames: dict[object, DataFrame] = {}
+
+    def load(place: int, need: TableNeed) -> DataFrame:
+        """A table with what is needed of it; mentions that need the same share one load."""
+        reference = references[place]
+        options = narrowing(client.options, reference.schema, need)
+        key: tuple[object, ...] = (reference.table.name, *sorted({**reference.options, **options}.items()))
+        if "pushdown" in map(str.lower, client.options):  # such a load serves one mention only
+            key = place, *key
+        if key not in frames:
+            frames[key] = python_frame(reference, spark, options)
+        return frames[key] if need.columns is None else filled(frames[key], reference.schema, need.columns)
+
+    if any(need.columns is not None for need in needs):
+        try:
+            narrowed = over(lambda place: load(place, needs[place]))
+            if described(narrowed) == columns:
+                return narrowed
+            _log.warning(
+                "the narrowed query has other columns than the query over whole tables; reading the whole tables"
+            )
+        except AnalysisException as error:
+            _log.warning("Spark refuses the narrowed query (%s); reading the whole tables", _first_line(error))
+    return over(lambda place: load(place, TableNeed()))
 
 
 def require_query(spark: SparkSession, text: str) -> None:
@@ -240,13 +254,10 @@ def _of_text(client: Recipient, spark: SparkSession, text: str, args: Any) -> tu
     """The shared tables of a SQL text, and the text as a query over other relations in their place."""
     require_query(spark, text)
     register_source(spark)
-    double_quoted = _is_set(spark, "spark.sql.ansi.doubleQuotedIdentifiers") and _is_set(
-        spark, "spark.sql.ansi.enabled"
-    )
+    double_quoted = all(str(spark.conf.get(name, "false")).lower() == "true" for name in _DOUBLE_QUOTED_NAMES)
     tokens = tokens_of(text, double_quoted_names=double_quoted)
-    catalog = _SharedTableCatalog(client, spark.conf.get("spark.sql.session.timeZone") or "UTC")
     mentions = table_references(text, tokens)
-    found = list(zip(mentions, catalog.find_all(mentions), strict=True))
+    found = list(zip(mentions, _find_all(client, mentions), strict=True))
     shared = [(mention, reference) for mention, reference in found if isinstance(reference, Load)]
     missing = next((answer for _, answer in found if isinstance(answer, NotFoundError)), None)
     names = [f"t{i}" for i in range(len(shared))]
@@ -280,66 +291,36 @@ def _sql(
         raise AnalysisException(f"{first}\n{missing}") from None
 
 
-def _is_set(spark: SparkSession, conf: str) -> bool:
-    return str(spark.conf.get(conf, "false")).lower() == "true"
+def _find_all(client: Recipient, mentions: Sequence[TableReference]) -> list[Load | NotFoundError | None]:
+    """The shared table of each mention, the same for the same table; None where the name is in no share of the server.
 
-
-class _SharedTableCatalog:
-    """Finds the shared tables among the three-part names of a query: names in the server's shares that the server knows."""
-
-    def __init__(self, client: Recipient, time_zone: str) -> None:
-        self._client, self._time_zone = client, time_zone
-
-    def find_all(self, mentions: Sequence[TableReference]) -> list[Load | NotFoundError | None]:
-        """The shared table of each mention, the same for the same table; None where the name is in no share.
-
-        Where it is in one that has no such table, the server's answer.
-        """
-        shares = self._client.shares_among({mention.name[0].lower() for mention in mentions})
-        keys: list[object] = []
-        calls: dict[object, Callable[[], Load | NotFoundError]] = {}
-        for mention in mentions:
-            key = None
-            if mention.profile is not None and not self._client.is_of(mention.profile):
-                raise PredicateError(
-                    f"query, position {mention.start + 1}: the table is one of the profile {mention.profile}, and this client has another; "
-                    f"run the query by SharingClient({mention.profile!r}).sql(spark, ...), or make a view of the table: "
-                    f"CREATE TEMPORARY VIEW name USING deltaSharing OPTIONS (path '...')",
-                    position=mention.start,
-                )
-            if mention.name[0].lower() in shares:
-                options = self._options(mention)
-                key = tuple(part.lower() for part in mention.name), tuple(options.items())
-                calls.setdefault(key, partial(self._find, TableName(*mention.name), options))
-            keys.append(key)
-        references = dict(zip(calls, in_parallel(list(calls.values())), strict=True))
-        return [references.get(key) for key in keys]
-
-    def _find(self, name: TableName, options: Mapping[str, str]) -> Load | NotFoundError:
-        try:
-            return _reference(self._client, name, options)
-        except NotFoundError as answer:
-            return answer
-
-    def _options(self, mention: TableReference) -> dict[str, str]:
-        options = {}
-        if mention.version is not None:
-            options["versionAsOf"] = mention.version
-        if mention.timestamp is not None:
-            options["timestampAsOf"] = self._moment(mention)
-        return options
-
-    def _moment(self, mention: TableReference) -> str:
-        """The moment of a mention's time travel, read in the session's zone."""
-        try:
-            micros = timestamp_micros(str(mention.timestamp), self._time_zone)
-        except ValueError:
+    Where it is in one that has no such table, the server's answer.
+    """
+    shares = client.shares_among({mention.name[0].lower() for mention in mentions})
+    keys: list[object] = []
+    calls: dict[object, Callable[[], Load | NotFoundError]] = {}
+    for mention in mentions:
+        key = None
+        if mention.profile is not None and not client.is_of(mention.profile):
             raise PredicateError(
-                f"query, position {mention.start + 1}: {'.'.join(mention.name)} is asked for as of "
-                f"{mention.timestamp!r}, which is no timestamp; write it as 'yyyy-MM-dd HH:mm:ss'",
+                f"query, position {mention.start + 1}: the table is one of the profile {mention.profile}, and this client has another; "
+                f"run the query by SharingClient({mention.profile!r}).sql(spark, ...), or make a view of the table: "
+                f"CREATE TEMPORARY VIEW name USING deltaSharing OPTIONS (path '...')",
                 position=mention.start,
-            ) from None
-        return (datetime(1970, 1, 1) + timedelta(microseconds=micros)).isoformat() + "Z"
+            )
+        if mention.name[0].lower() in shares:
+            key = tuple(part.lower() for part in mention.name), *mention.travel.items()
+            calls.setdefault(key, partial(_find, client, mention))
+        keys.append(key)
+    references = dict(zip(calls, in_parallel(list(calls.values())), strict=True))
+    return [references.get(key) for key in keys]
+
+
+def _find(client: Recipient, mention: TableReference) -> Load | NotFoundError:
+    try:
+        return _reference(client, TableName(*mention.name), mention.travel)
+    except NotFoundError as answer:
+        return answer
 
 
 def _reference(client: Recipient, name: TableName, options: Mapping[str, str] | None = None) -> Load:

@@ -73,6 +73,12 @@ class TableReference:
     timestamp: str | None = None
     profile: str | None = None
 
+    @property
+    def travel(self) -> dict[str, str]:
+        """Its time travel as options of a load; a moment without a zone is in the session's."""
+        options = {"versionAsOf": self.version, "timestampAsOf": self.timestamp}
+        return {name: value for name, value in options.items() if value is not None}
+
 
 def tokens_of(text: str, *, double_quoted_names: bool = False) -> list[Token]:
     """The text's tokens as Spark's lexer makes them, without comments, and one of kind ``end``. No text is refused."""

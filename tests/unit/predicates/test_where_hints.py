@@ -13,7 +13,7 @@ from row_oracle import answer, partition_text, statistics
 from where_strategies import INF, NAN, ROWS, SCHEMA, predicates
 
 from delta_sharing_spark.errors import PredicateError
-from delta_sharing_spark.predicates.hints import json_hints, sql_hints
+from delta_sharing_spark.predicates.hints import condition_of_hints, json_hints, sql_hints
 from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import And, Or
 from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
@@ -130,6 +130,23 @@ SQL = {
 @pytest.mark.parametrize(("text", "hints"), SQL.items())
 def test_sql_hints(text: str, hints: list[str]) -> None:
     assert sql_hints(parse_where(text, TABLE), PARTITIONS) == hints
+
+
+@pytest.mark.parametrize(
+    ("hint", "condition"),
+    [
+        (op("equal", "f", "float", "0.1"), "`f` = 0.10000000149011612F"),
+        (op("lessThan", "ts", "timestamp", "2024-01-01T00:00:00Z"), "`ts` < TIMESTAMP '2024-01-01 00:00:00Z'"),
+        (either(null("name", "string"), op("greaterThan", "cost", "long", "7")), "`name` IS NULL OR `cost` > 7L"),
+        (both(op("huh", "cost", "long", "7"), op("equal", "p", "int", "1")), "`p` = 1"),
+        (op("equal", "cost", "long", "many"), None),
+        ({"op": "or", "children": []}, None),
+        ({"op": "in", "children": [column("p", "int")]}, None),
+    ],
+)
+def test_hints_as_a_condition(hint: Any, condition: str | None) -> None:
+    found = condition_of_hints(json.dumps(hint), TABLE)
+    assert condition == (None if found is None else str(found))
 
 
 class Server:

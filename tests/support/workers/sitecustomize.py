@@ -6,6 +6,7 @@ local cluster, the killed driver of a stream and the bare Connect server have wo
 
 import gc
 import importlib
+import pkgutil
 import sys
 
 #: Modules by worker; what other workers do is seldom asked for.
@@ -14,24 +15,16 @@ _WORKERS = {
     "pyspark.sql.worker.create_data_source": ["pyarrow.parquet"],
     "pyspark.sql.worker.plan_data_source_read": ["pyarrow.json"],
 }
-_OURS = (
-    "access.directory.open",
-    "access.directory.table",
-    "access.open",
-    "access.plan",
-    "access.url.table",
-    "predicates.hints",
-    "predicates.row_groups",
-    "predicates.sql",
-    "scan.split_reader",
-    "spark.datasource",
-    "spark.session_settings",
-    "spark.streaming",
-)
+#: Folders and modules of the package, of which all is imported but what Flight alone needs.
+_OURS = ("access", "deltalog", "predicates", "scan", "sharing", "spark.datasource", "spark.session_settings", "spark.streaming", "storage")  # fmt: skip
 
 if sys.orig_argv[1:3] == ["-m", "pyspark.daemon"] and sys.orig_argv[3] in _WORKERS:
     _worker = sys.orig_argv[3]
     for _name in (_worker, *_WORKERS[_worker], *(f"delta_sharing_spark.{name}" for name in _OURS)):
-        importlib.import_module(_name)
+        _module = importlib.import_module(_name)
+        if _name.startswith("delta_sharing_spark.") and hasattr(_module, "__path__"):
+            for _info in pkgutil.walk_packages(_module.__path__, f"{_name}."):
+                if "flight" not in _info.name:
+                    importlib.import_module(_info.name)
     gc.collect()
     gc.freeze()

@@ -9,6 +9,7 @@ NULL partition may be written as the empty string.
 
 from __future__ import annotations
 
+import decimal
 import json
 import re
 from collections.abc import Collection
@@ -31,6 +32,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     INTEGER,
     LONG,
     STRING,
+    TIMES,
     TIMESTAMP,
     float_key,
     float_value,
@@ -51,6 +53,8 @@ _NAMES: dict[DataType, str] = {BOOLEAN: "bool", INTEGER: "int", LONG: "long", ST
 _OPS = {"=": "equal", "<": "lessThan", "<=": "lessThanOrEqual", ">": "greaterThan", ">=": "greaterThanOrEqual"}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: Digits of a second beyond microseconds.
+_FINER = re.compile(r"\.[0-9]{7}")
 _SQL_TEXT = re.compile(r"[A-Za-z0-9 _.:+-]*")
 
 Node = dict[str, Any]
@@ -293,7 +297,9 @@ def condition_of_hints(text: str, schema: Struct) -> tree.Expression | None:
     parts = []
     for node in _conjuncts(hints):
         # A hint that is not understood skips nothing.
-        with suppress(DeltaSharingError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        with suppress(
+            DeltaSharingError, ArithmeticError, KeyError, TypeError, ValueError, AttributeError, RecursionError
+        ):
             parts.append(_condition(node, schema))
     return tree.conjunction(parts) if parts else None
 
@@ -331,4 +337,14 @@ def _operands(nodes: list[Any], schema: Struct) -> list[Scalar]:
 def _literal(node: Any, kind: DataType) -> tree.Literal:
     if node["op"] != "literal":
         raise ValueError(node["op"])
-    return cast(tree.Literal(str(node["value"]), STRING), kind, Zone())
+    text = str(node["value"])
+    literal = cast(tree.Literal(text, STRING), kind, Zone())
+    if isinstance(literal.value, decimal.Decimal):
+        is_exact = literal.value == decimal.Decimal(text)
+    elif kind == DATE:
+        is_exact = len(text) <= len("2024-01-01")
+    else:
+        is_exact = kind not in TIMES or _FINER.search(text) is None
+    if not is_exact:  # a row may pass the hint, and not a comparison with what it was rounded to
+        raise ValueError(text)
+    return literal

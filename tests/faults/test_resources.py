@@ -27,7 +27,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.scan import split_reader
-from delta_sharing_spark.scan.pace import CONNECTIONS
+from delta_sharing_spark.scan.pace import CONNECTIONS, Pace
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
 from delta_sharing_spark.scan.split_reader import _SplitReader, read_split
@@ -93,8 +93,11 @@ def until(happened: Callable[[], object]) -> None:
 @pytest.mark.parametrize("name", ["s.d.t", "s.d.dir"])
 @pytest.mark.parametrize("slow", SLOW)
 @pytest.mark.parametrize("end_of_read", ["footer", "rows"])
-def test_closed_early(server: BucketServer, end_of_read: str, slow: str, name: str) -> None:
-    """With batches at hand, while the last file is fetched ahead."""
+def test_closed_early(
+    server: BucketServer, end_of_read: str, slow: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With batches at hand, while another thread fetches the last file ahead, as where a storage is not near."""
+    monkeypatch.setattr(Pace, "files_at_once", lambda pace, most: most)
     split = planned(server, name, memoryBudget="1m", readTimeout="60s", retryTimeout="60s")
     path = urlsplit(split.slices[-1].task.location).path
     fault = server.faults.add("data", path, skip=1 if end_of_read == "rows" else 0, **SLOW[slow])

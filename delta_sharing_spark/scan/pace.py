@@ -19,7 +19,7 @@ _TELLING = 1 << 20
 #: Part of a rate that is still believed after a slower request: those under way together slow each other down.
 _KEPT = 0.75
 #: Bytes between two ranges that are fetched rather than asked around, at least, at most, and before anything is known.
-_LEAST_GAP, _MOST_GAP, FIRST_GAP = 4 << 10, 32 << 20, 256 << 10
+_LEAST_GAP, _MOST_GAP, _FIRST_GAP = 4 << 10, 32 << 20, 256 << 10
 #: Of the bytes that are wanted, the part that may be fetched besides: never as many again.
 _UNWANTED = 0.9
 #: Bytes of the first request for a footer before one was seen, and at most: most footers fit, a larger one costs a second request.
@@ -50,7 +50,7 @@ class Pace:
     """
 
     def __init__(self, first_tail: int | None = None) -> None:
-        self.request_bytes, self.gap = LEAST, FIRST_GAP
+        self.request_bytes, self.gap = LEAST, _FIRST_GAP
         self._rate = self._latency = 0.0
         self._footer_bytes, self._first_tail = 0, first_tail
 
@@ -89,17 +89,18 @@ class Pace:
             return min(_LONGEST_TAIL, size, self._footer_bytes * 5 // 4 + 512)
         return min(TAIL, size, self._first_tail or max(_LEAST_TAIL, size // 8))
 
-    def is_worth_whole(self, size: int, wanted: float) -> bool:
+    def is_worth_whole(self, size: int, wanted: float, spare: int = 0) -> bool:
         """Whether a file is fetched whole, as is cheaper than its footer first.
 
         Args:
             size: Its bytes.
             wanted: The part of its bytes that is wanted; 0 if it is not known.
+            spare: Bytes that may be fetched besides, however few are wanted; by default less than what is wanted.
         """
         if size <= _ALWAYS_WHOLE:
             return True
         unwanted = size * (1 - wanted)
-        return size <= WHOLE_FILE and unwanted <= min(self.gap, _UNWANTED * size * wanted)
+        return size <= WHOLE_FILE and unwanted <= min(self.gap, max(spare, _UNWANTED * size * wanted))
 
     def merged(self, wanted: Iterable[Range], spare: float | None = None) -> list[Range]:
         """The ranges to ask for: those wanted, and what lies between them where a request of its own would cost more.

@@ -34,7 +34,7 @@ from delta_sharing_spark.testing.tables.columns import schema_from_arrow
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))
 from canonical import row_texts
-from reading import RemoteError, ask, files_of, plan_native, rows_of, served
+from reading import RemoteError, RemoteFile, ask, files_of, plan_native, rows_of, served
 
 SCHEMA = pa.schema(
     {
@@ -112,8 +112,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "alone":
         monkeypatch.setattr("delta_sharing_spark.native.plan.SMALL_FILE", 0)
     elif request.param != "joined":
-        monkeypatch.setattr("delta_sharing_spark.native.files._WHOLE_MEMBER", 0)
-        monkeypatch.setattr("delta_sharing_spark.native.files.FIRST_GAP", 0)
+        request.getfixturevalue("files_in_parts")
     return str(request.param)
 
 
@@ -153,9 +152,6 @@ def test_files_that_spark_would_read_otherwise_are_rewritten(
 
 
 def test_statistics_that_leave_nan_out_are_not_shown(client: SharingClient) -> None:
-    import pyarrow.parquet as pq
-    from reading import RemoteFile
-
     with served(client.table("s.d.t0").scan()) as (_, plan, address):
         for file in files_of(plan, address):
             metadata = pq.ParquetFile(RemoteFile(file)).metadata
@@ -314,8 +310,6 @@ def test_a_footer_that_does_not_read_as_one_is_left_to_the_python_source() -> No
 
 
 def test_thrift_survives() -> None:
-    import pyarrow.parquet as pq
-
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({f"c{i}": [1.5, None] for i in range(40)}), sink)
     raw = sink.getvalue().to_pybytes()

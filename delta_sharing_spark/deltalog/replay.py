@@ -25,8 +25,9 @@ from delta_sharing_spark.deltalog.actions import (
 from delta_sharing_spark.deltalog.add_batch import AddBatch
 from delta_sharing_spark.deltalog.checkpoint import Checkpoint
 from delta_sharing_spark.deltalog.commit_reconciliation import CommitTail
+from delta_sharing_spark.deltalog.log_store import CachedLogStore
 from delta_sharing_spark.deltalog.paths import LOG_DIR, LogEntry, LogStore, commit_name, in_log, parse_name
-from delta_sharing_spark.deltalog.segment import READERS, Segment, find_segment, read_all, refused
+from delta_sharing_spark.deltalog.segment import READERS, CheckpointFiles, Segment, find_segment, read_all, refused
 from delta_sharing_spark.errors import LogError, VersionError
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.scan.plan import MAX_MILLIS, FileTask
@@ -351,7 +352,7 @@ def _load(
     """The small actions, the checkpoint and, with ``has_files``, the files of the commits, which are fetched beside the checkpoint."""
     with CallingThreads(READERS) as threads:
         contents = _contents(threads, store, segment, table)
-        checkpoint = None if segment.checkpoint is None else Checkpoint(store, segment.checkpoint, table)
+        checkpoint = None if segment.checkpoint is None else _checkpoint(store, segment.checkpoint, table)
         state = _State(checkpoint, table)
         tail = CommitTail(store.root, has_checkpoint=checkpoint is not None) if has_files else None
         for group in _groups(contents):
@@ -360,6 +361,13 @@ def _load(
             if tail is not None:
                 tail.append(group, state.partitions)
     return state.head(segment.version, gate), checkpoint, tail
+
+
+def _checkpoint(store: LogStore, files: CheckpointFiles, table: str) -> Checkpoint:
+    """A checkpoint; the one that was read last, if the store has kept it."""
+    if isinstance(store, CachedLogStore):
+        return store.checkpoints.get_or_make(files, lambda: Checkpoint(store, files, table))
+    return Checkpoint(store, files, table)
 
 
 def _groups(contents: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:

@@ -102,15 +102,12 @@ class _Evaluation:
             a, b = pc.cast(a, wide), pc.cast(b, wide)
         if left.type not in FLOATS:
             return getattr(pc, _FUNCTIONS[op])(a, b)
-        if op in (">", ">="):
-            a, b, op = b, a, "<" if op == ">" else "<="
-        a_nan, b_nan = pc.is_nan(a), pc.is_nan(b)
-        result = getattr(pc, _FUNCTIONS[op])(a, b)
         if op == "=":
-            return pc.or_(result, pc.and_(a_nan, b_nan))
-        if op == "<":
-            return pc.or_(result, pc.and_(b_nan, pc.invert(a_nan)))
-        return pc.or_(result, pc.and_(b_nan, pc.or_(a_nan, pc.invert(a_nan))))
+            return pc.or_(pc.equal(a, b), pc.and_(pc.is_nan(a), pc.is_nan(b)))
+        if op in (">", "<="):
+            a, b = b, a
+        is_less = pc.or_(pc.less(a, b), pc.and_(pc.is_nan(b), pc.invert(pc.is_nan(a))))
+        return is_less if op in ("<", ">") else pc.invert(is_less)
 
     def _membership(self, column: tree.Column, literals: tuple[tree.Literal, ...]) -> Any:
         pc = self._pc

@@ -290,18 +290,11 @@ class FileSkipping:
         return verdict
 
     def _partition_bounds(self, text: str | None, kind: DataType) -> ColumnBounds:
+        if text == _MISSING:
+            return UNBOUNDED
         try:
-            if text == _MISSING:
-                return UNBOUNDED
             value = partition_value(text, kind, time_zone=self._zone)
-            if value is None:
-                return ALL_NULL
-            if isinstance(value, date):
-                return constant_bounds(value.toordinal() - _EPOCH_DAYS)
-            if isinstance(kind, Decimal):
-                exact = Fraction(value) * 10**kind.scale
-                return constant_bounds(exact.numerator) if exact.denominator == 1 else UNBOUNDED
-            return constant_bounds(key(value, kind))
+            return ALL_NULL if value is None else constant_bounds(key(value, kind))
         except (ValueError, OverflowError, ArithmeticError):
             return UNBOUNDED  # the reader reports the value, should the file be read
 

@@ -15,6 +15,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     BOOLEAN,
     DATE,
     INTEGER,
+    INTERVAL_MONTH,
     LONG,
     SQL_TYPES,
     STRING,
@@ -24,7 +25,7 @@ from delta_sharing_spark.predicates.scalar_types import (
     CastLiteral,
     spark_name,
 )
-from delta_sharing_spark.predicates.times import DAY, Zone, civil_from_days, days_from_civil, plus_months, start_of_unit
+from delta_sharing_spark.predicates.times import DAY, Zone, first_of_month, month_of, start_of_unit
 from delta_sharing_spark.schema.types import DataType
 
 Operand = Scalar | tree.Expression
@@ -189,9 +190,9 @@ def _year(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
     (operand,) = arguments
     if isinstance(operand, tree.Literal):
         value = _date(operand, zone).value
-        return CastLiteral(None if value is None else civil_from_days(int(value))[0], INTEGER)
+        return CastLiteral(None if value is None else month_of(int(value)) // 12 + 1970, INTEGER)
     days = upcast(_of_column("year", operand), DATE, zone)
-    return days.then(INTEGER, lambda year: days_from_civil(year, 1, 1))
+    return days.then(INTEGER, lambda year: first_of_month((year - 1970) * 12))
 
 
 def _date_trunc(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
@@ -256,21 +257,20 @@ def _make_date(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
     if None in numbers:
         return CastLiteral(None, DATE)
     year, month, day = (n for n in numbers if n is not None)
-    days = days_from_civil(year, month, day) if 0 < month < 13 and 0 < day < 32 and abs(year) < 1_000_000 else None
-    if days is None or civil_from_days(days) != (year, month, day):
-        raise PredicateError(f"make_date({year}, {month}, {day}) is no date")
-    return CastLiteral(days, DATE)
+    if 0 < month < 13 and 0 < day < 32 and abs(year) < 1_000_000:
+        of_all = (year - 1970) * 12 + month - 1
+        days = first_of_month(of_all) + day - 1
+        if month_of(days) == of_all:
+            return CastLiteral(days, DATE)
+    raise PredicateError(f"make_date({year}, {month}, {day}) is no date")
 
 
-def _moved_date(is_months: bool, sign: int) -> Callable[[Sequence[Scalar], Zone], Scalar]:
+def _moved_date(unit: DataType, sign: int) -> Callable[[Sequence[Scalar], Zone], Scalar]:
     def moved(arguments: Sequence[Scalar], zone: Zone) -> Scalar:
         date, amount = _date(arguments[0], zone), _whole(arguments[1])
         if date.value is None or amount is None:
             return CastLiteral(None, DATE)
-        assert isinstance(date.value, int)
-        days = plus_months(date.value, sign * amount) if is_months else date.value + sign * amount
-        moved_to = later(tree.Literal(days, DATE), 0, INTEGER, zone)
-        return CastLiteral(moved_to.value, DATE)
+        return CastLiteral(later(date, sign * amount, unit, zone).value, DATE)
 
     return moved
 
@@ -283,8 +283,8 @@ _HANDLERS: dict[str, tuple[int, Callable[[Sequence[Scalar], Zone], Operand]]] = 
     "DATE_TRUNC": (2, _date_trunc),
     "TRUNC": (2, _trunc),
     "MAKE_DATE": (3, _make_date),
-    "DATE_ADD": (2, _moved_date(False, 1)),
-    "DATEADD": (2, _moved_date(False, 1)),
-    "DATE_SUB": (2, _moved_date(False, -1)),
-    "ADD_MONTHS": (2, _moved_date(True, 1)),
+    "DATE_ADD": (2, _moved_date(INTEGER, 1)),
+    "DATEADD": (2, _moved_date(INTEGER, 1)),
+    "DATE_SUB": (2, _moved_date(INTEGER, -1)),
+    "ADD_MONTHS": (2, _moved_date(INTERVAL_MONTH, 1)),
 }

@@ -19,7 +19,10 @@ _STRING = {"'": re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL), '"': re.compile(
 _RAW = {"'": re.compile(r"[rR]'[^']*'"), '"': re.compile(r'[rR]"[^"]*"')}
 _BACKQUOTED = re.compile(r"`(?:[^`]|``)*`")
 _OPERATORS = re.compile(r"<=>|>>>|<=|>=|<>|!=|==|!>|!<|::|\|\||->|=>|<<|>>|\|>|[-=<>!().,+*/%&|^~\[\]:?;@#${}]")
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7]{2})|(.))", re.DOTALL)
+_ESCAPE = {
+    mark: re.compile(rf"\\(?:u([0-9a-fA-F]{{4}})|U([0-9a-fA-F]{{8}})|([01][0-7]{{2}})|(.))|({mark}){mark}", re.DOTALL)
+    for mark in "'\""
+}
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
@@ -123,26 +126,15 @@ def _next(text: str, position: int) -> Token:
 
 
 def _unescape(text: str, position: int, literal: str) -> str:
-    mark, body = literal[0], literal[1:-1]
-    if mark in body or "\\" in body:
-        parts, place = [], 0
-        while place < len(body):
-            if body[place] == mark:  # a doubled quote
-                parts.append(mark)
-                place += 2
-            elif body[place] == "\\":
-                match = _ESCAPE.match(body, place)
-                assert match is not None
-                u16, u32, octal, other = match.groups()
-                if u32 and int(u32, 16) > 0x10FFFF:
-                    raise error_at(text, position, f"\\U{u32} is not a Unicode character")
-                code = int(u16 or u32, 16) if u16 or u32 else int(octal, 8) if octal else None
-                parts.append(_ESCAPED.get(other, other) if code is None else chr(code))
-                place = match.end()
-            else:
-                parts.append(body[place])
-                place += 1
-        body = "".join(parts)
+    def meant(match: re.Match[str]) -> str:
+        u16, u32, octal, other, doubled = match.groups()
+        if u32 and int(u32, 16) > 0x10FFFF:
+            raise error_at(text, position, f"\\U{u32} is not a Unicode character")
+        if u16 or u32 or octal:
+            return chr(int(octal, 8) if octal else int(u16 or u32, 16))
+        return doubled or _ESCAPED.get(other, other)
+
+    body = _ESCAPE[literal[0]].sub(meant, literal[1:-1])
     if any("\ud800" <= c <= "\udfff" for c in body):
         try:
             body = body.encode("utf-16-le", "surrogatepass").decode("utf-16-le")

@@ -70,30 +70,15 @@ def like_prefix(pattern: str) -> tuple[str, bool]:
 
 def like_matcher(pattern: str) -> Callable[[str], bool]:
     """A test of one text; its time grows with the text's length times the pattern's, whatever they are."""
-    segments: list[list[str | int]] = [[]]
+    segments = [""]
     for part in like_parts(pattern):
         if part == ANY:
-            segments.append([])
+            segments.append("")
         else:
-            segments[-1].append(part)
-    lengths = [sum(len(part) if isinstance(part, str) else 1 for part in segment) for segment in segments]
-    first, *middle = (
-        re.compile("".join(re.escape(part) if isinstance(part, str) else "." for part in segment), re.DOTALL)
-        for segment in segments
-    )
-
-    def matches(text: str) -> bool:
-        if not middle:
-            return first.fullmatch(text) is not None
-        if not first.match(text):
-            return False
-        position = lengths[0]
-        for segment in middle[:-1]:
-            match = segment.search(text, position)
-            if match is None:
-                return False
-            position = match.end()
-        end = len(text) - lengths[-1]
-        return end >= position and middle[-1].match(text, end) is not None
-
-    return matches
+            segments[-1] += re.escape(part) if isinstance(part, str) else "."
+    first, *rest = segments
+    # What a lookahead has found first is not tried anew, as in ``fnmatch``.
+    found = "".join(f"(?=(?P<g{i}>.*?{segment}))(?P=g{i})" for i, segment in enumerate(rest[:-1]))
+    last = f".*{rest[-1]}" if rest else ""
+    matches = re.compile(first + found + last, re.DOTALL).fullmatch
+    return lambda text: matches(text) is not None

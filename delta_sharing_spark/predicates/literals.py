@@ -8,8 +8,9 @@ from __future__ import annotations
 import decimal
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from operator import add, mul, sub
 
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.scalar_types import (
@@ -311,26 +312,18 @@ def fold(op: str, left: Literal, right: Literal, zone: Zone) -> Literal:
     """``left op right`` with ``op`` one of ``+ - * / % DIV``; raises PredicateError where it overflows or is not computed here."""
     if left.value is None or right.value is None:
         return Literal(None, VOID)
-    if op in "+-":
-        moved = _moved(op, left, right, zone)
-        if moved is not None:
-            return moved
-    if not all(kind in BITS or kind in FLOATS or isinstance(kind, Decimal) for kind in (left.type, right.type)):
+    if op in "+-" and (moved := _moved(op, left, right, zone)) is not None:
+        return moved
+    kinds = {left.type, right.type}
+    if not all(kind in BITS or kind in FLOATS or isinstance(kind, Decimal) for kind in kinds):
         operation = f"{spark_name(left.type)} {op} {spark_name(right.type)}"
         raise PredicateError(f"{operation} is not part of the language of where")
-    is_whole_division = op == "/" and left.type in BITS and right.type in BITS
-    if left.type in FLOATS or right.type in FLOATS or is_whole_division:
-        single = left.type == right.type == FLOAT and op != "/"
-        return Literal(_floating(op, _double(left, zone), _double(right, zone), single), FLOAT if single else DOUBLE)
-    if isinstance(left.type, Decimal) or isinstance(right.type, Decimal):
+    if not kinds.isdisjoint(FLOATS) or (op == "/" and kinds <= BITS.keys()):
+        return _floating(op, left, right, zone)
+    if not kinds <= BITS.keys():
         return _decimals(op, left, right)
-    a, b = (int(_number(v)) for v in (left, right))
-    kind = left.type if BITS[left.type] >= BITS[right.type] else right.type
-    if op in ("DIV", "%"):
-        _refuse_zero(b)
-        quotient = abs(a) // abs(b) * (-1 if (a < 0) != (b < 0) else 1)
-        return Literal(fit(quotient, LONG), LONG) if op == "DIV" else Literal(a - b * quotient, kind)
-    return Literal(fit({"+": a + b, "-": a - b, "*": a * b}[op], kind), kind)
+    kind = LONG if op == "DIV" else max(kinds, key=BITS.__getitem__)
+    return Literal(fit(int(_computed(op, _number(left), _number(right))), kind), kind)
 
 
 def _number(value: Literal) -> Fraction:
@@ -339,49 +332,41 @@ def _number(value: Literal) -> Fraction:
     return Fraction(value.value)
 
 
-def _double(value: Literal, zone: Zone) -> float:
-    result = cast(value, DOUBLE, zone).value
-    assert isinstance(result, float)
-    return result
-
-
-def _refuse_zero(divisor: Fraction | float) -> None:
-    if divisor == 0:
+def _computed(op: str, a: Fraction, b: Fraction) -> Fraction:
+    """``a op b`` exactly; quotients are cut towards zero by ``DIV``, and a remainder has the sign of what is divided."""
+    if op in _RING:
+        return _RING[op](a, b)
+    if b == 0:
         raise PredicateError("a division by zero")
+    whole = math.trunc(a / b)
+    return a / b if op == "/" else a - b * whole if op == "%" else Fraction(whole)
 
 
-def _floating(op: str, a: float, b: float, is_single: bool) -> float:
-    if op in ("/", "%"):
-        _refuse_zero(b)
-    elif op == "DIV":
+_RING: dict[str, Callable[[Fraction, Fraction], Fraction]] = {"+": add, "-": sub, "*": mul}
+
+
+def _floating(op: str, left: Literal, right: Literal, zone: Zone) -> Literal:
+    if op == "DIV":
         raise PredicateError("DIV of FLOAT or DOUBLE is not part of the language of where")
-    if not (math.isfinite(a) and math.isfinite(b)):
+    a, b = (cast(value, DOUBLE, zone) for value in (left, right))
+    if not all(isinstance(value.value, float) and math.isfinite(value.value) for value in (a, b)):
         raise PredicateError("arithmetic with infinities and NaN is not part of the language of where")
-    value = math.fmod(a, b) if op == "%" else {"+": a + b, "-": a - b, "*": a * b}[op] if op != "/" else a / b
-    if is_single and math.isfinite(value) and value:
-        x, y = Fraction(a), Fraction(b)
-        value = nearest_float32({"+": x + y, "-": x - y, "*": x * y}[op]) if op != "%" else value
-    return value
+    exact = _computed(op, _number(a), _number(b))
+    if left.type == right.type == FLOAT and op != "/":
+        return Literal(nearest_float32(exact), FLOAT)
+    return Literal(to_double(exact), DOUBLE)
 
 
 def _decimals(op: str, left: Literal, right: Literal) -> Literal:
-    a, b = _number(left), _number(right)
-    (p, s), (q, t) = _digits(left), _digits(right)
-    if op in "+-":
-        scale = max(s, t)
-        whole, exact = max(p - s, q - t) + 1, a + b if op == "+" else a - b
-    elif op == "*":
-        scale, whole, exact = s + t, p + q + 1 - s - t, a * b
-    elif op == "/":
-        _refuse_zero(b)
-        scale = max(6, s + q + 1)
-        whole, exact = p - s + t, a / b
-    elif op == "%":
-        _refuse_zero(b)
-        scale, whole = max(s, t), min(p - s, q - t)
-        exact = a - b * math.trunc(a / b)
-    else:
+    if op == "DIV":
         raise PredicateError("DIV of DECIMALs is not part of the language of where")
+    exact = _computed(op, _number(left), _number(right))
+    (p, s), (q, t) = _digits(left), _digits(right)
+    whole, scale = {
+        "*": (p + q + 1 - s - t, s + t),
+        "/": (p - s + t, max(6, s + q + 1)),
+        "%": (min(p - s, q - t), max(s, t)),
+    }.get(op, (max(p - s, q - t) + 1, max(s, t)))
     if whole + scale > 38:
         raise PredicateError(f"the result of {op} needs {whole + scale} digits, and Spark would round it to 38")
     kind = Decimal(whole + scale, scale)

@@ -202,16 +202,14 @@ def first_key(least: int, greatest: int, holds: Callable[[int], bool], near: int
     return low
 
 
+_EXACT = decimal.Context(decimal.MAX_PREC, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
+
+
 def unscaled(value: decimal.Decimal, scale: int) -> int:
     """``value * 10**scale``, which must be a whole number, exactly (whatever the decimal context is)."""
-    sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int)
-    shift = exponent + scale
-    number = int("".join(map(str, digits)) or "0")
-    number = number * 10**shift if shift >= 0 else number // 10**-shift
-    return -number if sign else number
+    return int(value.scaleb(scale, _EXACT))
 
 
 def from_unscaled(number: int, scale: int) -> decimal.Decimal:
     """``number / 10**scale`` exactly."""
-    return decimal.Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
+    return decimal.Decimal(number).scaleb(-scale, _EXACT)

@@ -206,24 +206,18 @@ class _Parser(Cursor):
 
     def _sum(self) -> Steps:
         """Operands joined by ``+`` and ``-``, each joined by ``*``, ``/``, ``%`` and ``DIV``: of literals, computed here."""
-        value = yield self._product()
-        while self.peek.is_one_of("+", "-"):
-            token = self.advance()
-            value = self._compute(token, value, (yield self._product()))
-        return value
+        return self._computed(("+", "-"), lambda: self._computed(_PRODUCTS, self._primary))
 
-    def _product(self) -> Steps:
-        value = yield self._primary()
-        while self.peek.is_one_of(*_PRODUCTS):
+    def _computed(self, operators: tuple[str, ...], operand: Callable[[], Steps]) -> Steps:
+        value = yield operand()
+        while self.peek.is_one_of(*operators):
             token = self.advance()
-            value = self._compute(token, value, (yield self._primary()))
+            right = yield operand()
+            if not (isinstance(value, tree.Literal) and isinstance(right, tree.Literal)):
+                raise self.outside(token, f"arithmetic ({token.text}) on columns", "compute the literal")
+            result = self.bound(token, partial(literals.fold, token.value, value, right, self._zone))
+            value = CastLiteral(result.value, result.type)
         return value
-
-    def _compute(self, token: Token, left: Operand, right: Operand) -> Operand:
-        if not (isinstance(left, tree.Literal) and isinstance(right, tree.Literal)):
-            raise self.outside(token, f"arithmetic ({token.text}) on columns", "compute the literal")
-        result = self.bound(token, lambda: literals.fold(token.value, left, right, self._zone))
-        return CastLiteral(result.value, result.type)
 
     def _primary(self) -> Steps:
         """One operand, with the casts (``::``) that follow it."""

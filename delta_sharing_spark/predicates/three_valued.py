@@ -16,8 +16,8 @@ from delta_sharing_spark.predicates.like import ANY, like_matcher, like_parts, l
 from delta_sharing_spark.predicates.scalar_types import key
 from delta_sharing_spark.schema.types import Decimal, Primitive
 
-#: The truth values that a condition may take over some rows, as bits of a set.
-TRUE, FALSE, UNKNOWN = 1, 2, 4
+#: The truth values that a condition may take over some rows, as bits of a set. AND is the least of two, OR the greatest.
+FALSE, UNKNOWN, TRUE = 1, 2, 4
 
 
 class ColumnBounds(NamedTuple):
@@ -48,19 +48,12 @@ def constant_bounds(key: Any) -> ColumnBounds:
     return ColumnBounds(False, True, key, key, key)
 
 
-def _join(a: int, b: int, is_conjunction: bool) -> int:
-    absorbing, neutral = (FALSE, TRUE) if is_conjunction else (TRUE, FALSE)
-    result = (a | b) & absorbing if a and b else 0
-    if a & b & neutral:
-        result |= neutral
-    if (a & UNKNOWN and b & (UNKNOWN | neutral)) or (b & UNKNOWN and a & neutral):
-        result |= UNKNOWN
-    return result
-
-
-_AND = [[_join(a, b, True) for b in range(8)] for a in range(8)]
-_OR = [[_join(a, b, False) for b in range(8)] for a in range(8)]
-_NOT = [(b & UNKNOWN) | (FALSE if b & TRUE else 0) | (TRUE if b & FALSE else 0) for b in range(8)]
+#: The values of each set.
+_MEMBERS = [[value for value in (FALSE, UNKNOWN, TRUE) if bits & value] for bits in range(8)]
+_AND, _OR = ([[sum({join(x, y) for x in a for y in b}) for b in _MEMBERS] for a in _MEMBERS] for join in (min, max))
+_NOT = [sum(TRUE * FALSE // value for value in values) for values in _MEMBERS]
+_IS_NULL = [sum({TRUE if value == UNKNOWN else FALSE for value in values}) for values in _MEMBERS]
+_IS_TRUE = [sum({TRUE if value == TRUE else FALSE for value in values}) for values in _MEMBERS]
 
 
 def compile_possible_values(expression: tree.Expression, slots: Mapping[tuple[str, ...], int]) -> PossibleValues:
@@ -84,15 +77,11 @@ def compile_possible_values(expression: tree.Expression, slots: Mapping[tuple[st
         case tree.IsNull(operand):
             assert not isinstance(operand, tree.Column)
             inner = compile_possible_values(operand, slots)
-            table = [(TRUE if b & UNKNOWN else 0) | (FALSE if b & (TRUE | FALSE) else 0) for b in range(8)]
-            return lambda bounds: table[inner(bounds)]
-        case tree.IsTrue(operand):
+            return lambda bounds: _IS_NULL[inner(bounds)]
+        case tree.IsTrue(operand) | tree.Not(operand):
             inner = compile_possible_values(operand, slots)
-            table = [(b & TRUE) | (FALSE if b & (FALSE | UNKNOWN) else 0) for b in range(8)]
+            table = _NOT if isinstance(expression, tree.Not) else _IS_TRUE
             return lambda bounds: table[inner(bounds)]
-        case tree.Not(operand):
-            inner = compile_possible_values(operand, slots)
-            return lambda bounds: _NOT[inner(bounds)]
         case tree.And(operands) | tree.Or(operands):
             parts = [compile_possible_values(o, slots) for o in operands]
             return _joined(parts, _AND, FALSE) if isinstance(expression, tree.And) else _joined(parts, _OR, TRUE)

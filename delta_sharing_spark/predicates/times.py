@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone, tzinfo
 
+import numpy as np
+
 from delta_sharing_spark.errors import PredicateError
 from delta_sharing_spark.predicates.scalar_types import DATE, TIMESTAMP, TIMESTAMP_NTZ, spark_name
 from delta_sharing_spark.schema.instants import zone_of
@@ -42,26 +44,29 @@ class Zone:
         """Whether its clock is never set; raises PredicateError for an offset that is none."""
         return self._ahead() is not None
 
-    def to_utc(self, local: int) -> int:
-        """Microseconds since 1970 of a local wall clock, given as if it were UTC; as ``java.time`` resolves it."""
+    def to_utc(self, local: int, fold: int = 0) -> int:
+        """Microseconds since 1970 of a local wall clock, given as if it were UTC; as ``java.time`` resolves it.
+
+        Args:
+            fold: 1 for the second time that the clock shows it, where it is set back.
+        """
         ahead = self._ahead()
         if ahead is None:
-            days, rest = divmod(local, DAY)
-            if days < 0 or days > 2_900_000:
-                raise PredicateError(f"a time in the zone {self.name} outside 1970 to 9900; write it in UTC")
-            wall = datetime.fromordinal(days + _EPOCH) + timedelta(microseconds=rest)
-            ahead = _micros(self._region().utcoffset(wall))
+            ahead = _micros(self._region().utcoffset(self._moment(local).replace(fold=fold)))
         return local - ahead
 
     def to_local(self, micros: int) -> int:
         """The local wall clock at an instant, as if it were UTC."""
         ahead = self._ahead()
         if ahead is None:
-            if not 0 <= micros <= 2_900_000 * DAY:
-                raise PredicateError(f"a time in the zone {self.name} outside 1970 to 9900; write it in UTC")
-            instant = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=micros)
+            instant = self._moment(micros).replace(tzinfo=timezone.utc)
             ahead = _micros(instant.astimezone(self._region()).utcoffset())
         return micros + ahead
+
+    def _moment(self, micros: int) -> datetime:
+        if not 0 <= micros // DAY <= 2_900_000:
+            raise PredicateError(f"a time in the zone {self.name} outside 1970 to 9900; write it in UTC")
+        return datetime(1970, 1, 1) + timedelta(microseconds=micros)
 
     def start_of_day(self, days: int) -> int:
         """The first instant of a local day, in microseconds since 1970; a clock that is set forward over midnight skips to it."""
@@ -79,11 +84,8 @@ class Zone:
         """Whether a local wall clock (microseconds since 1970 as if it were UTC) shows a time no more than once."""
         if self.is_fixed:
             return True
-        first = self.to_utc(wall)
-        days, rest = divmod(wall, DAY)
-        local = (datetime.fromordinal(days + _EPOCH) + timedelta(microseconds=rest)).replace(fold=1)
-        second = wall - _micros(self._region().utcoffset(local))
-        return second == first or self.to_local(second) != wall
+        second = self.to_utc(wall, fold=1)
+        return second == self.to_utc(wall) or self.to_local(second) != wall
 
     def plus(self, micros: int, days: int, rest: int) -> int:
         """An instant some local days and then microseconds later; of a time that the clock shows twice, as ``java.time`` chooses."""
@@ -119,30 +121,20 @@ def _micros(offset: timedelta | None) -> int:
     return offset // timedelta(microseconds=1)
 
 
-def days_from_civil(year: int, month: int, day: int) -> int:
-    """Days since 1970 of a date of the proleptic Gregorian calendar, of any year; the day may lie beyond the month."""
-    year -= month <= 2
-    era, of_era = divmod(year, 400)
-    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + day_of_year - 719_468
+def month_of(days: int) -> int:
+    """The month, since January 1970, of a day since 1970; of any year."""
+    return int(np.datetime64(days, "D").astype("M8[M]").astype(np.int64))
 
 
-def civil_from_days(days: int) -> tuple[int, int, int]:
-    """Year, month and day of days since 1970."""
-    era, day = divmod(days + 719_468, 146_097)
-    of_era = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
-    day -= 365 * of_era + of_era // 4 - of_era // 100
-    month = (5 * day + 2) // 153
-    year = of_era + era * 400 + (month >= 10)
-    return year, month + 3 if month < 10 else month - 9, day - (153 * month + 2) // 5 + 1
+def first_of_month(month: int) -> int:
+    """The first day, since 1970, of a month since January 1970."""
+    return int(np.datetime64(month, "M").astype("M8[D]").astype(np.int64))
 
 
 def plus_months(days: int, months: int) -> int:
     """A date some months later, on the month's last day where it has no such day."""
-    year, month, day = civil_from_days(days)
-    later, month = divmod(year * 12 + month - 1 + months, 12)
-    length = days_from_civil(later, month + 2, 1) - days_from_civil(later, month + 1, 1) if month < 11 else 31
-    return days_from_civil(later, month + 1, min(day, length))
+    month = month_of(days)
+    return min(first_of_month(month + months) + days - first_of_month(month), first_of_month(month + months + 1) - 1)
 
 
 def start_of_unit(days: int, unit: str, units_later: int = 0) -> int:
@@ -151,9 +143,7 @@ def start_of_unit(days: int, unit: str, units_later: int = 0) -> int:
         length = 1 if unit == "DAY" else 7
         return (days + 3) // length * length - 3 + units_later * length  # weeks begin on Mondays
     months = {"YEAR": 12, "QUARTER": 3, "MONTH": 1}[unit]
-    year, month, _ = civil_from_days(days)
-    year, month = divmod(year * 12 + (month - 1) // months * months + units_later * months, 12)
-    return days_from_civil(year, month + 1, 1)
+    return first_of_month((month_of(days) // months + units_later) * months)
 
 
 def parse_date(text: str) -> int:

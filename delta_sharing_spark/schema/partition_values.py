@@ -27,8 +27,8 @@ _TIMESTAMP = re.compile(
 def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "UTC") -> Any:
     """The Python value of one serialized partition value; None for NULL.
 
-    Integers for integer types; ``decimal.Decimal``; ``datetime.date``; for ``timestamp`` and ``timestamp_ntz``
-    microseconds since the epoch (an int: years beyond ``datetime`` exist). An empty string is NULL for every type.
+    Integers for integer types; ``decimal.Decimal``; for ``date`` days and for ``timestamp`` and ``timestamp_ntz``
+    microseconds since the epoch (years beyond ``datetime`` exist). An empty string is NULL for every type.
 
     Args:
         text: The string of the log or of the server's answer.
@@ -61,7 +61,7 @@ def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "
             raise ValueError(f"{text!r} is not a boolean")
         return lowered == "true"
     if name == "date":
-        return _date(text)
+        return date_days(text)
     if name in ("timestamp", "timestamp_ntz"):
         return timestamp_micros(text, time_zone if name == "timestamp" else None)
     if name == "binary":
@@ -75,8 +75,6 @@ def partition_scalar(
     """The Arrow scalar (of Spark's type) of one serialized partition value; raises CorruptFileError where it is none."""
     target = arrow_type(data_type)
     try:
-        if text and data_type == Primitive("date"):
-            return pa.scalar(date_days(text), type=target)
         value = partition_value(text, data_type, time_zone=time_zone)
         return pa.scalar(value, type=target)
     except (ValueError, OverflowError, ArithmeticError, pa.ArrowInvalid) as error:
@@ -138,11 +136,3 @@ def _decimal(text: str, target: Decimal) -> decimal.Decimal:
         context.prec = 76
         context.traps[decimal.Inexact] = True
         return decimal.Decimal(text).quantize(decimal.Decimal(1).scaleb(-target.scale))
-
-
-def _date(text: str) -> datetime.date:
-    days = date_days(text)
-    try:
-        return datetime.date(1970, 1, 1) + datetime.timedelta(days)
-    except OverflowError:
-        raise ValueError(f"{text!r} is beyond the years 1 to 9999") from None

@@ -127,12 +127,8 @@ class DeltaTableBuilder:
         return {"protocol": protocols.protocol_body(self.protocol)}
 
     def metadata_action(self) -> dict[str, Any]:
-        tree: dict[str, Any] = {"id": self.table_id}
-        if self.name is not None:
-            tree["name"] = self.name
-        if self.description is not None:
-            tree["description"] = self.description
-        tree |= {
+        named = {"id": self.table_id, "name": self.name, "description": self.description}
+        tree: dict[str, Any] = {key: value for key, value in named.items() if value is not None} | {
             "format": {"provider": "parquet", "options": {}},
             "schemaString": json.dumps(schema_to_json(self.schema), ensure_ascii=False, separators=(",", ":")),
             "partitionColumns": list(self.partition_by),
@@ -223,7 +219,8 @@ class DeltaTableBuilder:
             change_files: Whether to write ``_change_data`` files; by default where the feed is on and files are
                 rewritten (a feed compares deletion vectors).
         """
-        return self._rewrite(where, None, (storage if deletion_vectors else None, prefix, offsets), change_files)
+        marks = storage if deletion_vectors else None
+        return self._rewrite(Rewrite(where, None, marks, change_files, prefix, offsets))
 
     def update(
         self,
@@ -235,7 +232,7 @@ class DeltaTableBuilder:
         change_files: bool | None = None,
     ) -> DeltaTableBuilder:
         """Replace the rows that ``where`` chooses by what ``values`` makes of them. Arguments as :meth:`delete`."""
-        return self._rewrite(where, values, (storage if deletion_vectors else None, "", True), change_files)
+        return self._rewrite(Rewrite(where, values, storage if deletion_vectors else None, change_files))
 
     def undelete(self) -> DeltaTableBuilder:
         """Drop every deletion vector, so that the marked rows are back (``RESTORE`` does so)."""
@@ -261,23 +258,16 @@ class DeltaTableBuilder:
         self._files = tuple(self._writer(style).write(rows, 1, stamp, data_change=False))
         return self.commit([*removes, *({"add": dict(f.add)} for f in self._files)], "OPTIMIZE", stamp=stamp)
 
-    def _rewrite(
-        self,
-        where: Any,
-        values: Callable[[pa.Table], Rows] | None,
-        vector_style: tuple[str | None, str, bool],
-        change_files: bool | None,
-    ) -> DeltaTableBuilder:
+    def _rewrite(self, how: Rewrite) -> DeltaTableBuilder:
         stamp = self._stamp()
-        if change_files is None:
-            feed = self.properties.get(protocols.CHANGE_DATA_FEED) == "true"
-            change_files = feed and (vector_style[0] is None or values is not None)
-        how = Rewrite(where, values, *vector_style, change_files)
+        if how.change_files is None:
+            is_fed = self.properties.get(protocols.CHANGE_DATA_FEED) == "true"
+            how = replace(how, change_files=is_fed and (how.storage is None or how.values is not None))
         done = rewrite(self._files, how, self.schema, self._writer(), self.path, stamp)
         for kind, rows in done.changes:
             self._note(kind, rows, stamp)
         self._files = done.files
-        return self.commit(done.actions, "DELETE" if values is None else "UPDATE", stamp=stamp)
+        return self.commit(done.actions, "DELETE" if how.values is None else "UPDATE", stamp=stamp)
 
     def _logical(self, file: LiveFile) -> pa.Table:
         return to_logical(file.live(), self.schema)
@@ -335,12 +325,11 @@ class DeltaTableBuilder:
         self.properties |= properties
         if self.mapping != before:
             self._map_columns(keep_names=True)
-        if properties.get(protocols.IN_COMMIT_TIMESTAMPS) == "true" and self.version >= 0:
+        stamp = self._stamp()
+        if properties.get(protocols.IN_COMMIT_TIMESTAMPS) == "true":
             self.properties["delta.inCommitTimestampEnablementVersion"] = str(self.version + 1)
-            stamp = self._stamp()
             self.properties["delta.inCommitTimestampEnablementTimestamp"] = str(stamp)
-            return self.commit([self.protocol_action(), self.metadata_action()], "SET TBLPROPERTIES", stamp=stamp)
-        return self.commit([self.protocol_action(), self.metadata_action()], "SET TBLPROPERTIES")
+        return self.commit([self.protocol_action(), self.metadata_action()], "SET TBLPROPERTIES", stamp=stamp)
 
     def _evolve(self, schema: Struct, operation: str) -> DeltaTableBuilder:
         before, self.schema = self.protocol, schema

@@ -186,18 +186,7 @@ class _Shape:
 
 
 def _column(actions: Sequence[Action], kind: str, fields: list[tuple[str, pa.DataType]]) -> pa.Array:
-    names = [name for name, _ in fields]
-    rows = [{n: _maps(a[kind].get(n)) for n in names} if kind in a else None for a in actions]
-    return pa.array(rows, pa.struct(fields))
-
-
-def _maps(value: Any) -> Any:
-    """JSON objects as Arrow builds maps (pairs) and structs (as they are)."""
-    if isinstance(value, dict) and "storageType" not in value and "provider" not in value:
-        return list(value.items())
-    if isinstance(value, dict) and "provider" in value:
-        return {"provider": value["provider"], "options": list((value.get("options") or {}).items())}
-    return value
+    return pa.array([action.get(kind) for action in actions], pa.struct(fields))
 
 
 _SKIPPED = frozenset({"binary", "boolean", "void", "variant"})

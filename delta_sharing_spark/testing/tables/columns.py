@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_sharing_spark.schema.arrow import arrow_schema, arrow_type
-from delta_sharing_spark.schema.types import Array, DataType, Decimal, Field, Map, Primitive, Struct
+from delta_sharing_spark.schema.types import PRIMITIVES, Array, DataType, Decimal, Field, Map, Primitive, Struct
 
 _FIELD_ID = b"PARQUET:field_id"
 
@@ -57,17 +57,8 @@ def rename_columns(
 ) -> pa.Table:
     """Rebuild ``table`` in the schema's order and types, finding columns by ``source`` and naming them by ``target``."""
     build = _Build(source, target, field_ids, required)
-    arrays, fields = [], []
-    for field in schema.fields:
-        position = table.schema.get_field_index(source(field))
-        if position < 0:
-            column = pa.nulls(table.num_rows, arrow_type(field.type))
-            array = build.array(column, field.type)
-        else:
-            chunks = table.column(position).combine_chunks()
-            array = build.array(chunks.combine_chunks() if isinstance(chunks, pa.ChunkedArray) else chunks, field.type)
-        arrays.append(array)
-        fields.append(build.field(field, array.type))
+    held = {name: table.column(i).combine_chunks() for i, name in enumerate(table.column_names)}
+    arrays, fields = build.columns(schema.fields, held, table.num_rows)
     return pa.table(arrays, schema=pa.schema(fields)) if fields else table.select([])
 
 
@@ -104,13 +95,17 @@ class _Build:
             case _:
                 return array.cast(arrow_type(target))
 
+    def columns(
+        self, fields: tuple[Field, ...], held: dict[str, pa.Array], rows: int
+    ) -> tuple[list[pa.Array], list[pa.Field]]:
+        """The arrays of some fields, null where there is none, and their Arrow fields."""
+        given = [(f, held.get(self._source(f))) for f in fields]
+        arrays = [self.array(pa.nulls(rows, arrow_type(f.type)) if a is None else a, f.type) for f, a in given]
+        return arrays, [self.field(f, array.type) for f, array in zip(fields, arrays, strict=True)]
+
     def _struct(self, array: pa.Array, fields: tuple[Field, ...]) -> pa.Array:
-        children, kinds = [], []
-        for field in fields:
-            position = array.type.get_field_index(self._source(field))
-            child = pa.nulls(len(array), arrow_type(field.type)) if position < 0 else array.field(position)
-            children.append(self.array(child, field.type))
-            kinds.append(self.field(field, children[-1].type))
+        held = {kind.name: array.field(i) for i, kind in enumerate(array.type)}
+        children, kinds = self.columns(fields, held, len(array))
         if not children:
             return pa.array([None if v is None else {} for v in array.to_pylist()], pa.struct([]))
         return pa.StructArray.from_arrays(children, fields=kinds, mask=_mask(array))
@@ -152,12 +147,8 @@ def _type_from(kind: pa.DataType) -> DataType:
         return Array(_type_from(kind.value_type), kind.value_field.nullable)
     if types.is_timestamp(kind):
         return Primitive("timestamp" if kind.tz else "timestamp_ntz")
-    for check, name in (
-        (types.is_int64, "long"), (types.is_int32, "integer"), (types.is_int16, "short"), (types.is_int8, "byte"),
-        (types.is_float32, "float"), (types.is_float64, "double"), (types.is_boolean, "boolean"),
-        (types.is_date, "date"), (types.is_string, "string"), (types.is_large_string, "string"),
-        (types.is_binary, "binary"), (types.is_null, "void"),
-    ):  # fmt: skip
-        if check(kind):
-            return Primitive(name)
-    raise ValueError(f"{kind} has no Delta type")
+    alias = {pa.large_string(): pa.string(), pa.date64(): pa.date32()}.get(kind, kind)
+    name = next((name for name in PRIMITIVES if arrow_type(Primitive(name)) == alias), None)
+    if name is None:
+        raise ValueError(f"{kind} has no Delta type")
+    return Primitive(name)

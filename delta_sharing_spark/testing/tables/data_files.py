@@ -154,24 +154,12 @@ class FileWriter:
         if not self._partition_by:
             yield {}, table
             return
-        codes = np.zeros(table.num_rows, dtype=np.int64)
-        columns = []
-        for name in self._partition_by:
-            field = self._schema.find(name)
-            assert field is not None
-            encoded = table.column(name).combine_chunks().dictionary_encode(null_encoding="encode")
-            texts = [serialize(value, field.type) for value in encoded.dictionary.to_pylist()]
-            codes = codes * len(texts) + encoded.indices.to_numpy()
-            columns.append((field.physical_name, texts))
-        groups, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-        rows = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse, minlength=len(groups)))[:-1])
-        for index in np.argsort(first):
-            code, values = int(groups[index]), {}
-            for name, texts in reversed(columns):
-                code, place = divmod(code, len(texts))
-                values[name] = texts[place]
-            ordered = {name: values[name] for name, _ in columns}
-            yield ordered, table.take(pa.array(rows[index]))
+        fields = [field for name in self._partition_by if (field := self._schema.find(name)) is not None]
+        numbered = table.append_column("__row", pa.array(np.arange(table.num_rows)))
+        groups = numbered.group_by([f.name for f in fields], use_threads=False).aggregate([("__row", "list")])
+        for index, rows in enumerate(groups.column("__row_list")):
+            values = {f.physical_name: serialize(groups.column(f.name)[index].as_py(), f.type) for f in fields}
+            yield values, table.take(rows.values)
 
     def _put(self, table: pa.Table, values: dict[str, str | None], below: str) -> tuple[int, str]:
         unique = uuid.uuid4()

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Protocol
-from delta_sharing_spark.schema.types import (
-    COLUMN_MAPPING_ID,
-    COLUMN_MAPPING_NAME,
-    Array,
-    DataType,
-    Field,
-    Map,
-    Primitive,
-    Struct,
-)
+from delta_sharing_spark.schema.types import COLUMN_MAPPING_ID, COLUMN_MAPPING_NAME, Field, Struct, schema_to_json
 
 MAPPING_MODE = "delta.columnMapping.mode"
 MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
@@ -35,6 +28,8 @@ _BY_PROPERTY = (
     ("delta.enableRowTracking", "true", "rowTracking", False),
     ("delta.appendOnly", "true", "appendOnly", False),
 )
+#: A type in a schema's JSON.
+_TYPE_NAME = re.compile(r'"(?:t|elementT|keyT|valueT)ype": "(\w+)"')
 _BY_TYPE = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
 
 
@@ -67,10 +62,9 @@ def protocol_for(
             writers.add(feature)
             if binds_readers:
                 readers.add(feature)
-    for name in _primitive_names(schema):
-        if name in _BY_TYPE:
-            readers.add(_BY_TYPE[name])
-            writers.add(_BY_TYPE[name])
+    by_type = {_BY_TYPE[name] for name in _TYPE_NAME.findall(json.dumps(schema_to_json(schema))) if name in _BY_TYPE}
+    readers |= by_type
+    writers |= by_type
     mapped = properties.get(MAPPING_MODE, "none") != "none"
     if mapped and legacy and not readers:
         return Protocol(2, 5)
@@ -82,20 +76,6 @@ def protocol_for(
     if writers & {"inCommitTimestamp", "rowTracking"}:
         return Protocol(1, 7, None, tuple(sorted(writers)))
     return Protocol(1, 4 if writers else 2)
-
-
-def _primitive_names(data_type: DataType) -> Iterator[str]:
-    match data_type:
-        case Primitive(name):
-            yield name
-        case Struct(fields):
-            for field in fields:
-                yield from _primitive_names(field.type)
-        case Array(element):
-            yield from _primitive_names(element)
-        case Map(key, value):
-            yield from _primitive_names(key)
-            yield from _primitive_names(value)
 
 
 class ColumnIds:

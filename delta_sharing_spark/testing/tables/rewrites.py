@@ -28,15 +28,15 @@ class Rewrite:
         where: Chooses rows: an Arrow expression, a function of a logical table, or a mask.
         values: From the chosen rows to those in their place; None deletes.
         storage, prefix, offsets: Of deletion vectors, as ``write_vectors``; ``storage`` None rewrites files.
-        change_files: Whether change files are written.
+        change_files: Whether change files are written; None where the table's feed needs them.
     """
 
     where: Any
     values: Callable[[pa.Table], Any] | None
     storage: str | None
-    prefix: str
-    offsets: bool
-    change_files: bool
+    change_files: bool | None
+    prefix: str = ""
+    offsets: bool = True
 
 
 @dataclass(slots=True)
@@ -123,35 +123,29 @@ def write_vectors(
         offsets: Whether descriptors carry an offset; without, every vector has a file of its own.
     """
     if storage == "i":
-        return [_inline(encode(rows.tolist()), len(rows)) for rows in vectors]
+        payloads = [(encode(rows.tolist()), len(rows)) for rows in vectors]
+        return [_descriptor("i", z85_encode(p + b"\0" * (-len(p) % 4)), p, count) for p, count in payloads]
     if not offsets:
         return [d for rows in vectors for d in _in_file(root, [rows], storage, prefix, offsets=False)]
     return _in_file(root, vectors, storage, prefix, offsets=True)
 
 
-def _inline(payload: bytes, cardinality: int) -> dict[str, Any]:
-    padded = payload + b"\0" * (-len(payload) % 4)
-    return {
-        "storageType": "i",
-        "pathOrInlineDv": z85_encode(padded),
-        "sizeInBytes": len(payload),
-        "cardinality": cardinality,
-    }
+def _descriptor(storage: str, where: str, payload: bytes, cardinality: int, **offset: int) -> dict[str, Any]:
+    named = {"storageType": storage, "pathOrInlineDv": where, **offset}
+    return {**named, "sizeInBytes": len(payload), "cardinality": cardinality}
 
 
 def _in_file(root: Path, vectors: Sequence[Rows], storage: str, prefix: str, *, offsets: bool) -> list[dict[str, Any]]:
     name = uuid.uuid4()
-    path = root / prefix / f"deletion_vector_{name}.bin" if prefix else root / f"deletion_vector_{name}.bin"
+    path = root / prefix / f"deletion_vector_{name}.bin"
     path.parent.mkdir(parents=True, exist_ok=True)
     where = prefix + z85_encode(name.bytes) if storage == "u" else path.absolute().as_uri()
     content = bytearray([FILE_VERSION])
     descriptors = []
     for rows in vectors:
         payload = encode(rows.tolist())
-        descriptor: dict[str, Any] = {"storageType": storage, "pathOrInlineDv": where}
-        if offsets:
-            descriptor["offset"] = len(content)
-        descriptors.append(descriptor | {"sizeInBytes": len(payload), "cardinality": len(rows)})
+        offset = {"offset": len(content)} if offsets else {}
+        descriptors.append(_descriptor(storage, where, payload, len(rows), **offset))
         content += frame(payload)
     path.write_bytes(content)
     return descriptors

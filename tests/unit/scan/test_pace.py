@@ -76,7 +76,7 @@ def test_a_small_file_is_fetched_whole_where_its_footer_would_cost_more() -> Non
     assert far.is_worth_whole(MIB, 0.6)
     assert not near.is_worth_whole(MIB, 0.6)
     assert far.is_worth_whole(MIB, 0.8, spare=256 * KIB)
-    assert far.is_worth_whole(250 * KIB, 0.1, spare=256 * KIB), "three times what is wanted, sooner than a second answer"
+    assert far.is_worth_whole(250 * KIB, 0.1, spare=256 * KIB), "sooner than a second answer"
     assert not near.is_worth_whole(250 * KIB, 0.1, spare=256 * KIB)
     assert (far.spare, storage(0.0001, 1e9).spare) == (256 * KIB, 0)
 

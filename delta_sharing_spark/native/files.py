@@ -27,7 +27,7 @@ from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
 from delta_sharing_spark.scan.footer import Footer, read_footer
-from delta_sharing_spark.scan.pace import Pace
+from delta_sharing_spark.scan.pace import SPARE, Pace
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
 from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
 from delta_sharing_spark.scan.split_reader import read_split
@@ -37,8 +37,6 @@ from delta_sharing_spark.storage.ranges import ByteSource, Range
 
 _log = logging.getLogger(__name__)
 
-#: Bytes of a file that may be fetched besides those that are wanted, where that saves a request.
-_SPARE = 256 << 10
 #: Bytes of decoded rows in a row group of a rewritten file.
 _ROW_GROUP_BYTES = 64 << 20
 
@@ -261,7 +259,7 @@ def _opened(
     task: FileTask, access: FileAccess, shape: FileShape, pace: Pace, wanted_part: float, limit: int | None = None
 ) -> _Opened:
     source = access.open(task)
-    whole_below = task.size if pace.is_worth_whole(task.size, wanted_part, _SPARE) else 0
+    whole_below = task.size if pace.is_worth_whole(task.size, wanted_part, SPARE) else 0
     paced = BufferedRanges(source, OwnThread(), pace)
     footer = read_footer(paced, shape.spec.table, whole_below, pace.tail_bytes(task.size), checks_later=True)
     rows = footer.metadata.num_rows

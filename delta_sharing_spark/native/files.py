@@ -33,7 +33,7 @@ from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Struct, without_mapping
 from delta_sharing_spark.storage.local_files import LocalSource
-from delta_sharing_spark.storage.ranges import ByteSource, Range
+from delta_sharing_spark.storage.ranges import ByteSource, MemorySource, Range
 
 _log = logging.getLogger(__name__)
 
@@ -208,7 +208,8 @@ def show_together(
     if all(member.whole is not None for member in members[told:]):
         whole = memoryview(b"".join((b"PAR1", *(source.piece(span) for span in spans))))
         source.close()
-        return ShownFile(source, layout, whole, footer_bytes=footer_bytes, wanted_part=wanted_part)
+        # The members go, and with them the bytes of each.
+        return ShownFile(MemorySource(source.name, whole), layout, whole, None, footer_bytes, wanted_part=wanted_part)
     held = source.held_bytes
     return ShownFile(source, layout, footer_bytes=footer_bytes, held_bytes=held, wanted_part=wanted_part)
 

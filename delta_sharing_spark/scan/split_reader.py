@@ -178,7 +178,7 @@ class _SplitReader:
         self._habits = _habits_of(split)
         self._is_small = all(part.task.size <= WHOLE_FILE for part in split.slices[:2])
         #: Requests under way at once, and slices opened ahead of the one being decoded, at most.
-        self._most = MOST_CONNECTIONS if self._is_small and spec.is_projected else CONNECTIONS
+        self._most = MOST_CONNECTIONS if self._is_small else CONNECTIONS
         self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="delta-sharing-fetch")
         self._lock = threading.Lock()
         self._waiting: Iterator[FileSlice] = iter(split.slices)
@@ -294,7 +294,8 @@ class _SplitReader:
             if at_once == 1 and self._fetching:
                 break  # else all files that the budget allows would be read before the first row
             size, wanted = self._following.task.size, places.wanted if spec.is_projected else 1.0
-            if size <= spec.fetch_ahead and pace.is_worth_whole(size, wanted):
+            spare = pace.spare if wanted and spec.limit is None else 0
+            if size <= spec.fetch_ahead and pace.is_worth_whole(size, wanted, spare):
                 guess = Guess([Range(0, size)])
             else:
                 guess = places.guess(size, footer_only=is_filtered or size > min(WHOLE_FILE, spec.fetch_ahead))
@@ -344,7 +345,9 @@ class _SplitReader:
         may_match = row_group_filter(spec, footer, constants, context)
         indices = [i for i in footer.row_groups_in(part.start, part.end) if may_match is None or may_match(i)]
         groups = [plan_row_group(source, footer, i, layout.leaves, spec.fetch_ahead, habits.pace) for i in indices]
-        if spec.is_projected and not habits.places.wanted and task.size:
+        if not groups:
+            habits.places.wanted = 0.0  # footers tell more files from the rest
+        elif spec.is_projected and not habits.places.wanted and task.size:
             needed = [footer.chunks(i, layout.leaves) for i in range(len(footer.first_rows))]
             habits.places.wanted = sum(chunk.length for chunks in needed for chunk in chunks) / task.size
         if footer.file_bytes is None:

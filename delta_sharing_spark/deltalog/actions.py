@@ -125,12 +125,13 @@ def protocol_from(tree: Mapping[str, Any], where: str) -> Protocol:
 def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
     """A ``metaData`` action from JSON or a checkpoint's row. Raises as ``protocol_from``."""
     try:
+        configuration = _map(tree, "configuration")
         return Metadata(
             id=text(tree["id"], "id"),
             schema_string=text(tree["schemaString"], "schemaString"),
             partition_columns=_texts(tree.get("partitionColumns")) or (),
             configuration={
-                text(k, "a configuration key"): text(v, k) for k, v in _map(tree, "configuration").items() if v is not None
+                text(k, "a configuration key"): text(v, k) for k, v in configuration.items() if v is not None
             },
             name=text_or_none(tree.get("name"), "name"),
             description=text_or_none(tree.get("description"), "description"),

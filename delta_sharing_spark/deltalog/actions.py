@@ -123,9 +123,9 @@ def protocol_from(tree: Mapping[str, Any], where: str) -> Protocol:
 
 
 def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
-    """A ``metaData`` action from JSON or a checkpoint's row (maps may be lists of pairs). Raises as ``protocol_from``."""
+    """A ``metaData`` action from JSON or a checkpoint's row. Raises as ``protocol_from``."""
     try:
-        configuration = dict(tree.get("configuration") or {})
+        configuration = _map(tree, "configuration")
         return Metadata(
             id=text(tree["id"], "id"),
             schema_string=text(tree["schemaString"], "schemaString"),
@@ -135,10 +135,10 @@ def metadata_from(tree: Mapping[str, Any], where: str) -> Metadata:
             },
             name=text_or_none(tree.get("name"), "name"),
             description=text_or_none(tree.get("description"), "description"),
-            provider=text_or_none((tree.get("format") or {}).get("provider"), "provider") or "parquet",
+            provider=text_or_none(_map(tree, "format").get("provider"), "provider") or "parquet",
             created_time=tree.get("createdTime"),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise _malformed("metaData", where, error) from error
 
 
@@ -161,6 +161,13 @@ def text(value: Any, name: object) -> str:
 
 def text_or_none(value: Any, name: str) -> str | None:
     return None if value is None else text(value, name)
+
+
+def _map(tree: Mapping[str, Any], name: str) -> dict[Any, Any]:
+    value = tree.get(name)
+    if not isinstance(value, dict | None):
+        raise TypeError(f"{name} is {str(value)[:50]!r}, not an object")
+    return value or {}
 
 
 def _texts(value: Any) -> tuple[str, ...] | None:

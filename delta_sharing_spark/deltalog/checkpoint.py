@@ -128,8 +128,9 @@ class Checkpoint:
             with self._told(path):
                 actions = column.filter(column.is_valid())
                 actions.validate(full=True)  # text is UTF-8
-            for row in actions.to_pylist():
-                self._take(name, row, path)
+            maps = [field.name for field in column.type if pa.types.is_map(field.type)]
+            for row in actions.to_pylist():  # whose maps are lists of pairs
+                self._take(name, row | {n: dict(row[n]) for n in maps if row[n] is not None}, path)
 
     def _take(self, name: str, row: Mapping[str, Any], path: str) -> None:
         # Some writers have every action in every row, with nothing in it.

@@ -206,10 +206,9 @@ def show_together(
     source = _JoinedSource(f"{len(files)} files", spans, members, pace)
     footer_bytes, wanted_part = max(member.footer_bytes for member in members), members[-1].wanted_part(wanted)
     if all(member.whole is not None for member in members[told:]):
-        whole = memoryview(b"".join((b"PAR1", *(source.piece(span) for span in spans))))
-        source.close()
-        # The members go, and with them the bytes of each.
-        return ShownFile(MemorySource(source.name, whole), layout, whole, None, footer_bytes, wanted_part=wanted_part)
+        joined = MemorySource(source.name, b"".join((b"PAR1", *(source.piece(span) for span in spans))))
+        source.close()  # the members go, and with them the bytes of each
+        return ShownFile(joined, layout, memoryview(joined.data), None, footer_bytes, wanted_part=wanted_part)
     held = source.held_bytes
     return ShownFile(source, layout, footer_bytes=footer_bytes, held_bytes=held, wanted_part=wanted_part)
 

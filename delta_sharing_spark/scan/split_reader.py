@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network.connections import CLOSED_AT_EXIT, OpenOnes, ReadCancelled
+from delta_sharing_spark.network.hosts import split_url
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection
@@ -94,7 +94,8 @@ _habits: ProcessCache[tuple[str, str, str, Struct, frozenset[str]], _Habits] = P
 
 def _habits_of(split: Split) -> _Habits:
     spec = split.spec
-    host = urlsplit(split.slices[0].task.location).netloc if split.slices else ""
+    parts = split_url(split.slices[0].task.location) if split.slices else None
+    host = "" if parts is None else parts.netloc
     key = spec.table, host, spec.mapping, spec.full_schema, frozenset(spec.partition_columns)
 
     def make() -> _Habits:

@@ -21,7 +21,8 @@ from delta_sharing_spark.native.budget import PATIENCE, Budget
 from delta_sharing_spark.native.files import ShownFile
 from delta_sharing_spark.native.held_chunks import HeldChunks
 from delta_sharing_spark.native.layout import Chunk, Layout
-from delta_sharing_spark.native.plan import NativePlan, ScanColumns
+from delta_sharing_spark.native.plan import NativePlan
+from delta_sharing_spark.native.scan_columns import ScanColumns
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.read_ahead import BufferedRanges
@@ -118,8 +119,7 @@ class ShownFiles:
         size = 0
         for _, other in zip(range(self._window), self._plan.after(number), strict=False):
             file = self._plan.files[other]
-            if len(file.members) > 1 and self.ready(other) is None:  # it may be fetched whole
-                size += file.size
+            size += file.bytes_if_whole if self.ready(other) is None else 0
             if size and not self._budget.has_room_for(size):
                 break
             if other not in self._shown:
@@ -128,7 +128,7 @@ class ShownFiles:
 
     def _opened(self, number: int, columns: ScanColumns | None, may_rewrite: bool) -> ShownFile:
         file, budget = self._plan.files[number], self._budget
-        size = 2 * file.size if len(file.members) > 1 else 0
+        size = 2 * file.bytes_if_whole
         arriving: set[int] = set()  # stands for the small files that are fetched, and for all as one
         budget.admit_in_time(arriving, size) or budget.admit(arriving, size, at_all=True)
         shown = self._plan.show(number, self._sources, budget.fetchers, columns, may_rewrite=may_rewrite)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -126,7 +127,6 @@ class LoadColumns:
         deletion_column: A name, which no column of the table has, of the column for deleted rows.
         may_have_vectors: Whether Spark is to leave rows of files out: those of deletion vectors, those beyond a limit.
         scans: Names the scans of the load by the columns that they read.
-        all_columns: What a scan reads of which nobody told it.
     """
 
     def __init__(self, load: ResolvedScan) -> None:
@@ -141,7 +141,11 @@ class LoadColumns:
         self.deletion_column = _free_name("deleted_row", full)
         self.may_have_vectors = load.shape.may_have_vectors or load.options.limit is not None
         self.scans = ScanNames([*leaves_of(spark_schema_json(self.columns)), self.deletion_column.encode()])
-        self.all_columns = ScanColumns(frozenset(name.encode() for name in self.columns.names))
+
+    @cached_property
+    def all_columns(self) -> ScanColumns:
+        """What a scan reads of which nobody told it."""
+        return ScanColumns(frozenset(name.encode() for name in self.columns.names))
 
 
 class NativePlan:

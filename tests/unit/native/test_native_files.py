@@ -20,9 +20,8 @@ import pytest
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native.file_footer import FooterReader
+from delta_sharing_spark.native.file_layout import lay_out, lay_out_together
 from delta_sharing_spark.native.files import _MemberFile
-from delta_sharing_spark.native.joined_layout import lay_out_together
-from delta_sharing_spark.native.layout import lay_out
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
 from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.connections import OpenOnes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import pickle
 import re
 import secrets
@@ -39,6 +40,8 @@ _ROWS_COUNTED_AS_A_BYTE = 64
 #: Bytes fetched for a footer that nothing is known of, in all and for each column.
 _TAIL, _TAIL_OF_COLUMN = 2 << 10, 320
 _VOID = Primitive("void")
+#: Files among which one of another partition is looked for.
+_LOOKED_BACK = 32
 _FILE = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
 #: The digests of the members of each virtual file of a listing, in order.
 Joined = tuple[tuple[int, ...], ...]
@@ -218,6 +221,10 @@ class NativePlan:
             self.by_partition.setdefault(file.partition, []).append(number)
         for numbers in self.by_partition.values():
             numbers.sort(key=lambda n: -files[n].size)
+        #: In the order in which Spark opens them, if it opens all; and the place of each in it, and in its partition.
+        numbers = [number for numbers in self.by_partition.values() for number in numbers]
+        self._order = sorted(numbers, key=lambda n: -files[n].size)
+        self._rank = {number: rank for rank, number in enumerate(self._order)}
         self._place = {number: place for numbers in self.by_partition.values() for place, number in enumerate(numbers)}
 
     def _planned(self, planned: ScanPlan) -> list[PlannedFile]:
@@ -328,14 +335,21 @@ class NativePlan:
                 batches.close()
         return None
 
-    def after(self, number: int) -> Iterator[int]:
+    def after(self, number: int, *, of_all: bool) -> Iterator[int]:
         """The files that Spark will likely open after this one, for it takes the largest first.
 
-        Only those of the same partition: others may have been pruned.
+        Args:
+            of_all: Whether those of other partitions too, which Spark may leave out by what it joins the table with.
         """
-        numbers = self.by_partition[self.files[number].partition]
-        for place in range(self._place[number] + 1, len(numbers)):
-            yield numbers[place]
+        if of_all:
+            return itertools.islice(self._order, self._rank[number] + 1, None)
+        return itertools.islice(self.by_partition[self.files[number].partition], self._place[number] + 1, None)
+
+    def before(self, number: int) -> int | None:
+        """The file of another partition that Spark opens just before this one, if it leaves out none."""
+        rank, partition = self._rank[number], self.files[number].partition
+        earlier = self._order[max(0, rank - _LOOKED_BACK) : rank]
+        return next((other for other in reversed(earlier) if self.files[other].partition != partition), None)
 
 
 def _limited(files: Sequence[PlannedFile], limit: int) -> list[PlannedFile]:

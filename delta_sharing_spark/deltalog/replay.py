@@ -15,6 +15,7 @@ from functools import cached_property
 
 from delta_sharing_spark.deltalog.actions import (
     IN_COMMIT_TIMESTAMPS,
+    PARSED_BYTES,
     Metadata,
     Protocol,
     find_actions,
@@ -186,9 +187,6 @@ def _monotonic(entries: list[LogEntry], newest: int) -> dict[int, int]:
 
 
 _log = logging.getLogger(__name__)
-
-#: Bytes of commits that are parsed together.
-_GROUP_BYTES = 1 << 20
 
 
 class Snapshot:
@@ -375,8 +373,8 @@ def _groups(contents: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, b
     group: list[tuple[str, bytes]] = []
     size = 0
     for path, data in contents:
-        for piece in split_lines(data, _GROUP_BYTES):
-            if group and size + len(piece) > _GROUP_BYTES:
+        for piece in split_lines(data, PARSED_BYTES):
+            if group and size + len(piece) > PARSED_BYTES:
                 yield group
                 group, size = [], 0
             group.append((path, piece))

@@ -71,6 +71,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture
+def files_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is fetched whole: its footer first, and each column chunk that is wanted by a request of its own."""
+    for size in ("WHOLE_FILE", "_ALWAYS_WHOLE", "_FIRST_GAP"):
+        monkeypatch.setattr(f"delta_sharing_spark.scan.pace.{size}", 0)
+
+
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A self-signed certificate for 127.0.0.1, with its key."""

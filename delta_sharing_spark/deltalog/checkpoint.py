@@ -15,12 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from delta_sharing_spark.deltalog.actions import (
+    PARSED_BYTES,
     Metadata,
     Protocol,
     find_actions,
     metadata_from,
     parse_file_actions,
     protocol_from,
+    split_lines,
 )
 from delta_sharing_spark.deltalog.add_batch import AddBatch, cast_alike, from_struct
 from delta_sharing_spark.deltalog.arrow_bridge import mask, release_unused
@@ -30,8 +32,10 @@ from delta_sharing_spark.deltalog.segment import CheckpointFiles, refused
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError, FileGoneError, LogError
 from delta_sharing_spark.network.parallel_calls import CallingThreads
 from delta_sharing_spark.scan.footer import Footer, read_footer
-from delta_sharing_spark.scan.pace import Pace
+from delta_sharing_spark.scan.pace import TAIL, Pace
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
 from delta_sharing_spark.scan.row_group_reader import RowGroup, plan_row_group, read_row_group
+from delta_sharing_spark.storage.ranges import MemorySource, Range
 
 _BATCH_ROWS = 1 << 13
 #: Batches after which memory is given back: each time costs as much as a batch or two.
@@ -63,14 +67,21 @@ class Checkpoint:
     def __init__(self, store: LogStore, files: CheckpointFiles, table: str) -> None:
         self.version = files.version
         self._store, self._files, self._table = store, files, table
+        #: The large files, with their ends: small actions are mostly there. Small ones are the store's to keep.
+        self._large: dict[str, BufferedRanges] = {}
         self._footers: dict[str, Footer] = {}
         self._pace = Pace()
         self._protocol: Protocol | None = None
         self._metadata: Metadata | None = None
         self._sidecars: dict[str, _Part] = {}
-        self._json: bytes | None = None
-        if files.paths[0].endswith(".json"):
-            self._read_json(files.paths[0])
+        self._is_json = files.paths[0].endswith(".json")
+        if self._is_json:
+            data = self._json(files.paths[0])
+            for name in ("protocol", "metaData"):
+                for tree in find_actions(data, name, files.paths[0]):
+                    self._take(name, tree, files.paths[0])
+            for tree in find_actions(data, "sidecar", files.paths[0]):
+                self._add_sidecar(tree, files.paths[0])
         else:
             self._read_parquet(files.paths[:1])
             if not self._is_complete():
@@ -91,18 +102,9 @@ class Checkpoint:
     def _is_complete(self) -> bool:
         return self._protocol is not None and self._metadata is not None
 
-    def _read_json(self, path: str) -> None:
-        try:
-            data = self._json = self._store.read(path)
-        except FileNotFoundError:
-            raise self._corrupt(path, "it is missing") from None
-        except PermissionError:
-            raise refused(self._table, path) from None
-        for name in ("protocol", "metaData"):
-            for tree in find_actions(data, name, path):
-                self._take(name, tree, path)
-        for tree in find_actions(data, "sidecar", path):
-            self._add_sidecar(tree, path)
+    def _json(self, path: str) -> bytes:
+        with self._told(path):
+            return self._store.read(path)
 
     def _read_parquet(self, paths: Sequence[str]) -> None:
         parts = [_Part(path) for path in paths]
@@ -126,8 +128,9 @@ class Checkpoint:
             with self._told(path):
                 actions = column.filter(column.is_valid())
                 actions.validate(full=True)  # text is UTF-8
-            for row in actions.to_pylist():
-                self._take(name, row, path)
+            maps = [field.name for field in column.type if pa.types.is_map(field.type)]
+            for row in actions.to_pylist():  # whose maps are lists of pairs
+                self._take(name, row | {n: dict(row[n]) for n in maps if row[n] is not None}, path)
 
     def _take(self, name: str, row: Mapping[str, Any], path: str) -> None:
         # Some writers have every action in every row, with nothing in it.
@@ -182,8 +185,8 @@ class Checkpoint:
     def _adds(
         self, partition_columns: Collection[str], with_stats: bool, stats_columns: Collection[str] | None
     ) -> Iterator[AddBatch]:
-        if self._json is not None:
-            yield from self._json_adds(partition_columns)
+        if self._is_json:
+            yield from self._json_adds(self._files.paths[0], partition_columns)
         own = {path for path in self._files.paths if path.endswith(".parquet")}
 
         def columns(path: str, footer: Footer) -> list[str]:
@@ -201,14 +204,12 @@ class Checkpoint:
             if adds is not None:
                 yield adds
 
-    def _json_adds(self, partition_columns: Collection[str]) -> Iterator[AddBatch]:
-        path = self._files.paths[0]
-        assert self._json is not None
-        actions = parse_file_actions([(path, self._json)], partition_columns)
-        for chunk in actions.column("add").chunks:
-            adds = chunk.filter(chunk.is_valid())
-            if len(adds):
-                yield from_struct(adds, self._store.root, partition_columns, stats=adds.field("stats"))
+    def _json_adds(self, path: str, partition_columns: Collection[str]) -> Iterator[AddBatch]:
+        for piece in split_lines(self._json(path), PARSED_BYTES):
+            for chunk in parse_file_actions([(path, piece)], partition_columns).column("add").chunks:
+                adds = chunk.filter(chunk.is_valid())
+                if len(adds):
+                    yield from_struct(adds, self._store.root, partition_columns, stats=adds.field("stats"))
 
     def _batches(self, parts: Sequence[_Part], columns: _Columns) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The rows of columns of several files, in order, with their file's path; what follows is fetched meanwhile.
@@ -255,11 +256,13 @@ class Checkpoint:
         """Open a file, whose footer is read once; its row groups, of which nothing is fetched yet."""
         path = part.path
         with self._told(path):
-            source = self._store.open(path, part.size)
+            source = self._large.get(path) or self._store.open(path, part.size)
             if part.size is not None and source.size != part.size:
                 raise ValueError(f"it has {source.size} bytes, the checkpoint says {part.size}")
-            footer = self._footers.get(path)
-            if footer is None:
+            if (footer := self._footers.get(path)) is None:
+                if not isinstance(source, MemorySource):
+                    source = self._large[path] = BufferedRanges(source, OwnThread(), self._pace)
+                    source.fetch(Range(max(0, source.size - TAIL), source.size))
                 footer = self._footers[path] = read_footer(source, self._table, 0)
             if not (names := columns(path, footer)):
                 return []
@@ -286,6 +289,8 @@ class Checkpoint:
             raise self._corrupt(path, str(error)) from error
 
     def _corrupt(self, path: str, why: str) -> LogError:
+        for opened in (self._large, self._footers):  # should it be read again, it is opened anew
+            opened.pop(path, None)
         return LogError(
             f"the checkpoint of version {self.version} of {self._table} cannot be read: {path}: {why}; "
             f"ask the provider to checkpoint the table again",

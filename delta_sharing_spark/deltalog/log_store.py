@@ -1,18 +1,17 @@
 """Reads a log from a storage, and keeps what one load has listed and read of it: each step sees the same log and fetches nothing twice.
 
-Of a large file it keeps the ranges that were read first: no byte of a footer is fetched twice.
+Of a large checkpoint it keeps what was read of it but its files: protocol, metadata, footers.
 """
 
 from __future__ import annotations
 
-import bisect
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from operator import itemgetter
 from typing import TypeVar
 
+from delta_sharing_spark.deltalog.checkpoint import Checkpoint
 from delta_sharing_spark.deltalog.paths import (
     LAST_CHECKPOINT,
     LISTED_BEFORE,
@@ -24,6 +23,7 @@ from delta_sharing_spark.deltalog.paths import (
     join,
     parse_name,
 )
+from delta_sharing_spark.deltalog.segment import CheckpointFiles
 from delta_sharing_spark.errors import CorruptFileError
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.storage.answers import is_sure
@@ -35,10 +35,6 @@ from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
 _KEPT_BYTES = 64 << 20
 #: Files of the log up to this size are fetched whole, and kept.
 _WHOLE_BYTES = 4 << 20
-#: Bytes of large checkpoints that are kept; beyond, those of the file that was opened longest ago are fetched once more.
-_RANGE_BYTES = 16 << 20
-#: Large files that are kept open.
-_OPENED = 10_000
 
 _T = TypeVar("_T")
 
@@ -157,6 +153,9 @@ class CachedLogStore:
     Args:
         store: Where the log lies.
         kept_bytes: The bound on what is kept.
+
+    Attributes:
+        checkpoints: The checkpoint that was read last: most versions that are read later begin with it as well.
     """
 
     def __init__(self, store: LogStore, *, kept_bytes: int = _KEPT_BYTES) -> None:
@@ -166,8 +165,7 @@ class CachedLogStore:
         self._lock = threading.Lock()
         self._files: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
-        kept = min(_RANGE_BYTES, kept_bytes)
-        self._opened: ProcessCache[str, RangeCache] = ProcessCache(_OPENED, lambda ranges: ranges.kept_bytes, kept)
+        self.checkpoints: ProcessCache[CheckpointFiles, Checkpoint] = ProcessCache(1)
         self._absent: dict[str, type[OSError]] = {}
         self._listings: dict[str, tuple[str, list[LogEntry] | None]] = {}
         self._infos: dict[str, LogEntry] = {}
@@ -202,16 +200,12 @@ class CachedLogStore:
         return data
 
     def open(self, path: str, size: int | None = None) -> ByteSource:
-        """See ``LogStore.open``; a small file is fetched whole, and once, a large one opened once, and its small ranges kept."""
+        """See ``LogStore.open``; a small file is fetched whole, and once."""
         with self._lock:
             size = self._infos[path].size if path in self._infos else size
-        ranges = self._opened.get(path)
         if size is not None and size <= min(_WHOLE_BYTES, self._bound):
             return MemorySource(path, self.read(path))
-        if ranges is None or ranges.is_broken:
-            ranges = RangeCache(self._store.open(path, size))
-        self._opened.put(path, ranges)
-        return ranges
+        return self._store.open(path, size)
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
         """See ``LogStore.list_from``."""
@@ -271,74 +265,3 @@ class CachedLogStore:
     def _drop(self, path: str) -> None:
         dropped = self._files.pop(path, None)
         self._bytes -= 0 if dropped is None else len(dropped)
-
-
-#: Bytes that are kept of one file: its footer, its small actions, and its adds where they fit as well.
-_KEPT_OF_A_FILE = 4 << 20
-#: Bytes of the smallest request: small columns lie side by side, and are asked for one after the other.
-_SMALLEST_REQUEST = 64 << 10
-
-
-class RangeCache:
-    """A ``ByteSource`` that stays open, with the ranges of it that were read first.
-
-    The file is not opened anew for each reader, so that storage which knows versions of a file compares all answers.
-
-    Attributes:
-        name, size: Of the file.
-        kept_bytes: Bytes of the ranges that are kept.
-        is_broken: Whether a read has failed; the file must then be opened anew.
-    """
-
-    def __init__(self, source: ByteSource) -> None:
-        self.name, self.size = source.name, source.size
-        self._source = source
-        self._lock = threading.Lock()
-        self._kept: list[tuple[int, memoryview]] = []  # by their start; none overlaps another
-        self.kept_bytes = 0
-        self.is_broken = False
-
-    def read(self, start: int, length: int) -> memoryview:
-        """See ``ByteSource.read``; only missing bytes are fetched."""
-        place, end = start, start + length
-        pieces = []
-        while place < end:
-            piece = (self._kept_at(place) or self._fetch(place, end))[: end - place]
-            pieces.append(piece)
-            place += len(piece)
-        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
-
-    def close(self) -> None:
-        """Do nothing: other readers have the file."""
-
-    def _kept_at(self, place: int) -> memoryview | None:
-        """What is kept from ``place`` on without a gap."""
-        with self._lock:
-            index = bisect.bisect_right(self._kept, place, key=itemgetter(0)) - 1
-            start, data = self._kept[index] if index >= 0 else (0, memoryview(b""))
-        return data[place - start :] if place < start + len(data) else None
-
-    def _fetch(self, place: int, end: int) -> memoryview:
-        """The bytes from ``place`` to what is kept next or to ``end``, and more if they are few."""
-        with self._lock:
-            limit = self._next(place)
-        end = min(limit, max(end, place + _SMALLEST_REQUEST))
-        try:
-            data = self._source.read(place, end - place)
-            if len(data) != end - place:
-                raise OSError(f"it ends after {place + len(data)} of {self.size} bytes")
-        except BaseException:
-            self.is_broken = True
-            raise
-        with self._lock:  # meanwhile, another thread may have fetched the same
-            index = bisect.bisect_left(self._kept, place, key=itemgetter(0))
-            before_ends = self._kept[index - 1][0] + len(self._kept[index - 1][1]) if index else 0
-            if self.kept_bytes + len(data) <= _KEPT_OF_A_FILE and before_ends <= place and end <= self._next(place):
-                self._kept.insert(index, (place, data))
-                self.kept_bytes += len(data)
-        return data
-
-    def _next(self, place: int) -> int:
-        """Where the next range that is kept after ``place`` begins."""
-        index = bisect.bisect_left(self._kept, place, key=itemgetter(0))
-        return self._kept[index][0] if index < len(self._kept) else self.size

@@ -16,7 +16,7 @@ from typing import Protocol
 from delta_sharing_spark.native.files import ShownFile
 
 #: Requests under way at once, over all plans.
-CONNECTIONS = 24
+CONNECTIONS = 48
 #: Bytes of chunks held that were fetched ahead, over all plans.
 AHEAD_BYTES = 128 << 20
 #: Bytes of chunks held once they were read, over all plans: Spark reads a filter's dictionary first, and a query may scan twice.
@@ -96,7 +96,9 @@ class Budget:
         #: Bytes of chunks that were not all read, and when one of them last was.
         self._chunks: OrderedDict[tuple[ChunksHolder, tuple[int, int]], tuple[int, float]] = OrderedDict()
         self._kept: OrderedDict[tuple[ChunksHolder, tuple[int, int]], int] = OrderedDict()
-        self._memory = self._disk = self._fetched = self._kept_bytes = 0
+        #: Of what is shown, the files of which a reader was sent what it wanted, and their bytes in memory.
+        self._spent: dict[tuple[FootersHolder, int], int] = {}
+        self._memory = self._memory_spent = self._disk = self._fetched = self._kept_bytes = 0
 
     @property
     def is_full(self) -> bool:
@@ -147,12 +149,25 @@ class Budget:
 
     def has_room_for(self, size: int) -> bool:
         """Whether small files of so many bytes may be fetched ahead: what is being read must not be released for them."""
-        return self._memory + size <= self._bounds.shown // 2 and self._held + 2 * size <= self._bounds.held // 2
+        unread = self._memory - self._memory_spent
+        return unread + size <= self._bounds.shown // 2 and self._held + 2 * size <= self._bounds.held // 2
 
     def use(self, holder: FootersHolder, number: int) -> None:
         """Note that a file was asked for, so that it is released last."""
         with self._lock, suppress(KeyError):
             self._shown.move_to_end((holder, number))
+            self._unspend((holder, number))
+
+    def spend(self, holder: FootersHolder, number: int) -> None:
+        """Note that a reader was sent what it wanted of a file, and others may be fetched ahead."""
+        key = holder, number
+        with self._lock:
+            if key in self._shown and key not in self._spent:
+                self._spent[key] = self._shown[key][0]
+                self._memory_spent += self._spent[key]
+
+    def _unspend(self, key: tuple[FootersHolder, int]) -> None:
+        self._memory_spent -= self._spent.pop(key, 0)
 
     def hold(self, holder: FootersHolder, number: int, shown: ShownFile) -> None:
         """Add a file's footer, and release the longest unused beyond the bounds."""
@@ -164,6 +179,7 @@ class Budget:
             self._disk += disk
             while len(self._shown) > 1 and (self._memory > self._bounds.shown or self._disk > self._bounds.rewritten):
                 key, (memory, used) = self._shown.popitem(last=False)
+                self._unspend(key)
                 self._memory -= memory
                 self._disk -= used
                 gone.append(key)
@@ -218,6 +234,7 @@ class Budget:
         with self._lock:
             for key in [k for k in self._shown if k[0] is holder]:
                 memory, disk = self._shown.pop(key)
+                self._unspend(key)
                 self._memory -= memory
                 self._disk -= disk
 

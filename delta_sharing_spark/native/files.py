@@ -27,19 +27,16 @@ from delta_sharing_spark.native.schema_match import NotNativeError
 from delta_sharing_spark.network.connections import OpenOnes
 from delta_sharing_spark.scan.filter_rows import RowSelection, read_row_selection
 from delta_sharing_spark.scan.footer import Footer, read_footer
-from delta_sharing_spark.scan.pace import FIRST_GAP, TAIL
+from delta_sharing_spark.scan.pace import SPARE, Pace
 from delta_sharing_spark.scan.plan import CHANGE_TYPE, DeletionVector, FileAccess, FileSlice, FileTask, ReadSpec, Split
+from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Struct, without_mapping
 from delta_sharing_spark.storage.local_files import LocalSource
-from delta_sharing_spark.storage.ranges import ByteSource, Range, coalesce
+from delta_sharing_spark.storage.ranges import ByteSource, MemorySource, Range
 
 _log = logging.getLogger(__name__)
 
-#: Files of at most this many bytes are fetched whole with their footer.
-WHOLE_FILE = 256 << 10
-#: Files of at most this many bytes, of those that are shown as one, are fetched whole where most of them is wanted.
-_WHOLE_MEMBER = 1 << 20
 #: Bytes of decoded rows in a row group of a rewritten file.
 _ROW_GROUP_BYTES = 64 << 20
 
@@ -50,7 +47,7 @@ class ShownFile:
 
     ``whole`` holds all bytes of a small file; ``reason`` says why the Python source rewrote the file, if it did.
     ``footer_bytes`` are those at the end of the table's own file, 0 if it was rewritten; ``held_bytes`` are what the
-    source holds in memory.
+    source holds in memory; ``wanted_part`` is the part of its bytes that the scan reads, 0 where that was not asked.
     """
 
     source: ByteSource
@@ -59,6 +56,7 @@ class ShownFile:
     reason: str | None = None
     footer_bytes: int = 0
     held_bytes: int = 0
+    wanted_part: float = 0.0
 
     @property
     def memory_bytes(self) -> int:
@@ -120,25 +118,25 @@ def show_file(
     task: FileTask,
     access: FileAccess,
     shape: FileShape,
+    pace: Pace,
     limit: int | None = None,
     *,
     may_rewrite: bool = True,
-    tail_bytes: int = TAIL,
 ) -> ShownFile:
     """Fetch a file's footer and deletion vector, and lay it out for Spark's reader, or rewrite it where that is needed.
 
     Args:
         task, access: The file, and what reads it.
         shape: How it is read.
+        pace: How the storage answers.
         limit: So many of its rows are shown, the first that are not deleted; None for all.
         may_rewrite: Whether it may be rewritten.
-        tail_bytes: Of the first request for its footer.
 
     Raises:
         DeltaSharingError: As ``read_split``.
         NotNativeError: The file has to be rewritten, and ``may_rewrite`` is false.
     """
-    opened = _opened(task, access, shape, WHOLE_FILE, tail_bytes, limit)
+    opened = _opened(task, access, shape, pace, 0.0, limit)
     source = opened.source
     try:
         layout = lay_out(opened.read(task, shape), shape.deletion_column)
@@ -155,10 +153,11 @@ def show_together(
     files: Sequence[tuple[FileTask, FileAccess]],
     shape: FileShape,
     pool: ThreadPoolExecutor,
+    pace: Pace,
     wanted: Callable[[bytes], bool],
+    wanted_part: float = 0.0,
     *,
     may_rewrite: bool = True,
-    tail_bytes: int = TAIL,
 ) -> ShownFile:
     """Show small files to Spark's reader as one. Those that it would not read exactly are rewritten, all if they differ.
 
@@ -166,26 +165,31 @@ def show_together(
         files: The files, and what reads each.
         shape: How they are read.
         pool: Its threads fetch the footers.
-        wanted: Whether the scan reads a column, by its path: a file of which they read most is fetched whole.
+        pace: How the storage answers: which files are fetched whole.
+        wanted: Whether the scan reads a column, by its path.
+        wanted_part: The part of a file's bytes that it reads; 0 where the first of the files is to tell.
         may_rewrite: Whether files may be rewritten.
-        tail_bytes: Of the first request for a footer.
 
     Raises:
         DeltaSharingError: As ``read_split``.
         NotNativeError: Files have to be rewritten, and ``may_rewrite`` is false.
     """
 
-    def show(task: FileTask, access: FileAccess, whole_below: int) -> _MemberFile:
-        return _member_file(task, access, shape, whole_below, tail_bytes, may_rewrite=may_rewrite)
+    def show(task: FileTask, access: FileAccess) -> _MemberFile:
+        return _member_file(task, access, shape, pace, wanted_part, may_rewrite=may_rewrite)
 
-    reads_all = all(wanted(column.name.encode()) for column in shape.spec.schema.fields)
-    first = show(*files[0], _WHOLE_MEMBER if reads_all else FIRST_GAP)
-    whole_below = first.whole_below(wanted)
-    coming: list[Future[_MemberFile]] = [pool.submit(show, *file, whole_below) for file in files[1:]]
+    if not (wanted_part or shape.spec.is_projected):
+        wanted_part = float(all(wanted(column.name.encode()) for column in shape.spec.schema.fields))
+    members = [] if wanted_part else [show(*files[0])]
+    told = len(members)
+    if members:
+        wanted_part = members[0].wanted_part(wanted)
+    coming: list[Future[_MemberFile]] = [pool.submit(show, *file) for file in files[told:]]
     try:
-        members = [first, *(future.result() for future in coming)]
+        members += [future.result() for future in coming]
     except BaseException:
-        first.source.close()
+        for member in members:
+            member.source.close()
         for future in coming:
             if not future.cancel():
                 future.add_done_callback(_close_member)
@@ -199,13 +203,14 @@ def show_together(
         if not may_rewrite:
             raise NotNativeError(str(reason)) from None
         return _shown_rewritten(files, shape, str(reason))
-    source = _JoinedSource(f"{len(files)} files", spans, members)
-    footer_bytes = max(member.footer_bytes for member in members)
-    if all(member.whole is not None for member in members[1:]):  # the first one told that they should be
-        whole = memoryview(b"".join((b"PAR1", *(source.piece(span) for span in spans))))
-        source.close()
-        return ShownFile(source, layout, whole, footer_bytes=footer_bytes)
-    return ShownFile(source, layout, footer_bytes=footer_bytes, held_bytes=source.held_bytes)
+    source = _JoinedSource(f"{len(files)} files", spans, members, pace)
+    footer_bytes, wanted_part = max(member.footer_bytes for member in members), members[-1].wanted_part(wanted)
+    if all(member.whole is not None for member in members[told:]):
+        joined = MemorySource(source.name, b"".join((b"PAR1", *(source.piece(span) for span in spans))))
+        source.close()  # the members go, and with them the bytes of each
+        return ShownFile(joined, layout, memoryview(joined.data), None, footer_bytes, wanted_part=wanted_part)
+    held = source.held_bytes
+    return ShownFile(source, layout, footer_bytes=footer_bytes, held_bytes=held, wanted_part=wanted_part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +256,12 @@ class _Opened:
 
 
 def _opened(
-    task: FileTask, access: FileAccess, shape: FileShape, whole_below: int, tail_bytes: int, limit: int | None = None
+    task: FileTask, access: FileAccess, shape: FileShape, pace: Pace, wanted_part: float, limit: int | None = None
 ) -> _Opened:
     source = access.open(task)
-    footer = read_footer(source, shape.spec.table, whole_below, tail_bytes, checks_later=True)
+    whole_below = task.size if pace.is_worth_whole(task.size, wanted_part, SPARE) else 0
+    paced = BufferedRanges(source, OwnThread(), pace)
+    footer = read_footer(paced, shape.spec.table, whole_below, pace.tail_bytes(task.size), checks_later=True)
     rows = footer.metadata.num_rows
     if shape.checks_rows and rows != task.rows:
         raise CorruptFileError(
@@ -279,20 +286,17 @@ class _MemberFile:
             return self.whole[piece.start : piece.end]
         return self.source.read(piece.start, piece.length)
 
-    def whole_below(self, wanted: Callable[[bytes], bool]) -> int:
-        """The size up to which files like this one are fetched whole: so that little is fetched that is not wanted."""
-        sizes = dict.fromkeys((True, False), 0)
-        for group in self.footer.groups:
-            for leaf, chunk in zip(self.footer.columns.leaves, group.chunks, strict=True):
-                sizes[wanted(leaf.column)] += chunk.end - chunk.start
-        size, unwanted = sum(sizes.values()), sizes[False]
-        return _WHOLE_MEMBER if not unwanted else min(_WHOLE_MEMBER, FIRST_GAP * size // unwanted)
+    def wanted_part(self, wanted: Callable[[bytes], bool]) -> float:
+        """The part of its bytes that a scan reads, by the paths of columns, and the footer."""
+        leaves = [number for number, leaf in enumerate(self.footer.columns.leaves) if wanted(leaf.column)]
+        chunks = [group.chunks[number] for group in self.footer.groups for number in leaves]
+        return (self.footer_bytes + sum(chunk.end - chunk.start for chunk in chunks)) / self.source.size
 
 
 def _member_file(
-    task: FileTask, access: FileAccess, shape: FileShape, whole_below: int, tail_bytes: int, *, may_rewrite: bool
+    task: FileTask, access: FileAccess, shape: FileShape, pace: Pace, wanted_part: float, *, may_rewrite: bool
 ) -> _MemberFile:
-    opened = _opened(task, access, shape, whole_below, tail_bytes)
+    opened = _opened(task, access, shape, pace, wanted_part)
     try:
         footer = opened.read(task, shape, may_move=True)
     except NotNativeError as reason:
@@ -312,11 +316,11 @@ def _close_member(future: Future[_MemberFile]) -> None:
 class _JoinedSource:
     """A ``ByteSource`` over files that are shown as one."""
 
-    def __init__(self, name: str, spans: Sequence[Span], members: Sequence[_MemberFile]) -> None:
+    def __init__(self, name: str, spans: Sequence[Span], members: Sequence[_MemberFile], pace: Pace) -> None:
         self.name = name
         self.size = spans[-1].end if spans else 4
         self.held_bytes = sum(len(member.whole) for member in members if member.whole is not None)
-        self._spans, self._members = spans, members
+        self._spans, self._members, self._pace = spans, members, pace
         self._starts = [span.start for span in spans]
 
     def piece(self, span: Span) -> memoryview:
@@ -339,7 +343,7 @@ class _JoinedSource:
             return self._members[pieces[0][0]].read(pieces[0][1])
         for member, parts in itertools.groupby(pieces, itemgetter(0)):
             wanted = [part for _, part in parts]
-            fetched = {whole: self._members[member].read(whole) for whole in coalesce(wanted, FIRST_GAP)}
+            fetched = {whole: self._members[member].read(whole) for whole in self._pace.merged(wanted)}
             for part in wanted:
                 whole = next(whole for whole in fetched if whole.start <= part.start < whole.end)
                 joined.append(fetched[whole][part.start - whole.start : part.end - whole.start])

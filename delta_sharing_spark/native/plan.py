@@ -51,10 +51,13 @@ class ScanColumns:
 
     Args:
         paths: Paths that stand for what is below them too.
+
+    Attributes:
+        part_of_files: The part of a small file's bytes that these columns are; 0 until it is known.
     """
 
     def __init__(self, paths: frozenset[bytes]) -> None:
-        self.paths = paths
+        self.paths, self.part_of_files = paths, 0.0
         self._known: dict[bytes, bool] = {}
 
     def __contains__(self, column: bytes) -> bool:
@@ -362,14 +365,14 @@ class NativePlan:
             return ShownFile(MemorySource("counted rows", b"PAR1"), layout, memoryview(b"PAR1"))
         files = [(member.task, NotedAccess(member.access, sources)) for member in self.files[number].members]
         if len(files) == 1:
-            limit, tail = self.files[number].members[0].limit, self.pace.tail_bytes(self.files[number].size)
-            shown = show_file(*files[0], self.shape, limit, may_rewrite=may_rewrite, tail_bytes=tail)
+            limit = self.files[number].members[0].limit
+            shown = show_file(*files[0], self.shape, self.pace, limit, may_rewrite=may_rewrite)
+        elif columns is None:
+            shown = show_together(files, self.shape, pool, self.pace, lambda _: True, may_rewrite=may_rewrite)
         else:
-            wanted, tail = (
-                (lambda _: True) if columns is None else columns.__contains__,
-                self.pace.tail_bytes(SMALL_FILE),
-            )
-            shown = show_together(files, self.shape, pool, wanted, may_rewrite=may_rewrite, tail_bytes=tail)
+            wanted, part = columns.__contains__, columns.part_of_files
+            shown = show_together(files, self.shape, pool, self.pace, wanted, part, may_rewrite=may_rewrite)
+            columns.part_of_files = shown.wanted_part or part
         if shown.footer_bytes:
             self.pace.learn_footer(shown.footer_bytes)
         return shown

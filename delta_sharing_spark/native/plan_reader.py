@@ -118,7 +118,7 @@ class ShownFiles:
         size = 0
         for _, other in zip(range(self._window), self._plan.after(number), strict=False):
             file = self._plan.files[other]
-            if len(file.members) > 1:  # it may be fetched whole
+            if len(file.members) > 1 and self.ready(other) is None:  # it may be fetched whole
                 size += file.size
             if size and not self._budget.has_room_for(size):
                 break
@@ -252,9 +252,14 @@ class PlanReader:
             DeltaSharingError: The bytes cannot be read; NullInRequiredError for a chunk with a NULL in a NOT NULL column.
         """
         shown = self.files.get(number, columns)
+        try:
+            yield from self._read(number, shown, offset, None if self._is_misled else columns)
+        finally:
+            if offset < shown.layout.data_end:
+                self._budget.spend(self.files, number)
+
+    def _read(self, number: int, shown: ShownFile, offset: int, columns: ScanColumns | None) -> Pieces:
         layout = shown.layout
-        if self._is_misled:
-            columns = None
         if shown.whole is not None and layout.length - offset <= _SENT_WHOLE and not layout.has_nulls:
             yield memoryview(b"".join((shown.whole[: layout.data_end], layout.tail)))[offset:]
             return

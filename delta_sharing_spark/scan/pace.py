@@ -14,16 +14,18 @@ from delta_sharing_spark.storage.ranges import ByteSource, Range, coalesce
 LEAST, MOST = 4 << 20, 32 << 20
 #: Seconds that a request should last: a reader may wait for so long more than if it came in small parts.
 _LASTING = 0.05
-#: Requests for more bytes tell how fast a storage is, those for fewer how long it takes to begin.
-_TELLING = 1 << 20
+#: Requests for more bytes tell how fast a storage is, those for fewer how long it takes to begin; between these two, about both.
+_BRIEF, _TELLING = 64 << 10, 1 << 20
 #: Part of a rate that is still believed after a slower request: those under way together slow each other down.
 _KEPT = 0.75
 #: Bytes between two ranges that are fetched rather than asked around, at least, at most, and before anything is known.
-_LEAST_GAP, _MOST_GAP, FIRST_GAP = 4 << 10, 32 << 20, 256 << 10
+_LEAST_GAP, _MOST_GAP, _FIRST_GAP = 4 << 10, 32 << 20, 256 << 10
 #: Of the bytes that are wanted, the part that may be fetched besides: never as many again.
 _UNWANTED = 0.9
 #: Bytes of the first request for a footer before one was seen, and at most: most footers fit, a larger one costs a second request.
 TAIL, _LEAST_TAIL, _LONGEST_TAIL = 64 << 10, 8 << 10, 1 << 20
+#: Bytes of a file that may be fetched besides those wanted where that saves a request, whatever is wanted.
+SPARE = 256 << 10
 #: Files of at most so many bytes are one request if that is worth it, and of a few always: they come with an answer's first packets.
 WHOLE_FILE, _ALWAYS_WHOLE = 4 << 20, 32 << 10
 #: By how much of a file's size its bytes may lie elsewhere than those of a file like it, before two were seen and at most; and by how many bytes always.
@@ -50,8 +52,8 @@ class Pace:
     """
 
     def __init__(self, first_tail: int | None = None) -> None:
-        self.request_bytes, self.gap = LEAST, FIRST_GAP
-        self._rate = self._latency = 0.0
+        self.request_bytes, self.gap = LEAST, _FIRST_GAP
+        self._rate = self._latency = self._begins = 0.0
         self._footer_bytes, self._first_tail = 0, first_tail
 
     def read(self, source: ByteSource, start: int, length: int) -> memoryview:
@@ -64,17 +66,25 @@ class Pace:
     def learn(self, length: int, seconds: float) -> None:
         """Note that a request for ``length`` bytes took so many seconds."""
         seconds = max(seconds, 1e-6)
-        if length >= _TELLING:
-            self._rate = max(length / max(seconds - self._latency, seconds / 8), self._rate * _KEPT)
-            self.request_bytes = min(MOST, max(LEAST, int(self._rate * _LASTING)))
-        else:
+        if length < _TELLING:
             self._latency = min(seconds, self._latency * 1.25 or seconds)
-        if self._rate and self._latency:
-            self.gap = min(_MOST_GAP, max(_LEAST_GAP, int(self._rate * self._latency)))
+        if length <= _BRIEF:
+            self._begins = min(seconds, self._begins * 1.25 or seconds)
+        begins = self._begins or self._latency
+        if length >= _TELLING or (length > _BRIEF and self._begins):
+            self._rate = max(length / max(seconds - begins, seconds / 8), self._rate * _KEPT)
+            self.request_bytes = min(MOST, max(LEAST, int(self._rate * _LASTING)))
+        if self._rate and begins:
+            self.gap = min(_MOST_GAP, max(_LEAST_GAP, int(self._rate * begins)))
 
     def learn_footer(self, size: int) -> None:
         """Note the size of a file's footer."""
         self._footer_bytes = max(size, int(self._footer_bytes * 0.9))
+
+    @property
+    def spare(self) -> int:
+        """Bytes of a file that may be fetched besides those wanted, however few these are, to save a request: none of a near storage."""
+        return SPARE if self._latency >= _NEAR else 0
 
     def files_at_once(self, most: int) -> int:
         """How many small files to ask for at once, so that there is always one to decode.
@@ -89,17 +99,18 @@ class Pace:
             return min(_LONGEST_TAIL, size, self._footer_bytes * 5 // 4 + 512)
         return min(TAIL, size, self._first_tail or max(_LEAST_TAIL, size // 8))
 
-    def is_worth_whole(self, size: int, wanted: float) -> bool:
+    def is_worth_whole(self, size: int, wanted: float, spare: int = 0) -> bool:
         """Whether a file is fetched whole, as is cheaper than its footer first.
 
         Args:
             size: Its bytes.
             wanted: The part of its bytes that is wanted; 0 if it is not known.
+            spare: Bytes that may be fetched besides, however few are wanted; by default less than what is wanted.
         """
         if size <= _ALWAYS_WHOLE:
             return True
         unwanted = size * (1 - wanted)
-        return size <= WHOLE_FILE and unwanted <= min(self.gap, _UNWANTED * size * wanted)
+        return size <= WHOLE_FILE and unwanted <= min(self.gap, max(spare, _UNWANTED * size * wanted))
 
     def merged(self, wanted: Iterable[Range], spare: float | None = None) -> list[Range]:
         """The ranges to ask for: those wanted, and what lies between them where a request of its own would cost more.

@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from delta_sharing_spark.errors import CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network.connections import CLOSED_AT_EXIT, OpenOnes, ReadCancelled
+from delta_sharing_spark.network.hosts import split_url
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.column_resolution import Context, leaves_of
 from delta_sharing_spark.scan.filter_rows import RowSelection, first_rows, keep_rows, read_row_selection
@@ -94,7 +94,8 @@ _habits: ProcessCache[tuple[str, str, str, Struct, frozenset[str]], _Habits] = P
 
 def _habits_of(split: Split) -> _Habits:
     spec = split.spec
-    host = urlsplit(split.slices[0].task.location).netloc if split.slices else ""
+    parts = split_url(split.slices[0].task.location) if split.slices else None
+    host = "" if parts is None else parts.netloc
     key = spec.table, host, spec.mapping, spec.full_schema, frozenset(spec.partition_columns)
 
     def make() -> _Habits:
@@ -177,7 +178,7 @@ class _SplitReader:
         self._habits = _habits_of(split)
         self._is_small = all(part.task.size <= WHOLE_FILE for part in split.slices[:2])
         #: Requests under way at once, and slices opened ahead of the one being decoded, at most.
-        self._most = MOST_CONNECTIONS if self._is_small and spec.is_projected else CONNECTIONS
+        self._most = MOST_CONNECTIONS if self._is_small else CONNECTIONS
         self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="delta-sharing-fetch")
         self._lock = threading.Lock()
         self._waiting: Iterator[FileSlice] = iter(split.slices)
@@ -293,7 +294,8 @@ class _SplitReader:
             if at_once == 1 and self._fetching:
                 break  # else all files that the budget allows would be read before the first row
             size, wanted = self._following.task.size, places.wanted if spec.is_projected else 1.0
-            if size <= spec.fetch_ahead and pace.is_worth_whole(size, wanted):
+            spare = pace.spare if wanted and spec.limit is None else 0
+            if size <= spec.fetch_ahead and pace.is_worth_whole(size, wanted, spare):
                 guess = Guess([Range(0, size)])
             else:
                 guess = places.guess(size, footer_only=is_filtered or size > min(WHOLE_FILE, spec.fetch_ahead))
@@ -343,7 +345,9 @@ class _SplitReader:
         may_match = row_group_filter(spec, footer, constants, context)
         indices = [i for i in footer.row_groups_in(part.start, part.end) if may_match is None or may_match(i)]
         groups = [plan_row_group(source, footer, i, layout.leaves, spec.fetch_ahead, habits.pace) for i in indices]
-        if spec.is_projected and not habits.places.wanted and task.size:
+        if not groups:
+            habits.places.wanted = 0.0  # footers tell more files from the rest
+        elif spec.is_projected and not habits.places.wanted and task.size:
             needed = [footer.chunks(i, layout.leaves) for i in range(len(footer.first_rows))]
             habits.places.wanted = sum(chunk.length for chunks in needed for chunk in chunks) / task.size
         if footer.file_bytes is None:

@@ -20,7 +20,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from delta_sharing_spark.errors import ConfigError, OptionError
@@ -98,12 +97,13 @@ def _through_proxy(split: Split) -> Split:
     from pyspark import TaskContext
 
     from delta_sharing_spark.access.url.access import UrlAccess
+    from delta_sharing_spark.network.hosts import split_url
     from delta_sharing_spark.spark.jvm_settings import proxy_of
 
     access, context = split.access, TaskContext.get()
     if not isinstance(access, UrlAccess) or access.settings.proxy is not None or context is None:
         return split
-    hosts = {urlsplit(piece.task.location).hostname for piece in split.slices}
+    hosts = {parts.hostname for piece in split.slices if (parts := split_url(piece.task.location)) is not None}
     proxy = proxy_of(context.getLocalProperty, hosts)
     if proxy is None:
         return split

@@ -23,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "native"))
 from reading import rows_of, served
 from test_matrix import FAULTS, HASTE, IN_DIRECTORIES, SMALL, share
 
+pytestmark = pytest.mark.usefixtures("files_in_parts")
+
 MODES = ("url", "dir")
 COLUMNS = ["id", "text"]
 
@@ -52,13 +54,6 @@ def outcome(plan: NativePlan, address: str, expected: pa.Table) -> str:
 def location_of_second(plan: NativePlan) -> SplitResult:
     """Where the second of the table's files is."""
     return urlsplit([member.task.location for file in plan.files for member in file.members][1])
-
-
-@pytest.fixture(autouse=True)
-def ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
-    monkeypatch.setattr("delta_sharing_spark.native.files._WHOLE_MEMBER", 0)
-    monkeypatch.setattr("delta_sharing_spark.native.files.FIRST_GAP", 0)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.errors import ConfigError, CorruptFileError, DeltaSharingError
 from delta_sharing_spark.network.connections import ReadCancelled
 from delta_sharing_spark.scan import split_reader
-from delta_sharing_spark.scan.pace import CONNECTIONS, Pace
+from delta_sharing_spark.scan.pace import MOST_CONNECTIONS, Pace
 from delta_sharing_spark.scan.parallel import read_splits
 from delta_sharing_spark.scan.plan import Access, DeletionVector, FileTask, Split
 from delta_sharing_spark.scan.split_reader import _SplitReader, read_split
@@ -253,7 +253,7 @@ def test_nothing_piles_up(
             time.sleep(0.01)
         open_now.append(sockets())
     # Both ends of the pooled connections are this process's; those that are being closed may still count.
-    assert open_now[-1] <= before + 2 * CONNECTIONS + 4, open_now
+    assert open_now[-1] <= before + 2 * MOST_CONNECTIONS + 4, open_now
     assert not list(tmp_path.rglob("*"))
 
 
@@ -291,8 +291,9 @@ def test_a_thousand_files_over_few_connections(
     assert count == 1000
     connections = len({request.connection for request in server.requests})
     note(f"a thousand files ({mode}): {server.count('data')} requests over {connections} connections")
-    assert connections <= 10
-    assert most <= 10 * server_side
+    allowed = MOST_CONNECTIONS + 2  # of a far storage; one that answers within 2 ms is asked over one
+    assert connections <= allowed
+    assert most <= allowed * server_side
 
 
 _SLOW_CONSUMER = """

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 from delta_sharing_spark.client import SharingClient
+from delta_sharing_spark.network.process_cache import ProcessCache
+from delta_sharing_spark.scan.pace import Pace
 from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 from support.buckets import BucketServer
 
@@ -61,3 +63,28 @@ def test_small_files_are_exact(
     rows = client.table(f"s.d.{mode}").scan(columns=[*columns]).to_arrow()
     assert rows.sort_by("a").equals(small.expected().select([*columns]).sort_by("a"))
     assert all(fault.hits for fault in added)
+
+
+@pytest.mark.parametrize(
+    ("latency", "rate", "requests"),
+    [(0.04, 30e6, 1), (0.15, 10e6, 1), (0.005, 100e6, 1), (0.04, 1e6, 4), (0.0005, 1e9, 4)],
+)
+def test_columns_of_small_files_wait_no_more_often_than_whole_files(
+    storage: BucketServer, latency: float, rate: float, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Far away a file comes in one request, if that is sooner than another; where bytes rule, less than twice those wanted."""
+    monkeypatch.setattr("delta_sharing_spark.scan.pace.WHOLE_FILE", 4 << 20)
+    learn = Pace.learn
+    monkeypatch.setattr(Pace, "learn", lambda pace, length, _: learn(pace, length, latency + length / rate))
+    for cache in ("_paces", "_habits"):
+        monkeypatch.setattr(f"delta_sharing_spark.scan.split_reader.{cache}", ProcessCache(4))
+    storage.faults.clear()
+    table = SharingClient(storage.profile()).table("s.d.url")
+    counts = {}
+    for columns in ("aei", "aei", "abcdefghi"):
+        storage.reset_metrics()
+        assert table.scan(columns=[*columns]).to_arrow().num_rows == FILES * ROWS
+        counts[columns] = storage.count("data")
+        if requests > 1 and columns == "aei":
+            assert storage.bytes_sent("data") < 2 * FILES * (ROWS * 8 * 3 + 3000)
+    assert FILES == counts["abcdefghi"] <= counts["aei"] <= requests * FILES

@@ -20,12 +20,12 @@ from delta_sharing_spark.testing.tables import DeltaTableBuilder, FileStyle
 FILES, ROWS = 4, 40_000
 
 
+@pytest.mark.usefixtures("files_in_parts")
 @pytest.mark.parametrize("way", ["client.sql", "view"])
 def test_each_planned_column_chunk_is_fetched_once(
     spark: Any, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One scan reads a dictionary first and then a run in which that column stands last, another scan one column alone."""
-    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     # A machine under load takes longer to decode than a reader is waited for.
     monkeypatch.setattr("delta_sharing_spark.native.plan_reader.LEAVES", Doubt(60.0, 60.0))
     monkeypatch.setattr("delta_sharing_spark.native.gateway._UNREAD", 60.0)
@@ -61,9 +61,9 @@ def test_each_planned_column_chunk_is_fetched_once(
         assert server.bytes_sent("data") == 0, "they are held"
 
 
+@pytest.mark.usefixtures("files_in_parts")
 def test_each_scan_is_read_with_its_own_columns(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a derived DataFrame its own, of a cached one what fills the cache, of two scans of a join and of an RDD too."""
-    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     monkeypatch.setattr("delta_sharing_spark.native.plan_reader._SENT_WHOLE", -1)
     inner = pa.struct({"x": pa.int64(), "y": pa.string()})
     built = DeltaTableBuilder(tmp_path / "t", pa.schema({"id": pa.int64(), "text": pa.string(), "inner": inner}))

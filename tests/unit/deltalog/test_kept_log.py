@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from dataclasses import dataclass, field
 
 import pytest
 from logbuilder import TimedStore, add, lines, log, metadata, protocol, remove, write_checkpoint
@@ -15,7 +14,7 @@ from delta_sharing_spark.deltalog.log_store import CachedLogStore
 from delta_sharing_spark.deltalog.paths import LAST_CHECKPOINT, commit_name, in_log
 from delta_sharing_spark.deltalog.replay import load_head, load_snapshot, version_at_or_after
 from delta_sharing_spark.errors import LogError
-from delta_sharing_spark.storage.ranges import ByteSource, MemorySource
+from delta_sharing_spark.storage.ranges import ByteSource
 
 FEED = {"delta__enableChangeDataFeed": "true"}
 
@@ -82,56 +81,47 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_snapshot(kept).version == 3, "a large checkpoint is read by range"
 
 
-@pytest.mark.parametrize("bound", [0, 600, 1000])
-def test_ranges_of_a_large_file_are_right_fetched_once_and_bounded(bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_log, "_SMALLEST_REQUEST", 10)
-    monkeypatch.setattr(kept_log, "_KEPT_OF_A_FILE", bound)
-    data, draw = random.Random(1).randbytes(1000), random.Random(2)
-    file = RecordedSource("f", data)
-    ranges = kept_log.RangeCache(file)
-    for _ in range(300):
-        start, length = draw.randrange(1000), draw.choice([0, 1, 7, 40, 300, 1000])
-        length = min(length, 1000 - start)
-        assert ranges.read(start, length) == data[start : start + length]
-        assert ranges.kept_bytes == sum(len(kept) for _, kept in ranges._kept) <= bound
-    assert ranges.read(0, 1000) == data
-    if bound == len(data):
-        assert sorted(place for start, end in file.fetched for place in range(start, end)) == list(range(1000))
+def test_a_large_checkpoint_is_opened_once_and_only_its_files_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_log, "_WHOLE_BYTES", 10)
+    opened: list[RangedSource] = []
 
+    class RangedSource:
+        """Bytes that are not held, and may be replaced."""
 
-@dataclass(frozen=True)
-class RecordedSource(MemorySource):
-    """Bytes that know which ranges of them were read."""
+        def __init__(self, name: str, data: bytes) -> None:
+            self.name, self.size, self.data, self.fetched = name, len(data), data, list[int]()
 
-    fetched: list[tuple[int, int]] = field(default_factory=list)
+        def read(self, start: int, length: int) -> memoryview:
+            self.fetched.append(length)
+            return memoryview(self.data)[start : start + length]
 
-    def read(self, start: int, length: int) -> memoryview:
-        self.fetched.append((start, start + length))
-        return super().read(start, length)
-
-
-def test_large_files_that_are_kept_are_bounded_and_one_that_failed_is_opened_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kept_log, "_RANGE_BYTES", 2500)
-    opened: list[str] = []
+        def close(self) -> None:
+            pass
 
     class Store(TimedStore):
         def open(self, path: str, size: int | None = None) -> ByteSource:
-            opened.append(path)
-            return super().open(path, size)
+            opened.append(RangedSource(path, self.read(path)))
+            return opened[-1]
 
-    store = Store({name: bytes(1000) for name in "abcd"})
+    store = Store(dict(_store().files))
+    draw = random.Random(1)
+    names = [draw.randbytes(40).hex() for _ in range(2000)]
+    write_checkpoint(store, 1, [protocol(), metadata(**FEED), *map(add, names)], "classic")
     kept = CachedLogStore(store)
-    for name in "ababcdda":
-        assert kept.open(name).read(0, 10) == bytes(10)
-    assert opened == [*"abcd", "a"]
-    assert sum(ranges.kept_bytes for _, ranges in kept._opened.items()) <= 2500 + 1000
-    shorter = kept.open("b")
-    monkeypatch.setattr(shorter, "_source", MemorySource("b", bytes(15)))
-    with pytest.raises(OSError, match="ends after 15 of 1000 bytes"):
-        shorter.read(0, 20)
-    assert kept.open("b").read(0, 10) == bytes(10)
+    head = load_head(kept)
+    (source,) = opened
+    source.fetched.clear()
+    assert load_snapshot(kept).metadata is head.metadata
+    kept.refresh()
+    snapshot = load_snapshot(kept, version=2)
+    assert (len(opened), source.fetched) == (1, [])
+    assert sorted(task.id for task in snapshot.tasks()) == sorted([*names, "c"])
+    assert len(opened) == 1
+    source.data = bytes(len(source.data))
+    with pytest.raises(LogError, match="checkpoint"):
+        list(snapshot.tasks())
+    assert len(list(snapshot.tasks())) == 2001, "what failed is opened anew"
+    assert load_head(kept, version=0).version == 0
 
 
 @pytest.mark.parametrize("kind", ["multipart", "v2json"])

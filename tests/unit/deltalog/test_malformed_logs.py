@@ -181,6 +181,8 @@ def test_any_field_of_any_type_is_read_or_refused(action: dict[str, Any], value:
         (changed(HEAD[0], ("protocol", "readerFeatures"), "deletionVectors"), "malformed"),
         (changed(HEAD[1], ("metaData", "partitionColumns"), "p"), "malformed"),
         (changed(HEAD[1], ("metaData", "configuration"), {"delta.columnMapping.mode": 1}), "malformed"),
+        *[(changed(HEAD[1], ("metaData", name), none), f"malformed.*{name} is")
+          for name in ("configuration", "format") for none in (0, False, "", [])],
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_an_error(action: dict[str, Any], match: str) -> None:

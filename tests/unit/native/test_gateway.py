@@ -98,6 +98,7 @@ def test_both_ways_to_the_owner_agree() -> None:
             assert peers.unread_by_peer(accepted) in (4, None)
 
 
+@pytest.mark.usefixtures("files_in_parts")
 def test_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Footers are let go of, chunks fetched ahead too, and the rows are the same; nothing is held at the end."""
     monkeypatch.setattr(budget, "_SHOWN_BYTES", 3000)
@@ -105,7 +106,6 @@ def test_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_chunks, "_PIECE", 64 << 10)
     monkeypatch.setattr(pace, "LEAST", 64 << 10)
     monkeypatch.setattr(pace, "MOST", 64 << 10)
-    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
         with served(scan) as (running, plan, address):
@@ -222,11 +222,11 @@ def test_a_load_opens_the_table_once(path: Path) -> None:
                 assert [request.kind for request in server.requests if request.kind != "data"] == kinds
 
 
-def test_the_second_row_group_is_fetched_before_it_is_asked_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("files_in_parts")
+def test_the_second_row_group_is_fetched_before_it_is_asked_for(path: Path) -> None:
     """Two columns of seven: their chunks come by requests of their own, the next row group's with the first's."""
     import pyarrow.parquet as pq
 
-    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
         with served(scan) as (running, native, address):
@@ -242,9 +242,9 @@ def test_the_second_row_group_is_fetched_before_it_is_asked_for(path: Path, monk
             assert server.bytes_sent("data") == sum(c.total_compressed_size for c in chunks)
 
 
+@pytest.mark.usefixtures("files_in_parts")
 def test_a_reader_in_doubt_that_wants_all_gets_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A column chunk of less than a taste is sent with it, and nothing is left of the chunk."""
-    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     monkeypatch.setattr(plan_reader, "_TASTE", 64 << 10)
     with SharingServer({"s.d.t": path}) as server:
         running = Gateway()
@@ -261,12 +261,10 @@ def test_a_reader_in_doubt_that_wants_all_gets_all(path: Path, monkeypatch: pyte
             running.close()
 
 
-def test_columns_that_nobody_reads_are_not_fetched_where_nobody_told(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("files_in_parts")
+def test_columns_that_nobody_reads_are_not_fetched_where_nobody_told(path: Path) -> None:
     import pyarrow.parquet as pq
 
-    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
     with SharingServer({"s.d.t": path}) as server:
         scan = SharingClient(server.profile()).table("s.d.t").scan()
         with served(scan) as (_, plan, address):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import sys
@@ -19,6 +20,7 @@ import pytest
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native.file_footer import FooterReader
+from delta_sharing_spark.native.files import _MemberFile
 from delta_sharing_spark.native.joined_layout import lay_out_together
 from delta_sharing_spark.native.layout import lay_out
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
@@ -34,7 +36,7 @@ from delta_sharing_spark.testing.tables.columns import schema_from_arrow
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))
 from canonical import row_texts
-from reading import RemoteError, ask, files_of, plan_native, rows_of, served
+from reading import RemoteError, RemoteFile, ask, files_of, plan_native, rows_of, served
 
 SCHEMA = pa.schema(
     {
@@ -112,8 +114,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "alone":
         monkeypatch.setattr("delta_sharing_spark.native.plan.SMALL_FILE", 0)
     elif request.param != "joined":
-        monkeypatch.setattr("delta_sharing_spark.native.files._WHOLE_MEMBER", 0)
-        monkeypatch.setattr("delta_sharing_spark.native.files.FIRST_GAP", 0)
+        request.getfixturevalue("files_in_parts")
     return str(request.param)
 
 
@@ -152,10 +153,29 @@ def test_files_that_spark_would_read_otherwise_are_rewritten(
             assert ("is rewritten" in caplog.text) == (name in ("type_widening", "variant_shredded"))
 
 
-def test_statistics_that_leave_nan_out_are_not_shown(client: SharingClient) -> None:
-    import pyarrow.parquet as pq
-    from reading import RemoteFile
+def test_small_files_are_fetched_ahead_however_many_were_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a reader was sent make room for others; what is held stays within its bound."""
+    built = DeltaTableBuilder(tmp_path / "t", pa.schema({"data": pa.binary()}))
+    built.append([{"data": random.Random(n).randbytes(16 << 10)} for n in range(48)], files=24)
+    monkeypatch.setattr("delta_sharing_spark.native.plan._JOINED_BYTES", 72 << 10)
+    bound = 8 * (72 << 10)
+    monkeypatch.setattr("delta_sharing_spark.native.budget._SHOWN_BYTES", bound)
+    with SharingServer({"s.d.t": built.path}) as server:
+        scan = SharingClient(server.profile()).table("s.d.t").scan()
+        with served(scan) as (running, plan, address):
+            numbers = plan.by_partition[0]
+            assert len(numbers) == 12
+            shown, held = next(iter(running._plans.values()))[0].files, running._budget
+            for place, file in enumerate(files_of(plan, address)):
+                assert pq.read_table(RemoteFile(file)).num_rows == 4
+                assert all(number in shown._shown for number in numbers[place + 1 : place + 3]), f"after {place}"
+                assert held._memory_spent == sum(held._spent.values()) <= held._memory <= bound
+            assert len(held._shown) < 12
+            assert not any(isinstance(kept, _MemberFile) for kept in gc.get_objects()), "bytes are held twice"
+        assert held._memory == held._memory_spent == 0
 
+
+def test_statistics_that_leave_nan_out_are_not_shown(client: SharingClient) -> None:
     with served(client.table("s.d.t0").scan()) as (_, plan, address):
         for file in files_of(plan, address):
             metadata = pq.ParquetFile(RemoteFile(file)).metadata
@@ -314,8 +334,6 @@ def test_a_footer_that_does_not_read_as_one_is_left_to_the_python_source() -> No
 
 
 def test_thrift_survives() -> None:
-    import pyarrow.parquet as pq
-
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({f"c{i}": [1.5, None] for i in range(40)}), sink)
     raw = sink.getvalue().to_pybytes()

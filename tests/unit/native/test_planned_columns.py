@@ -48,8 +48,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharingServer]:
-    monkeypatch.setattr("delta_sharing_spark.native.files.WHOLE_FILE", 0)
+def server(path: Path, files_in_parts: None) -> Iterator[SharingServer]:
     with SharingServer({"s.d.t": path}) as running:
         yield running
 

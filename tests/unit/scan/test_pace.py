@@ -73,8 +73,23 @@ def test_a_small_file_is_fetched_whole_where_its_footer_would_cost_more() -> Non
         assert pace.is_worth_whole(4 * MIB, 1.0)
         assert not pace.is_worth_whole(5 * MIB, 1.0)
         assert not pace.is_worth_whole(MIB, 0), "it is not known what is wanted of it"
+        assert pace.is_worth_whole(200 * KIB, 0, spare=256 * KIB) == (pace.gap >= 200 * KIB)
+        assert not pace.is_worth_whole(MIB, 0.5, spare=256 * KIB)
     assert far.is_worth_whole(MIB, 0.6)
     assert not near.is_worth_whole(MIB, 0.6)
+    assert far.is_worth_whole(MIB, 0.8, spare=256 * KIB)
+    assert far.is_worth_whole(250 * KIB, 0.1, spare=256 * KIB), "sooner than a second answer"
+    assert not near.is_worth_whole(250 * KIB, 0.1, spare=256 * KIB)
+    assert (far.spare, storage(0.0001, 1e9).spare) == (256 * KIB, 0)
+
+
+@pytest.mark.parametrize(("latency", "rate"), [(0.04, 30e6), (0.15, 10e6), (0.005, 2e6)])
+def test_small_files_tell_latency_and_bandwidth(latency: float, rate: float) -> None:
+    """No request is for a mebibyte: what the requests for footers and for columns or whole files differ by."""
+    pace = Pace()
+    for length in (2 * KIB, 240 * KIB, 100 * KIB, 240 * KIB, 240 * KIB):
+        pace.learn(length, latency + length / rate)
+    assert 0.9 * latency * rate <= pace.gap <= 1.3 * latency * rate
 
 
 def test_the_first_request_for_a_footer_is_as_long_as_those_before() -> None:
@@ -146,11 +161,14 @@ REQUESTS = {"abc": 2.1, "j": 1.3, "aj": 2.1, "bfi": 3.1}
 
 @pytest.mark.parametrize("columns", ["abc", "c", "j", "aj", "bfi"])
 @pytest.mark.parametrize("seconds", [0.0, 0.015], ids=["near", "far"])
-def test_columns_of_small_files_cost_less_than_twice_their_bytes_and_one_wait(columns: str, seconds: float) -> None:
+def test_columns_of_small_files_cost_less_than_twice_their_bytes_and_one_wait(
+    columns: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files of 40 to 160 kB whose columns differ in width: their footers and the columns' bytes, each byte once.
 
-    Far away, what one file has told is asked for of the next together with its footer: a full scan waits as often.
+    They stand for larger ones, of which more is not wanted than may be spared. Far away, what one file has told is asked for of the next together with its footer: a full scan waits as often.
     """
+    monkeypatch.setattr("delta_sharing_spark.scan.pace.SPARE", 0)
     draw = np.random.default_rng(1)
     widths = dict(zip("abcdefghij", [8, 2, 1, 8, 4, 8, 2, 8, 8, 1], strict=True))
     files, needed = {}, 0

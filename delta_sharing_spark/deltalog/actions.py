@@ -178,7 +178,8 @@ def _texts(value: Any) -> tuple[str, ...] | None:
     return tuple(text(name, "a name in a list") for name in value)
 
 
-_MIN_BLOCK = 1 << 20
+#: Bytes of lines that are parsed together.
+PARSED_BYTES = 1 << 20
 #: A line that does not begin an object. Arrow's reader dies of a block that begins with ``null``.
 _NO_OBJECT = re.compile(rb"(?:\A|[\r\n])[ \t]*[^{ \t\r\n]")
 #: Half of a surrogate pair, as JSON escapes it; alone it is no character.
@@ -252,7 +253,7 @@ def parse_file_actions(files: list[tuple[str, bytes]], partition_columns: Collec
     """Adds and removes of commits, in the commits' order.
 
     Args:
-        files: Names and contents, oldest first.
+        files: Names and contents, oldest first; of about ``PARSED_BYTES`` together, for they are parsed as one block.
         partition_columns: Physical names of the partition columns to read.
 
     Returns:
@@ -289,25 +290,11 @@ def _read_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
     if not data or data.isspace():
         return schema.empty_table()
     options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    block = max(_MIN_BLOCK, _longest_line(data) + 2)
     return arrow_json.read_json(
         pa.BufferReader(data),
-        read_options=arrow_json.ReadOptions(block_size=block, use_threads=False),
+        read_options=arrow_json.ReadOptions(block_size=len(data) + 2, use_threads=False),
         parse_options=options,
     )
-
-
-def _longest_line(data: bytes) -> int:
-    """An upper bound of the longest line's bytes, to size blocks by without splitting the text."""
-    longest, position, step = 0, 0, _MIN_BLOCK
-    while position < len(data):
-        end = data.rfind(b"\n", position, position + step)
-        if end < 0:
-            end = data.find(b"\n", position + step)
-            end = len(data) if end < 0 else end
-            longest = max(longest, end - position)
-        position = end + 1
-    return longest
 
 
 def _read_python(data: bytes, schema: pa.Schema, where: str) -> pa.Table:

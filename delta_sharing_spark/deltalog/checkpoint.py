@@ -15,12 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from delta_sharing_spark.deltalog.actions import (
+    PARSED_BYTES,
     Metadata,
     Protocol,
     find_actions,
     metadata_from,
     parse_file_actions,
     protocol_from,
+    split_lines,
 )
 from delta_sharing_spark.deltalog.add_batch import AddBatch, cast_alike, from_struct
 from delta_sharing_spark.deltalog.arrow_bridge import mask, release_unused
@@ -203,11 +205,11 @@ class Checkpoint:
                 yield adds
 
     def _json_adds(self, path: str, partition_columns: Collection[str]) -> Iterator[AddBatch]:
-        actions = parse_file_actions([(path, self._json(path))], partition_columns)
-        for chunk in actions.column("add").chunks:
-            adds = chunk.filter(chunk.is_valid())
-            if len(adds):
-                yield from_struct(adds, self._store.root, partition_columns, stats=adds.field("stats"))
+        for piece in split_lines(self._json(path), PARSED_BYTES):
+            for chunk in parse_file_actions([(path, piece)], partition_columns).column("add").chunks:
+                adds = chunk.filter(chunk.is_valid())
+                if len(adds):
+                    yield from_struct(adds, self._store.root, partition_columns, stats=adds.field("stats"))
 
     def _batches(self, parts: Sequence[_Part], columns: _Columns) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The rows of columns of several files, in order, with their file's path; what follows is fetched meanwhile.

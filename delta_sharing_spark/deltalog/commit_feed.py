@@ -13,8 +13,6 @@ from typing import Any
 
 from delta_sharing_spark.deltalog.actions import (
     CHANGE_DATA_FEED,
-    Metadata,
-    Protocol,
     action_of,
     metadata_from,
     parse_lines,
@@ -155,38 +153,29 @@ def changed_no_row(commit_info: Mapping[str, Any]) -> bool:
     )
 
 
+_KINDS = ("add", "remove", "cdc", "metaData", "protocol", "commitInfo")
+
+
 class _Commit:
     """One parsed commit; ``before`` is the protocol and metadata before it."""
 
     def __init__(self, store: LogStore, version: int, data: bytes, before: Head, table: str) -> None:
         self.version, self.time = version, 0
-        self.metadata: Metadata | None = None
-        self.protocol: Protocol | None = None
-        self.in_commit: int | None = None
-        self._is_idle_merge = False
-        self.adds: list[dict[str, Any]] = []
-        self.removes: list[dict[str, Any]] = []
-        self.cdc: list[dict[str, Any]] = []
         self._store, self._table, self._path = store, table, in_log(commit_name(version))
+        found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _KINDS}
         for tree in parse_lines(data, self._path):
-            self._take(tree)
+            for kind, actions in found.items():
+                if (action := action_of(tree, kind, self._path)) is not None:
+                    actions.append(action)
+        self.adds, self.removes = ([a for a in found[kind] if self._changes_data(a)] for kind in ("add", "remove"))
+        self.cdc = found["cdc"]
+        self.metadata = [None, *(metadata_from(action, self._path) for action in found["metaData"])][-1]
+        self.protocol = [None, *(protocol_from(action, self._path) for action in found["protocol"])][-1]
         self.head = Head(version, self.protocol or before.protocol, self.metadata or before.metadata)
-
-    def _take(self, tree: dict[str, Any]) -> None:
-        if (add := action_of(tree, "add", self._path)) is not None and self._changes_data(add):
-            self.adds.append(add)
-        if (remove := action_of(tree, "remove", self._path)) is not None and self._changes_data(remove):
-            self.removes.append(remove)
-        if (cdc := action_of(tree, "cdc", self._path)) is not None:
-            self.cdc.append(cdc)
-        if (metadata := action_of(tree, "metaData", self._path)) is not None:
-            self.metadata = metadata_from(metadata, self._path)
-        if (protocol := action_of(tree, "protocol", self._path)) is not None:
-            self.protocol = protocol_from(protocol, self._path)
-        if (info := action_of(tree, "commitInfo", self._path)) is not None:
-            stamp = info.get("inCommitTimestamp")
-            self.in_commit = stamp if type(stamp) is int and abs(stamp) <= MAX_MILLIS else None
-            self._is_idle_merge = changed_no_row(info)
+        info = [{}, *found["commitInfo"]][-1]
+        stamp = info.get("inCommitTimestamp")
+        self.in_commit = stamp if type(stamp) is int and abs(stamp) <= MAX_MILLIS else None
+        self._is_idle_merge = changed_no_row(info)
 
     def _changes_data(self, action: dict[str, Any]) -> bool:
         change = action.get("dataChange")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from delta_sharing_spark.errors import CommandError
@@ -76,19 +76,6 @@ class Command:
         """The options of the load, with its columns."""
         chosen = {} if self.columns is None else {"columns": ",".join(quoted_column(name) for name in self.columns)}
         return {**self.options, **chosen}
-
-    def to_json(self) -> str:
-        """The command as canonical JSON: equal commands are equal texts."""
-        names = [self.table.share, self.table.schema, self.table.table]
-        stream = None if self.stream is None else astuple(self.stream)
-        return json.dumps([names, self.columns, dict(sorted(self.options.items())), stream, self.planned_at])
-
-    @classmethod
-    def from_json(cls, text: str) -> Command:
-        """The command of ``to_json``."""
-        names, columns, options, stream, planned_at = json.loads(text)
-        versions = None if stream is None else StreamRange(*stream)
-        return cls(TableName(*names), None if columns is None else tuple(columns), options, versions, planned_at)
 
     def pinned(self, version: int | None) -> Command:
         """The same command for the version that was planned; a change feed ends where its plan ended."""

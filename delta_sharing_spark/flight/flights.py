@@ -79,7 +79,7 @@ class PlannedFlight:
         splits, about = tuple(split for split, _ in self.splits[first:last]), self.splits[first][1]
         ends = [split.access.ends(part.task) for split in splits for part in split.slices]
         expires = min([self.expires, *(due_before(end, self.issued) for end in ends if end is not None)])
-        owner = (self.flight, self.identity, self.command.to_json())
+        owner = (self.flight, self.identity, self.command)
         return Ticket(*owner, endpoint, endpoints, splits, self.issued, expires, about)
 
 
@@ -242,7 +242,7 @@ class Flights:
         renewed = None if planned is None else _same_endpoint(planned, ticket)
         fresh_until = 0.0 if renewed is None else renewed.issued + _FRESH_SHARE * (renewed.expires - renewed.issued)
         if planned is None or renewed is None or time.time() >= fresh_until:
-            planned = self._planner.plan(Command.from_json(ticket.command), ticket.identity, ticket.flight)
+            planned = self._planner.plan(ticket.command, ticket.identity, ticket.flight)
             renewed = _same_endpoint(planned, ticket)
             self._renewed.put(ticket.flight, planned)
         if renewed is None:

@@ -243,7 +243,7 @@ class FlightGateway(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow i
         a stream, whose endpoints are of one version each: only our own client reads streams, and it takes messages of any size.
         """
         count = len(planned.splits)
-        shared = shared_part(planned.command.to_json(), planned.splits[0][0].spec) if count else None
+        shared = shared_part(planned.command, planned.splits[0][0].spec) if count else None
         is_bound = planned.command.stream is None
         while True:
             endpoints, left = [], room - _ABOUT_BYTES

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from delta_sharing_spark.errors import ConfigError, TicketError
+from delta_sharing_spark.flight.commands import Command
 from delta_sharing_spark.scan.plan import ReadSpec, Split
 
 #: The name of the format; bytes of the key and of the nonce.
-_MAGIC = b"DSF3"
+_MAGIC = b"DSF4"
 KEY_BYTES, _NONCE_BYTES = 32, 12
 
 
@@ -28,7 +29,7 @@ class Ticket:
     Attributes:
         flight: The id of the flight that ``GetFlightInfo`` planned; ``CancelFlightInfo`` names it.
         identity: The caller that the flight was planned for; no other may use it.
-        command: The command of the flight, pinned to its version, as canonical JSON.
+        command: The command of the flight, pinned to its version.
         endpoint, endpoints: The number of the endpoint in its flight, from 0, and how many there are.
         splits: What the endpoint reads, one after the other.
         issued, expires: Seconds since the epoch.
@@ -37,7 +38,7 @@ class Ticket:
 
     flight: str
     identity: str
-    command: str
+    command: Command
     endpoint: int
     endpoints: int
     splits: tuple[Split, ...] = field(repr=False)
@@ -56,7 +57,7 @@ def split_bytes(split: Split) -> int:
     return sum((part.task.size if part.end is None else part.end) - part.start for part in split.slices)
 
 
-def shared_part(command: str, spec: ReadSpec) -> bytes:
+def shared_part(command: Command, spec: ReadSpec) -> bytes:
     """What the tickets of one flight share, packed once: the command, and how rows are read, with the condition."""
     return zlib.compress(pickle.dumps((command, spec), pickle.HIGHEST_PROTOCOL), 1)
 
@@ -91,7 +92,8 @@ class Seal:
         """The bytes of a Flight ticket; ``shared`` is what it shares with other tickets of its flight (``shared_part``)."""
         nonce = os.urandom(_NONCE_BYTES)
         shared = shared or shared_part(ticket.command, ticket.splits[0].spec)
-        own = replace(ticket, command="", splits=()), [(s.index, s.slices, s.access) for s in ticket.splits]
+        alone = replace(ticket, command=None, splits=())  # type: ignore[arg-type]  # opened with what is shared
+        own = alone, [(s.index, s.slices, s.access) for s in ticket.splits]
         body = zlib.compress(pickle.dumps(own, pickle.HIGHEST_PROTOCOL), 1)
         plain = pickle.dumps((body, shared), pickle.HIGHEST_PROTOCOL)
         return _MAGIC + nonce + self._cipher.encrypt(nonce, plain, _MAGIC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import decimal
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -179,8 +179,7 @@ class _Column(ABC):
 def _column(field: pa.Field, dtype: Any, options: Mapping[str, Any], usual: bool, count: int) -> _Column:
     """What collects a column whose pandas type is ``dtype`` where it has no rows; ``usual`` without the user's options."""
     if dtype == np.dtype(object):
-        is_text = pt.is_string(field.type) or pt.is_large_string(field.type)
-        return _Texts(field, options, count) if is_text else _Objects(field, options, count)
+        return _Objects(field, options, count)
     is_number = pt.is_integer(field.type) or pt.is_floating(field.type) or pt.is_boolean(field.type)
     if usual and (is_number or pt.is_timestamp(field.type)):
         return _Numbers(dtype, count)
@@ -279,105 +278,74 @@ class _Numbers(_ArrayColumn):
         return pd.Series(pd.array(self._whole().view(np.int64), self._dtype, copy=False), copy=False)
 
 
-class _PythonObjects(_ArrayColumn):
-    """Values as Python objects."""
+class _Objects(_ArrayColumn):
+    """Values as Python objects: decimals, dates, lists, and strings, as pandas had them before its version 3.
+
+    Objects cost more than all the rest, on one core: they are made while what follows is still being read on the others.
+    Equal strings, decimals and dates share one object where they are mostly repeated. Strings of many batches are converted
+    at once, so that more of them are equal; Arrow finds them, without Python's lock.
+    """
 
     def __init__(self, field: pa.Field, options: Mapping[str, Any], count: int) -> None:
         super().__init__(object, count)
-        self._field, self._options = field, options
-
-    def series(self) -> pd.Series | npt.NDArray[Any]:
-        return pd.Series(self._whole(), dtype=object, copy=False)
-
-    def _converted(self, values: pa.Array) -> npt.NDArray[np.object_]:
-        """The objects that pyarrow makes for pandas."""
-        table = pa.Table.from_arrays([values], schema=pa.schema([self._field]))
-        objects: npt.NDArray[np.object_] = table.to_pandas(**self._options).iloc[:, 0].to_numpy()
-        return objects
-
-    def _append_chosen(self, distinct: Sequence[Any] | npt.NDArray[np.object_], chosen: Iterable[pa.Array]) -> None:
-        """Append those of ``distinct`` that indices choose; a null chooses None."""
-        objects = np.empty(len(distinct) + 1, dtype=object)
-        objects[:-1] = distinct
-        objects[-1] = None
-        for indices in chosen:
-            self._append(objects[indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)])
-
-
-class _Texts(_PythonObjects):
-    """Strings as Python objects, as pandas had them before its version 3.
-
-    Strings of many batches are converted at once, so that more of them are equal and share one object; Arrow finds them,
-    without Python's lock. Where they are seldom equal pyarrow converts them, batch by batch.
-    """
-
-    cost = 1
-
-    def __init__(self, field: pa.Field, options: Mapping[str, Any], count: int) -> None:
-        super().__init__(field, options, count)
+        self._field, self._options, kind = field, options, field.type
+        self._is_text = pt.is_string(kind) or pt.is_large_string(kind)
+        self.cost = 1 if self._is_text or pt.is_date32(kind) else 2
+        #: One object for equal values; None where a column seldom repeats them.
+        self._known: dict[Any, Any] | None = {} if self.cost == 1 or pt.is_decimal(kind) else None
+        short = pt.is_decimal128(kind) and kind.precision <= MOST_DIGITS and kind.scale >= 0
+        self._decimals = DecimalObjects(kind.scale) if short else None
         self._waiting: list[pa.Array] = []
         self._rows = self._bytes = 0
-        #: Whether strings were so far equal to others more often than not.
-        self._repeat = True
 
     def add(self, values: pa.Array) -> None:
+        if not self._count and self._known is not None and not self._is_text:
+            first = values.slice(0, _SAMPLE)
+            if len(first.unique()) * 2 > len(first):
+                self._known = None
         self._waiting.append(values)
         self._rows += len(values)
         self._bytes += values.nbytes
-        if not self._repeat or self._rows >= _TEXT_ROWS or self._bytes >= _TEXT_BYTES:
+        waits = self._is_text and self._known is not None
+        if not waits or self._rows >= _TEXT_ROWS or self._bytes >= _TEXT_BYTES:
             self._convert()
 
     def series(self) -> pd.Series | npt.NDArray[Any]:
         self._convert()
-        return super().series()
+        return pd.Series(self._whole(), dtype=object, copy=False)
 
     def _convert(self) -> None:
-        """Append the strings that wait."""
-        texts = pa.chunked_array(self._waiting, self._field.type)
+        """Append the values that wait."""
+        values = pa.chunked_array(self._waiting, self._field.type)
         self._waiting.clear()
         self._rows = self._bytes = 0
-        if self._repeat and len(texts):
-            encoded = texts.dictionary_encode()
+        if self._known is not None and len(values):
+            encoded = values.dictionary_encode()
             distinct = encoded.chunk(0).dictionary
-            self._repeat = len(distinct) * 2 <= len(texts)
-            if self._repeat:
-                self._append_chosen(self._converted(distinct), (chunk.indices for chunk in encoded.chunks))
+            if not self._is_text or len(distinct) * 2 <= len(values):
+                self._append_chosen(distinct, [chunk.indices for chunk in encoded.chunks])
                 return
-        for chunk in texts.chunks:
+            self._known = None
+        for chunk in values.chunks:
             self._append(self._converted(chunk))
 
-
-class _Objects(_PythonObjects):
-    """The values of one column as Python objects.
-
-    Objects (decimals, dates, lists) cost more than all the rest, on one core: they are made while what follows is still
-    being read on the others.
-    """
-
-    def __init__(self, field: pa.Field, options: Mapping[str, Any], count: int) -> None:
-        super().__init__(field, options, count)
-        self.cost = 1 if pt.is_date32(field.type) else 2
-        #: One object for equal values; None where a column's first rows show that it seldom repeats them.
-        self._known: dict[Any, Any] | None = {} if pt.is_decimal(field.type) or pt.is_date32(field.type) else None
-        short = pt.is_decimal128(field.type) and field.type.precision <= MOST_DIGITS and field.type.scale >= 0
-        self._decimals = DecimalObjects(field.type.scale) if short else None
-
-    def add(self, values: pa.Array) -> None:
-        if (
-            not self._count
-            and self._known is not None
-            and len(values.slice(0, _SAMPLE).unique()) * 2 > min(len(values), _SAMPLE)
-        ):
-            self._known = None
-        if self._known is None:
-            self._append(self._converted(values))
-            return
-        encoded = values.dictionary_encode()
-        distinct = [self._known.setdefault(value, value) for value in encoded.dictionary.to_pylist()]
-        self._append_chosen(distinct, [encoded.indices])
+    def _append_chosen(self, distinct: pa.Array, chosen: Sequence[pa.Array]) -> None:
+        """Append those of ``distinct`` that indices choose; a null chooses None."""
+        assert self._known is not None
+        objects = np.empty(len(distinct) + 1, dtype=object)
+        values = self._converted(distinct)
+        objects[:-1] = values if self._is_text else [self._known.setdefault(value, value) for value in values]
+        objects[-1] = None
+        for indices in chosen:
+            self._append(objects[indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)])
 
     def _converted(self, values: pa.Array) -> npt.NDArray[np.object_]:
-        return super()._converted(values) if self._decimals is None else self._decimals.of(values)
+        """The objects that pyarrow makes for pandas."""
+        if self._decimals is not None:
+            return self._decimals.of(values)
+        table = pa.Table.from_arrays([values], schema=pa.schema([self._field]))
+        objects: npt.NDArray[np.object_] = table.to_pandas(**self._options).iloc[:, 0].to_numpy()
+        return objects
 
 
 #: Decimals with so many digits are integers of 64 bits.

@@ -33,7 +33,7 @@ from delta_sharing_spark.scan.read_ahead import BufferedRanges, OwnThread
 from delta_sharing_spark.scan.split_reader import read_split
 from delta_sharing_spark.schema.types import Struct, without_mapping
 from delta_sharing_spark.storage.local_files import LocalSource
-from delta_sharing_spark.storage.ranges import ByteSource, Range
+from delta_sharing_spark.storage.ranges import ByteSource, MemorySource, Range
 
 _log = logging.getLogger(__name__)
 
@@ -206,9 +206,9 @@ def show_together(
     source = _JoinedSource(f"{len(files)} files", spans, members, pace)
     footer_bytes, wanted_part = max(member.footer_bytes for member in members), members[-1].wanted_part(wanted)
     if all(member.whole is not None for member in members[told:]):
-        whole = memoryview(b"".join((b"PAR1", *(source.piece(span) for span in spans))))
-        source.close()
-        return ShownFile(source, layout, whole, footer_bytes=footer_bytes, wanted_part=wanted_part)
+        joined = MemorySource(source.name, b"".join((b"PAR1", *(source.piece(span) for span in spans))))
+        source.close()  # the members go, and with them the bytes of each
+        return ShownFile(joined, layout, memoryview(joined.data), None, footer_bytes, wanted_part=wanted_part)
     held = source.held_bytes
     return ShownFile(source, layout, footer_bytes=footer_bytes, held_bytes=held, wanted_part=wanted_part)
 

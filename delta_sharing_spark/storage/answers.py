@@ -72,6 +72,26 @@ def reason_of(refusal: PermissionError) -> str:
     return f"{refusal}{told.get(refusal.refused, '')}"
 
 
+def passing_failure(
+    status: int, headers: Mapping[str, str], body: bytes, *, method: str = "GET"
+) -> RetryableError | StorageRefusal | None:
+    """The failure that an answer other than 200 and 206 means if another try or another credential may mend it; None if not.
+
+    Args: As those of ``failure_of``.
+    """
+    text = body.decode("utf-8", "replace")
+    code = _code(headers, text)
+    label = f"HTTP {status} {code}".strip()
+    if code in _TRANSIENT_CODES or status >= 500 or status in (408, 425, 429):
+        return RetryableError(label, retry_after(headers.get("retry-after")), busy=True)
+    if code in _CREDENTIAL_CODES or status in (401, 403) or (status == 400 and method == "HEAD"):
+        ended = _ENDED.search(text) is not None
+        # A HEAD of S3 with a credential that has ended is answered with a bare 400.
+        sure: Refused = "credential" if status in (400, 401) else "request"
+        return StorageRefusal(label, "ended" if ended else _CREDENTIAL_CODES.get(code, sure))
+    return None
+
+
 def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, what: str, method: str, host: str) -> Exception:
     """The error that an answer other than 200 and 206 means.
 
@@ -84,20 +104,14 @@ def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, what: st
     Returns:
         A ``RetryableError``, a ``StorageRefusal``, a ``FileNotFoundError``, or the error to raise.
     """
-    text = body.decode("utf-8", "replace")
-    code = _code(headers, text)
+    code = _code(headers, body.decode("utf-8", "replace"))
     label = f"HTTP {status} {code}".strip()
     if status == 407:
         return NetworkError(f"{what}: {proxy_refusal('407 Proxy Authentication Required', host)}", host=host)
     if code in _REGION_CODES or (300 <= status < 400 and "x-amz-bucket-region" in headers):
         return FileError(f"{what}: the bucket is in another region ({label}); set the option storageRegion", file=what)
-    if code in _TRANSIENT_CODES or status >= 500 or status in (408, 425, 429):
-        return RetryableError(label, retry_after(headers.get("retry-after")), busy=True)
-    if code in _CREDENTIAL_CODES or status in (401, 403) or (status == 400 and method == "HEAD"):
-        ended = _ENDED.search(text) is not None
-        # A HEAD of S3 with a credential that has ended is answered with a bare 400.
-        sure: Refused = "credential" if status in (400, 401) else "request"
-        return StorageRefusal(label, "ended" if ended else _CREDENTIAL_CODES.get(code, sure))
+    if (passing := passing_failure(status, headers, body, method=method)) is not None:
+        return passing
     if status in (404, 410):
         return FileNotFoundError(what)
     if status == 416 or code == "InvalidRange":

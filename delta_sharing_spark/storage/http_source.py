@@ -22,16 +22,15 @@ from delta_sharing_spark.network.connections import AddressRefusedError, Cancell
 from delta_sharing_spark.network.hosts import is_local_address, is_loopback, redirect_target, split_url
 from delta_sharing_spark.network.http import MAX_RENEWALS, NetworkSettings
 from delta_sharing_spark.network.kept_connections import Answer, KeptAnswer, send
-from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, proxy_refusal, retry, retry_after
+from delta_sharing_spark.network.retry import RetryableError, WrongRangeError, proxy_refusal, retry
+from delta_sharing_spark.storage.answers import passing_failure
 from delta_sharing_spark.storage.ranges import UNKNOWN_SIZE, Range, check_range
 from delta_sharing_spark.storage.transfer import FileVersion, Transfer, bad_url, exchange, wrong_bytes
 
 _MAX_REDIRECTS = 5
 _ERROR_BODY = 4096
-#: What S3, Azure and GCS say in a 400 or 404 whose cause is a URL or token that ended.
-_EXPIRED_BODY = re.compile(
-    rb"(?i)expired|ExpiredToken|AuthenticationFailed|InvalidToken|TokenRefreshRequired|request has expired|SignatureDoesNotMatch"
-)
+#: What storages say beside the three clouds' codes in a 400 or 404 whose cause is a URL or token that ended.
+_EXPIRED_BODY = re.compile(rb"(?i)expired|AuthenticationFailed|InvalidToken|TokenRefreshRequired|SignatureDoesNotMatch")
 
 
 class UrlLease(Protocol):
@@ -222,10 +221,11 @@ class HttpSource:
             raise NetworkError(
                 f"file {self.name}: {proxy_refusal('407 Proxy Authentication Required', host)}", file=self.name
             )
-        if status == 429 or status >= 500 or status == 408:
-            raise RetryableError(f"HTTP {status}", retry_after(response.headers.get("retry-after")), busy=True)
-        body = response.raw.read(_ERROR_BODY, decode_content=True) or b""
-        if status in (401, 403) or (status in (400, 404) and _EXPIRED_BODY.search(body)):
+        body = response.raw.read(_ERROR_BODY, decode_content=True) or b"" if status < 500 else b""
+        failure = passing_failure(status, response.headers, body)
+        if isinstance(failure, RetryableError):
+            raise failure
+        if failure is not None or (status in (400, 404) and _EXPIRED_BODY.search(body)):
             raise _UrlRefused(f"HTTP {status}")
         if status == 416:
             raise self._version.changed("the storage says it is shorter")

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -206,9 +207,10 @@ def renew_at(end: float | None, since: float) -> float | None:
     if end is None or end <= since:
         return None
     life = end - since
-    return due_before(end, since) - process_share() * min(JITTER, JITTER_SHARE * life)
+    return due_before(end, since) - process_share(os.getpid()) * min(JITTER, JITTER_SHARE * life)
 
 
-def process_share() -> float:
+@lru_cache(maxsize=1)
+def process_share(process: int) -> float:
     """A number in [0, 1) that differs between processes, so that they do not renew all at once."""
-    return random.Random(f"{socket.gethostname()}/{os.getpid()}").random()
+    return random.Random(f"{socket.gethostname()}/{process}").random()

@@ -309,7 +309,7 @@ def test_lines_that_arrow_does_not_take_are_read_by_python():
 
 
 def test_a_line_longer_than_a_block_and_a_commit_in_pieces(monkeypatch):
-    monkeypatch.setattr(replay, "_GROUP_BYTES", 1000)
+    monkeypatch.setattr(replay, "PARSED_BYTES", 1000)
     stats = json.dumps({"numRecords": 5, "minValues": {"p": "x" * 3_000_000}})
     store = log([add("a", stats=stats), *[add(f"f{i}") for i in range(50)], remove("f7")])
     tasks = list(load_snapshot(store).tasks(keep_stats=True))

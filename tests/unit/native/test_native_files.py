@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import sys
@@ -19,6 +20,7 @@ import pytest
 
 from delta_sharing_spark.client import SharingClient
 from delta_sharing_spark.native.file_footer import FooterReader
+from delta_sharing_spark.native.files import _MemberFile
 from delta_sharing_spark.native.joined_layout import lay_out_together
 from delta_sharing_spark.native.layout import lay_out
 from delta_sharing_spark.native.plan import NativePlan, StepAsideError
@@ -169,6 +171,7 @@ def test_small_files_are_fetched_ahead_however_many_were_read(tmp_path: Path, mo
                 assert all(number in shown._shown for number in numbers[place + 1 : place + 3]), f"after {place}"
                 assert held._memory_spent == sum(held._spent.values()) <= held._memory <= bound
             assert len(held._shown) < 12
+            assert not any(isinstance(kept, _MemberFile) for kept in gc.get_objects()), "bytes are held twice"
         assert held._memory == held._memory_spent == 0
 
 

@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from delta_sharing_spark.errors import (
     NetworkError,
 )
 from delta_sharing_spark.network.connections import BreakableAdapter, ReadCancelled
+from delta_sharing_spark.network.retry import RetryableError
+from delta_sharing_spark.storage import answers
 from delta_sharing_spark.storage.http_source import HttpPolicy, HttpSource
 
 DATA = random.Random(7).randbytes(3_000_000)
@@ -249,6 +252,23 @@ def test_a_refused_url_is_renewed(server: Server, session: requests.Session, clo
     assert len(lease.renewed) == 2
     assert [path.count("renewed") for path, *_ in server.asked] == [0, 1, 1, 2]
     assert server.asked[-1][1] == 33_333
+
+
+@pytest.mark.parametrize("code", [400, 403, 404, 409])
+def test_an_error_code_means_the_same_by_url_as_by_directory(
+    server: Server, session: requests.Session, clock: Clock, code: int
+) -> None:
+    """Azure's 409 PublicAccessNotPermitted renews a URL, Google's 403 rateLimitExceeded is waited out, as with a directory's credential."""
+    for name in (*answers._CREDENTIAL_CODES, *answers._TRANSIENT_CODES, "InvalidArgument"):
+        body = b"<Error><Code>%b</Code></Error>" % name.encode()
+        meant = answers.failure_of(code, {}, body, what="f", method="GET", host="h")
+        server.asked.clear()
+        server.faults.append(status(code, body))
+        lease = Lease(server.url)
+        with suppress(FileError):
+            source(server, session, clock, lease).read(0, 10)
+        assert bool(lease.renewed) == isinstance(meant, answers.StorageRefusal), name
+        assert len(server.asked) == 1 + isinstance(meant, answers.StorageRefusal | RetryableError), name
 
 
 def test_renewals_end_and_a_lease_that_cannot_renew_says_why(

@@ -98,12 +98,19 @@ class CommitTail:
         """Find which adds are alive; keys are kept only if a checkpoint comes before."""
         if not self._parts:
             return
-        again = repeated_hashes(np.concatenate([part.hashes for part in self._parts]))
-        superseded = self._superseded([np.isin(part.hashes, again) for part in self._parts]) if len(again) else None
-        for index, part in enumerate(self._parts):
-            if superseded is not None and superseded[index].any():
-                alive = ~superseded[index]
-                part.alive = alive if part.is_add is None else alive[part.is_add]
+        hashes = np.concatenate([part.hashes for part in self._parts])
+        superseded = np.isin(hashes, repeated_hashes(hashes))
+        ends = np.cumsum([len(part.hashes) for part in self._parts])[:-1]
+        texts: list[str] = []
+        for part, suspects in zip(self._parts, np.split(superseded, ends), strict=True):
+            if suspects.any():
+                assert part.keys is not None
+                texts += part.keys.unpack().filter(columns.mask(suspects)).to_pylist()
+        newest = {text: place for place, text in enumerate(texts)}
+        superseded[superseded] = [newest[text] != place for place, text in enumerate(texts)]
+        for part, old in zip(self._parts, np.split(superseded, ends), strict=True):
+            if old.any():
+                part.alive = ~old if part.is_add is None else ~old[part.is_add]
         if self._has_checkpoint:
             keys = [part.keys.unpack() for part in self._parts if part.keys is not None]
             self._seen_keys = pc.unique(pa.chunked_array(keys, pa.string()))
@@ -114,24 +121,6 @@ class CommitTail:
                 )
         for part in self._parts:
             part.keys, part.is_add, part.hashes = None, None, part.hashes[:0]
-
-    def _superseded(self, picked: list[npt.NDArray[np.bool_]]) -> list[npt.NDArray[np.bool_]]:
-        """For each part, which of its ``picked`` actions have a newer one of the same key among all picked."""
-        texts: list[str] = []
-        for part, chosen in zip(self._parts, picked, strict=True):
-            if chosen.any():
-                assert part.keys is not None
-                texts += part.keys.unpack().filter(columns.mask(chosen)).to_pylist()
-        newest = {text: place for place, text in enumerate(texts)}
-        old = np.fromiter((newest[text] != place for place, text in enumerate(texts)), np.bool_, len(texts))
-        out, start = [], 0
-        for chosen in picked:
-            count = int(np.count_nonzero(chosen))
-            part_old = np.zeros(len(chosen), np.bool_)
-            part_old[chosen] = old[start : start + count]
-            out.append(part_old)
-            start += count
-        return out
 
     def adds(self, partition_columns: Collection[str], *, with_stats: bool) -> Iterator[AddBatch]:
         """The adds that are alive, in batches."""

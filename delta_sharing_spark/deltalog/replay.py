@@ -7,6 +7,7 @@ moved up where needed so that time grows with versions, as Delta Lake does.
 
 from __future__ import annotations
 
+import bisect
 import logging
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -106,13 +107,7 @@ class CommitTimes:
                 f"{show_millis(timestamp_ms)} is before the earliest version of {self._table} that is available: version {low} "
                 f"of {show_millis(first)}; ask for that time or later"
             )
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.time(middle) <= timestamp_ms:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return low + bisect.bisect_right(range(low, high + 1), timestamp_ms, key=self.time) - 1
 
     def at_or_after(self, timestamp_ms: int) -> int:
         """The first version there that was committed at or after a timestamp; raises VersionError where none was."""
@@ -135,20 +130,20 @@ class CommitTimes:
 
     def first(self) -> int:
         """The earliest version whose commit is there, with all commits after it."""
-        low, high = 0, self._newest
         if self._listed is not None:
-            while high - 1 in self._listed:
-                high -= 1
-            return high
-        while low < high:
-            middle = (low + high) // 2
+            first = self._newest
+            while first - 1 in self._listed:
+                first -= 1
+            return first
+
+        def exists(version: int) -> bool:
             try:
-                self._store.info(in_log(commit_name(middle)))
+                self._store.info(in_log(commit_name(version)))
             except (FileNotFoundError, PermissionError):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+                return False
+            return True
+
+        return bisect.bisect_left(range(self._newest), True, key=exists)
 
     def _search_range(self, timestamp_ms: int) -> tuple[int, int]:
         """The versions to search: those before in-commit timestamps began, or those since, by the protocol's rule."""

@@ -66,16 +66,6 @@ class Segment:
     commits: tuple[CommitFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
-    """The content of ``_last_checkpoint``, which may be wrong; ``parts`` is 0 but for a multi-part checkpoint, and ``v2_name`` a
-    file's name with a uuid."""
-
-    version: int
-    parts: int
-    v2_name: str | None
-
-
 def read_all(
     threads: CallingThreads, read: Callable[[str], bytes], paths: Sequence[str], largest: int = 0
 ) -> Iterator[bytes]:
@@ -174,8 +164,9 @@ def list_before(store: LogStore, version: int) -> list[LogEntry] | None:
     return store.list_from(LOG_DIR, f"{max(0, version - LISTED_BEFORE):020d}.")
 
 
-def _read_hint(store: LogStore) -> tuple[Hint | None, bool]:
-    """The hint, None if it is missing or malformed; and whether the storage refused to read it."""
+def _read_hint(store: LogStore) -> tuple[CheckpointFiles | None, bool]:
+    """The checkpoint that ``_last_checkpoint`` names, perhaps wrongly, None if it is missing or malformed; and whether the storage
+    refused to read it."""
     try:
         data = store.read(LAST_CHECKPOINT)
     except FileNotFoundError:
@@ -190,7 +181,8 @@ def _read_hint(store: LogStore) -> tuple[Hint | None, bool]:
         if type(version) is not int or type(parts) is not int or version < 0 or not 0 <= parts < 1 << 20:
             raise ValueError("version and parts are not counts")
         named = parse_name(name) if isinstance(name, str) else None
-        return Hint(version, parts, name if named and named.kind in {"v2", "classic"} else None), False
+        names = [str(name)] if named and named.kind in {"v2", "classic"} else checkpoint_names(version, parts)
+        return CheckpointFiles(version, tuple(map(in_log, names))), False
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         _log.warning("_last_checkpoint of %s is corrupt (%s); reading the log without it", store.root, error)
         return None, False
@@ -295,7 +287,7 @@ class UnlistedLog:
         self._known: str | None = None if is_hint_refused else LAST_CHECKPOINT
         self._kept = 0
 
-    def segment(self, hint: Hint | None, version: int | None) -> Segment:
+    def segment(self, hint: CheckpointFiles | None, version: int | None) -> Segment:
         """The files of a version, None for the newest.
 
         The search goes down from the version, or from one that the store knows to exist, to the first checkpoint: it
@@ -307,7 +299,7 @@ class UnlistedLog:
             VersionError: The version is not there yet, or no longer.
             CredentialError: The storage refuses to read the log.
         """
-        base = self._checkpoint_of(hint) if hint is not None and (version is None or hint.version <= version) else None
+        base = self._if_complete(hint) if hint is not None and (version is None or hint.version <= version) else None
         top = self.store.known_version if version is None else version
         if base is not None and (top is None or top - base.version <= _NEAR):
             commits = self._up(base.version + 1, version)
@@ -340,7 +332,7 @@ class UnlistedLog:
         return Segment(newest, base, tuple(commits))
 
     def _down(
-        self, top: int, base: CheckpointFiles | None, hint: Hint | None
+        self, top: int, base: CheckpointFiles | None, hint: CheckpointFiles | None
     ) -> tuple[CheckpointFiles | None, list[CommitFile]] | None:
         """The newest checkpoint at or below ``top``, at least ``base``, and the commits above it up to ``top``.
 
@@ -390,7 +382,7 @@ class UnlistedLog:
             start = stop
         return commits
 
-    def _newest(self, base: CheckpointFiles | None, hint: Hint | None) -> int | None:
+    def _newest(self, base: CheckpointFiles | None, hint: CheckpointFiles | None) -> int | None:
         """The newest version, by doubling steps and then halving ones; None if no version to start from is there."""
         hints = (self.store.known_version, None if hint is None else hint.version, 0)
         starts = [v for v in hints if v is not None]
@@ -415,13 +407,11 @@ class UnlistedLog:
             high = versions[reached] if reached < len(versions) else high
         return low
 
-    def _checkpoint_of(self, hint: Hint) -> CheckpointFiles | None:
-        names = checkpoint_names(hint.version, hint.parts) if hint.v2_name is None else [hint.v2_name]
-        paths = tuple(in_log(name) for name in names)
-        complete = all(self._exist(paths))
+    def _if_complete(self, hint: CheckpointFiles) -> CheckpointFiles | None:
+        is_complete = all(self._exist(hint.paths))
         self._confirm()
-        if complete:
-            return CheckpointFiles(hint.version, paths)
+        if is_complete:
+            return hint
         _log.info("_last_checkpoint of %s names version %d, which is not there", self.table, hint.version)
         return None
 
@@ -484,7 +474,7 @@ class UnlistedLog:
             f"credential covers the table's location, or ask for accessMode=url"
         )
 
-    def _broken(self, missing: int, top: int, has_lower_commits: bool, hint: Hint | None) -> LogError:
+    def _broken(self, missing: int, top: int, has_lower_commits: bool, hint: CheckpointFiles | None) -> LogError:
         """The error of a commit that is missing on the way down."""
         below = range(missing - 1, max(-1, missing - 1 - _WINDOW), -1)
         if has_lower_commits or any(self._exist_commits(below)):

@@ -14,12 +14,11 @@ import json
 import re
 from collections.abc import Collection
 from contextlib import suppress
-from fractions import Fraction
 from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, OptionError
 from delta_sharing_spark.predicates import tree
-from delta_sharing_spark.predicates.coercion import Scalar
+from delta_sharing_spark.predicates.coercion import Scalar, upcast
 from delta_sharing_spark.predicates.functions import compare, membership
 from delta_sharing_spark.predicates.like import like_parts, like_prefix
 from delta_sharing_spark.predicates.literals import cast
@@ -37,7 +36,6 @@ from delta_sharing_spark.predicates.scalar_types import (
     float_key,
     float_value,
     key,
-    nearest_float32,
 )
 from delta_sharing_spark.predicates.sql import resolve
 from delta_sharing_spark.predicates.times import Zone
@@ -218,17 +216,11 @@ def _float(op: str, column: tree.Column, literal: tree.Literal, bits: int) -> No
     assert isinstance(literal.value, float)
     if op in (">", ">=") or literal.value != literal.value:
         return None
-    bound = float_key(literal.value, bits) if bits == 64 or column.type == FLOAT else _float_key_above(literal.value)
+    bound = float_key(literal.value, 64 if column.type == DOUBLE else 32)
+    if bits == 32 and column.type == DOUBLE:  # the least number of single precision that is not below
+        bound = upcast(tree.Column(column.path, FLOAT), DOUBLE, Zone()).first(bound)
     text = _text(tree.Literal(float_value(bound + 1 if bits == 32 or bound == 0 else bound, bits), column.type))
     return None if text is None else _node("<=", column, text)
-
-
-def _float_key_above(value: float) -> int:
-    """The key of the least single-precision number that is not below a double."""
-    if value - value != 0:
-        return float_key(value, 32)
-    nearest = nearest_float32(Fraction(value))
-    return float_key(nearest, 32) + (1 if nearest < value else 0)
 
 
 def _timestamp(op: str, column: tree.Column, literal: tree.Literal) -> Node | None:

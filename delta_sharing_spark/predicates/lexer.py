@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from delta_sharing_spark.errors import PredicateError, SchemaError
 
-_SPACE = re.compile(r"[ \t\r\n]+")
+#: White space, and comments without comments in them.
+_BLANK = re.compile(r"(?:[ \t\r\n]|--(?:\\\n|[^\r\n])*\r?\n?|/\*(?!\+)(?:(?!/\*(?!/)|\*/).)*\*/)*", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z0-9_]+")
 _NUMBERS = (
     re.compile(r"[0-9]+(?:[LlSsYy]|(?:[eE][+-]?[0-9]+)?(?:[fFdD]|[bB][dD])?)"),
@@ -69,25 +70,16 @@ def tokenize(text: str) -> list[Token]:
 
 
 def _skip(text: str, position: int) -> int:
-    while True:
-        space = _SPACE.match(text, position)
-        if space:
-            position = space.end()
-        elif text.startswith("--", position):
-            line = re.compile(r"--(?:\\\n|[^\r\n])*\r?\n?").match(text, position)
-            assert line is not None
-            position = line.end()
-        elif text.startswith("/*", position):
-            close = text.find("*/", position + 2)
-            if text.startswith("/*+", position):
-                raise error_at(text, position, "a hint is not part of the language of where; remove it")
-            if close < 0:
-                raise error_at(text, position, "the comment is not closed; add */")
-            if "/*" in text[position + 2 : close]:
-                raise error_at(text, position, "comments within comments are not read; remove the inner one")
-            position = close + 2
-        else:
-            return position
+    blank = _BLANK.match(text, position)
+    assert blank is not None
+    position = blank.end()
+    if not text.startswith("/*", position):
+        return position
+    if text.startswith("/*+", position):
+        raise error_at(text, position, "a hint is not part of the language of where; remove it")
+    if text.find("*/", position + 2) < 0:
+        raise error_at(text, position, "the comment is not closed; add */")
+    raise error_at(text, position, "comments within comments are not read; remove the inner one")
 
 
 def _next(text: str, position: int) -> Token:

@@ -6,6 +6,7 @@ refused, never guessed.
 
 from __future__ import annotations
 
+import bisect
 import re
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone, tzinfo
@@ -74,11 +75,8 @@ class Zone:
         first = self.to_utc(wall)
         if self.is_fixed or self.to_local(first) == wall:
             return first
-        low, high = first - DAY, first  # midnight is skipped: the day begins where the clock is set forward
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.to_local(middle) >= wall else (middle + 1, high)
-        return low
+        before = range(first - DAY, first)  # midnight is skipped: the day begins where the clock is set forward
+        return before.start + bisect.bisect_left(before, wall, key=self.to_local)
 
     def passes_once(self, wall: int) -> bool:
         """Whether a local wall clock (microseconds since 1970 as if it were UTC) shows a time no more than once."""

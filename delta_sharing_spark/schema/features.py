@@ -30,7 +30,7 @@ _WIDER = {
 }
 #: Digits that a decimal needs before its point to hold every value. The protocol lists 10 for types up to INT and 20 for
 #: LONG; writers of narrower changes lose nothing, and the reference client reads them.
-_DECIMAL_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+_DECIMAL_DIGITS = {"byte": (3, 0), "short": (5, 0), "integer": (10, 0), "long": (19, 0)}
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\)")
 
 
@@ -135,18 +135,15 @@ def widens(before: str, after: str) -> bool:
     """Whether a column of type ``before`` may become ``after`` (Delta protocol, "Type Widening"): every value fits."""
     if after in _WIDER.get(before, ()):
         return True
-    target = _DECIMAL.fullmatch(after)
-    if target is None:
+    target, source = _digits(after), _DECIMAL_DIGITS.get(before) or _digits(before)
+    if target is None or source is None:
         return False
-    precision, scale = int(target[1]), int(target[2])
-    source = _DECIMAL.fullmatch(before)
-    if source is not None:
-        more, finer = precision - int(source[1]), scale - int(source[2])
-    elif before in _DECIMAL_DIGITS:
-        more, finer = precision - _DECIMAL_DIGITS[before], scale
-    else:
-        return False
-    return more >= finer >= 0
+    return target[0] - source[0] >= target[1] - source[1] >= 0
+
+
+def _digits(decimal: str) -> tuple[int, int] | None:
+    match = _DECIMAL.fullmatch(decimal)
+    return match and (int(match[1]), int(match[2]))
 
 
 def mapping_mode(

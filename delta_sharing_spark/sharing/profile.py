@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from delta_sharing_spark.errors import DeltaSharingError, ProfileError
+from delta_sharing_spark.options.values import camel_case
 from delta_sharing_spark.schema.instants import parse_instant
 from delta_sharing_spark.sharing.identity import Identity, identity_from_environment
 from delta_sharing_spark.storage.locations import local_file
@@ -28,6 +29,13 @@ _STARTS_SOMETHING = re.compile(
     r"identity|tokenexchange|subjecttoken|^exec|(command|cmd|executable|script|helper|credentialprocess|credentialsource)$"
     r"|(token|secret|password|credentials?|assertion)(file|path|variable|env|environment|source|provider)$"
 )
+_PRIVATE_KEY = "oauth_jwt_bearer_private_key_jwt"
+#: What profiles of version 2 need beside their endpoint, by their types.
+_NEEDED = {
+    "basic": ("username", "password"),
+    "oauth_client_credentials": ("token_endpoint", "client_id", "client_secret"),
+    _PRIVATE_KEY: ("token_endpoint", "client_id", "issuer", "audience"),
+}
 #: Types of profiles that mean the same.
 _IDENTITY_TYPE = re.compile(r"identity|exec|command|file|oidc|federat|workload|environment|exchange")
 
@@ -162,21 +170,8 @@ def _from_fields(fields: Mapping[str, Any], name: str, identity: Identity | None
         return Profile(endpoint, kind, version, bearer_token=token, expiration_time=str(end) if end else None)
     if version < 2:
         raise ProfileError(f"{name}: type {kind!r} needs shareCredentialsVersion 2, it says {version}; {_ADVICE}")
-    if kind == "basic":
-        user, password = (_required(fields, key, name) for key in ("username", "password"))
-        return Profile(endpoint, kind, version, username=user, password=password)
-    if kind == "oauth_client_credentials":
-        return Profile(
-            endpoint,
-            kind,
-            version,
-            token_endpoint=_required(fields, "tokenEndpoint", name).strip().rstrip("/"),
-            client_id=_required(fields, "clientId", name),
-            client_secret=_required(fields, "clientSecret", name),
-            scope=_optional(fields, "scope", name),
-        )
-    if kind == "oauth_jwt_bearer_private_key_jwt":
-        return _private_key_profile(fields, name, endpoint, version)
+    if kind in _NEEDED:
+        return _profile_of(kind, fields, name, endpoint, version)
     if _IDENTITY_TYPE.search(kind):
         raise ProfileError(f"{name} is of type {kind!r}; {_ASK_YOURSELF}")
     raise ProfileError(f"{name}: the type {kind!r} is unknown; upgrade delta-sharing-spark, or {_ADVICE}")
@@ -202,30 +197,30 @@ def _refuse_to_start(fields: Mapping[str, Any], name: str) -> None:
             waiting.extend(value)
 
 
-def _private_key_profile(fields: Mapping[str, Any], name: str, endpoint: str, version: int) -> Profile:
-    auth = fields.get("auth")
-    if not isinstance(auth, Mapping):
-        raise ProfileError(f"Cannot find the 'auth' field in {name}; {_ADVICE}")
-    key = auth.get("privateKey")
-    if not isinstance(key, Mapping):
-        raise ProfileError(f"Cannot find the 'auth.privateKey' field in {name}; {_ADVICE}")
-    key_file = _required(key, "privateKeyFile", name)
-    return Profile(
-        endpoint,
-        "oauth_jwt_bearer_private_key_jwt",
-        version,
-        token_endpoint=_required(auth, "tokenEndpoint", name).strip().rstrip("/"),
-        client_id=_required(auth, "clientId", name),
-        issuer=_required(auth, "issuer", name),
-        audience=_required(auth, "audience", name),
-        scope=_optional(auth, "scope", name),
-        private_key=PrivateKey(
-            key_file,
+def _profile_of(kind: str, fields: Mapping[str, Any], name: str, endpoint: str, version: int) -> Profile:
+    """A profile of version 2, with what its type needs."""
+    holder, private_key = fields, None
+    if kind == _PRIVATE_KEY:
+        holder = _object(fields.get("auth"), "auth", name)
+        key = _object(holder.get("privateKey"), "auth.privateKey", name)
+        file, key_id, algorithm = (
+            _required(key, "privateKeyFile", name),
             _required(key, "keyId", name),
-            str(key.get("algorithm") or "RS256"),
-            _read(key_file, f"the private key of {name}", "check privateKeyFile in the profile"),
-        ),
-    )
+            key.get("algorithm"),
+        )
+        pem = _read(file, f"the private key of {name}", "check privateKeyFile in the profile")
+        private_key = PrivateKey(file, key_id, str(algorithm or "RS256"), pem)
+    told: dict[str, Any] = {field: _required(holder, camel_case(field), name) for field in _NEEDED[kind]}
+    if "token_endpoint" in told:
+        told["token_endpoint"] = told["token_endpoint"].strip().rstrip("/")
+    scope = None if kind == "basic" else _optional(holder, "scope", name)
+    return Profile(endpoint, kind, version, **told, scope=scope, private_key=private_key)
+
+
+def _object(value: Any, key: str, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ProfileError(f"Cannot find the {key!r} field in {name}; {_ADVICE}")
+    return value
 
 
 def _version(fields: Mapping[str, Any], name: str) -> int:

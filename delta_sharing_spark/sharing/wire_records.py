@@ -159,6 +159,8 @@ class TemporaryCredentials:
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _KINDS = {"add": "add", "cdc": "cdf", "remove": "remove"}
+#: What a ``metaData`` line of the delta format says beside the table's own metadata, and the parquet format within it.
+_AROUND = ("numFiles", "size", "version", "location", "auxiliaryLocations", "accessModes")
 
 
 def parse_protocol(body: Any, table: str) -> tuple[Protocol, str]:
@@ -185,21 +187,10 @@ def parse_metadata(body: Any, table: str) -> Metadata:
     provider = tree.get("format")
     if provider is not None and not isinstance(_object(provider, "format", table).get("provider"), str | None):
         raise _malformed("its format names a provider that is not text", table)
-    return Metadata(
-        id=_text(tree.get("id")) or "",
-        schema_string=schema_string,
-        partition_columns=_strings(tree, "partitionColumns", table),
-        provider=(provider or {}).get("provider") or "parquet",
-        name=_text(tree.get("name")),
-        description=_text(tree.get("description")),
-        configuration=_string_map(tree, "configuration", table),
-        num_files=_integer(_first(outer, tree, "numFiles"), "numFiles", table),
-        size=_integer(_first(outer, tree, "size"), "size", table),
-        version=_integer(_first(outer, tree, "version"), "version", table),
-        location=_text(_first(outer, tree, "location")),
-        auxiliary_locations=_strings(_holder(outer, tree, "auxiliaryLocations"), "auxiliaryLocations", table),
-        access_modes=tuple(m.lower() for m in _strings(_holder(outer, tree, "accessModes"), "accessModes", table)),
-    )
+    around = {name: outer[name] for name in _AROUND if outer.get(name) is not None}
+    told = _told(Metadata, {**tree, **around}, table)
+    told |= {"id": told["id"] or "", "provider": (provider or {}).get("provider") or "parquet"}
+    return Metadata(**{**told, "access_modes": tuple(mode.lower() for mode in told["access_modes"])})
 
 
 def parse_parquet_file(kind: str, body: Any, table: str) -> FileRecord:
@@ -247,13 +238,12 @@ def _file_record(kind: str, tree: Mapping[str, Any], outer: Mapping[str, Any], p
 def parse_end(body: Any, table: str) -> EndStreamAction:
     """An ``endStreamAction``, wrapped or bare."""
     tree = _object(body, "endStreamAction", table)
-    return EndStreamAction(
-        _text(tree.get("refreshToken")) or None,
-        _text(tree.get("nextPageToken")) or None,
-        _integer(tree.get("minUrlExpirationTimestamp"), "minUrlExpirationTimestamp", table),
-        _text(tree.get("errorMessage")),
-        _integer(tree.get("httpStatusErrorCode"), "httpStatusErrorCode", table),
-    )
+    return EndStreamAction(**{name: value or None for name, value in _told(EndStreamAction, tree, table).items()})
+
+
+def _told(kind: Any, tree: Mapping[str, Any], table: str) -> dict[str, Any]:
+    """What a line says of each field of a record, by the field's type; raises ResponseError where it is of another type."""
+    return {field: _READERS[of_type](tree, name, table) for field, name, of_type in _names(kind)}
 
 
 def _changes_data(tree: Mapping[str, Any], table: str) -> bool:
@@ -292,14 +282,6 @@ def _partition_values(tree: Mapping[str, Any], table: str) -> Mapping[str, str |
 
 def _is_unicode(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _holder(outer: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return inner if outer.get(name) is None else outer
-
-
-def _first(outer: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> Any:
-    return _holder(outer, inner, name).get(name)
 
 
 def _object(value: Any, name: str, table: str) -> dict[str, Any]:
@@ -343,6 +325,24 @@ def _integer(value: Any, name: str, table: str, least: int = -(1 << 63), most: i
         shown = value if abs(value) < 1 << 100 else f"a number of {value.bit_length()} bits"
         raise _malformed(f"{name} is {shown}, and must be {least} to {most}", table)
     return value
+
+
+def _integer_of(tree: Mapping[str, Any], name: str, table: str) -> int | None:
+    return _integer(tree.get(name), name, table)
+
+
+def _text_of(tree: Mapping[str, Any], name: str, _: str) -> str | None:
+    return _text(tree.get(name))
+
+
+#: How a line's field is read, by the type in its record.
+_READERS: Mapping[str, Callable[[Mapping[str, Any], str, str], Any]] = {
+    "str": _text_of,
+    "str | None": _text_of,
+    "int | None": _integer_of,
+    "tuple[str, ...]": _strings,
+    "Mapping[str, str]": _string_map,
+}
 
 
 def broken(why: str) -> ResponseError:
@@ -409,16 +409,16 @@ def parse_item(kind: type[_R], item: Any, needed: str = "name", **known: Any) ->
     if not isinstance(item, dict) or not isinstance(item.get(needed), str):
         raise no_server(f"an item of the server's answer is without a {needed}")
     make: Any = kind
-    told = {field: value for field, name, read in _fields(make) if (value := read(item, name)) or name == needed}
+    read = ((field, name, _PARSED.get(name, _PARSED.get(of_type, _text_at))) for field, name, of_type in _names(make))
+    told = {field: value for field, name, parse in read if (value := parse(item, name)) or name == needed}
     record: _R = make(**{**known, **told})
     return record
 
 
 @lru_cache(maxsize=16)
-def _fields(kind: Any) -> list[tuple[str, str, Callable[[Mapping[str, Any], str], Any]]]:
-    """The fields of a record, their names in answers, and what reads them there."""
-    names = [(field.name, camel_case(field.name)) for field in fields(kind)]
-    return [(field, name, _PARSED.get(name, _text_at)) for field, name in names]
+def _names(kind: Any) -> list[tuple[str, str, str]]:
+    """The fields of a record, their names in answers, and their types."""
+    return [(field.name, camel_case(field.name), str(field.type)) for field in fields(kind)]
 
 
 def _formats_at(tree: Mapping[str, Any], _: str) -> tuple[str, ...]:
@@ -462,11 +462,10 @@ def _strings_at(tree: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(str(v) for v in value) if isinstance(value, list) else ()
 
 
-#: How fields are read that are no texts, by their names in answers.
+#: How an item's fields are read that are no texts, by their types, or by their names in answers.
 _PARSED: Mapping[str, Callable[[Mapping[str, Any], str], Any]] = {
     "accessModes": lambda tree, name: tuple(mode.lower() for mode in _strings_at(tree, name)),
-    "auxiliaryLocations": _strings_at,
     "formats": _formats_at,
-    "metadata": _texts_at,
-    "properties": _texts_at,
+    "tuple[str, ...]": _strings_at,
+    "Mapping[str, str]": _texts_at,
 }

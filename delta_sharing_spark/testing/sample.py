@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,47 +96,24 @@ def share_sample(server: SharingServer, directory: str | os.PathLike[str], *, tr
     return tables
 
 
-def _comment(text: str) -> Mapping[str, str]:
-    return {"comment": text}
+def _described(schema: pa.Schema, *required: str, **comments: str) -> pa.Schema:
+    """The schema with the columns ``required`` NOT NULL, and with comments."""
+    fields = [field.with_nullable(field.name not in required) for field in schema]
+    return pa.schema([f.with_metadata({"comment": comments[f.name]}) if f.name in comments else f for f in fields])
 
 
 def _stations(path: Path) -> SampleTable:
-    schema = Struct(
-        (
-            Field("station", Primitive("string"), False, _comment("Name of the station")),
-            Field("city", Primitive("string"), False),
-            Field("latitude", Primitive("double")),
-            Field("longitude", Primitive("double")),
-            Field("docks", Primitive("integer"), True, _comment("Places for bicycles, if known")),
-            Field("opened", Primitive("date")),
-        )
-    )
-    rows = [
-        dict(
-            zip(schema.names, (*station, datetime.date(2021, 3, 1) + datetime.timedelta(days=97 * number)), strict=True)
-        )
-        for number, station in enumerate(_STATIONS)
-    ]
-    DeltaTableBuilder(path, schema, description="Bicycle stations").append(rows)
+    places = [("station", pa.string()), ("city", pa.string()), ("latitude", pa.float64()), ("longitude", pa.float64())]
+    schema = pa.schema([*places, ("docks", pa.int32()), ("opened", pa.date32())])
+    notes = {"station": "Name of the station", "docks": "Places for bicycles, if known"}
+    days = [datetime.date(2021, 3, 1) + datetime.timedelta(days=97 * number) for number in range(len(_STATIONS))]
+    rows = [dict(zip(schema.names, (*station, day), strict=True)) for station, day in zip(_STATIONS, days, strict=True)]
+    described = _described(schema, "station", "city", **notes)
+    DeltaTableBuilder(path, described, description="Bicycle stations").append(rows)
     return SampleTable("stations", str(path), len(rows), "Bicycle stations: a small table")
 
 
 def _trips(path: Path, rows: int) -> SampleTable:
-    schema = Struct(
-        (
-            Field("trip", Primitive("long"), False, _comment("Number of the trip")),
-            Field("city", Primitive("string"), True, _comment("Partition")),
-            Field(
-                "started", Primitive("timestamp"), True, _comment("Ascending: the files of a city follow each other")
-            ),
-            Field("seconds", Primitive("integer")),
-            Field("kilometres", Primitive("double")),
-            Field("fare", Decimal(8, 2)),
-            Field("payment", Primitive("string")),
-            Field("member", Primitive("boolean")),
-            Field("rating", Primitive("float"), True, _comment("One to five; most riders give none")),
-        )
-    )
     draw = np.random.default_rng(20261121)
     numbers = np.arange(rows, dtype=np.int64)
     seconds = draw.integers(60, 7200, rows, dtype=np.int32)
@@ -158,6 +134,14 @@ def _trips(path: Path, rows: int) -> SampleTable:
             "rating": pa.array(ratings, mask=draw.random(rows) < 0.7),
         }
     )
+    schema = _described(
+        data.schema,
+        "trip",
+        trip="Number of the trip",
+        city="Partition",
+        started="Ascending: the files of a city follow each other",
+        rating="One to five; most riders give none",
+    )
     style = FileStyle(keep_rows=False, row_group_size=131_072)
     DeltaTableBuilder(path, schema, ["city"], style=style, description="Bicycle trips").append(data, files=4)
     return SampleTable("trips", str(path), rows, "Bicycle trips, partitioned by city, in files sorted by time")
@@ -175,24 +159,17 @@ def _cents(values: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _customers(path: Path) -> SampleTable:
-    address = Struct(
-        (
-            Field("street", Primitive("string")),
-            Field("city", Primitive("string")),
-            Field("geo", Struct((Field("latitude", Primitive("double")), Field("longitude", Primitive("double"))))),
-        )
-    )
-    schema = Struct(
-        (
-            Field("customer", Primitive("long"), False),
-            Field("name", Primitive("string")),
-            Field("address", address),
-            Field("phones", Array(Primitive("string"))),
-            Field("preferences", Map(Primitive("string"), Primitive("string"))),
-            Field("rides", Array(Struct((Field("trip", Primitive("long")), Field("fare", Decimal(8, 2)))))),
-            Field("joined", Primitive("timestamp")),
-        )
-    )
+    geo = pa.struct([("latitude", pa.float64()), ("longitude", pa.float64())])
+    columns = {
+        "customer": pa.int64(),
+        "name": pa.string(),
+        "address": pa.struct([("street", pa.string()), ("city", pa.string()), ("geo", geo)]),
+        "phones": pa.list_(pa.string()),
+        "preferences": pa.map_(pa.string(), pa.string()),
+        "rides": pa.list_(pa.struct([("trip", pa.int64()), ("fare", pa.decimal128(8, 2))])),
+        "joined": pa.timestamp("us", tz="UTC"),
+    }
+    schema = _described(pa.schema(columns), "customer")
     rows = [_customer(number) for number in range(1000)]
     DeltaTableBuilder(path, schema, description="Customers").append(rows)
     return SampleTable(
@@ -229,27 +206,16 @@ def _bicycles(path: Path) -> SampleTable:
     def clock() -> int:
         return int(datetime.datetime.fromisoformat(f"{next(days)}T12:00:00+00:00").timestamp() * 1000)
 
-    schema = Struct(
-        (
-            Field("bicycle", Primitive("long"), False),
-            Field("model", Primitive("string")),
-            Field("station", Primitive("string"), True, _comment("Where it stands")),
-            Field("state", Primitive("string"), True, _comment("ready or workshop")),
-        )
-    )
+    names = ("model", "station", "state")
+    columns = pa.schema({"bicycle": pa.int64()} | dict.fromkeys(names, pa.string()))
+    schema = _described(columns, "bicycle", station="Where it stands", state="ready or workshop")
     properties = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"}
     table = DeltaTableBuilder(
         path, schema, properties=properties, clock=clock, description="Bicycles and their history"
     )
-    rows = [
-        {
-            "bicycle": number,
-            "model": ("city", "cargo", "electric")[number % 3],
-            "station": _STATIONS[number % len(_STATIONS)][0],
-            "state": "ready",
-        }
-        for number in range(1, 13)
-    ]
+    models = ("city", "cargo", "electric")
+    bought = [(number, models[number % 3], _STATIONS[number % len(_STATIONS)][0], "ready") for number in range(1, 13)]
+    rows = [dict(zip(schema.names, values, strict=True)) for values in bought]
     table.append(rows)
     table.update(
         pc.field("bicycle").isin([4, 8, 12]),
@@ -290,7 +256,7 @@ def _types(path: Path) -> SampleTable:
         ("a_struct", Struct((Field("name", Primitive("string")),)), {"name": "Ginza"}, {"name": None}),
         ("a_map", Map(Primitive("string"), Primitive("double")), {"north": 0.5, "south": None}, {}),
     ]
-    schema = Struct(tuple(Field(name, kind, True, _comment(str(kind))) for name, kind, _, _ in columns))
+    schema = Struct(tuple(Field(name, kind, True, {"comment": str(kind)}) for name, kind, _, _ in columns))
     rows: list[dict[str, object]] = [{name: ordinary for name, _, ordinary, _ in columns}]
     rows += [{name: extreme for name, _, _, extreme in columns}, dict.fromkeys(schema.names)]
     DeltaTableBuilder(path, schema, description="A column of each type").append(rows)

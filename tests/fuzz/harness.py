@@ -11,6 +11,7 @@ import resource
 import selectors
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,9 +43,8 @@ class _Worker:
     def __init__(self, surface: str, first: int, seed: int, step: int) -> None:
         command = [sys.executable, "-m", "fuzz.worker", surface, str(first), str(seed), str(step)]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path]), "NO_PROXY": "*"}
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=HERE.parent
-        )
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # a pipe that nobody reads would fill and hold it up
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, env=env, cwd=HERE.parent)
         self._buffer = b""
         self._waiting = selectors.DefaultSelector()
         assert self.process.stdout is not None
@@ -71,14 +71,13 @@ class _Worker:
     def close(self) -> str:
         """End the process; what it wrote to its standard error."""
         self.process.kill()
-        assert self.process.stderr is not None
-        assert self.process.stdout is not None
-        text = self.process.stderr.read().decode(errors="replace")
-        self.process.stderr.close()
-        self.process.stdout.close()
         self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         self._waiting.close()
-        return text
+        with self._errors:
+            self._errors.seek(0)
+            return self._errors.read().decode(errors="replace")
 
 
 def run(surface: str, seed: int, until: float, *, first: int = 0, most: int | None = None, step: int = 1) -> Counts:

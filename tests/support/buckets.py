@@ -22,7 +22,7 @@ from xml.sax.saxutils import escape
 
 from delta_sharing_spark.testing.server import SharedTable, SharingServer
 from delta_sharing_spark.testing.server.data_urls import serve_file, storage_error
-from delta_sharing_spark.testing.server.responses import Response, json_response
+from delta_sharing_spark.testing.server.responses import Request, Response, json_response
 
 _LOCATIONS = {"s3": "s3://{}", "gs": "gs://{}", "abfss": "abfss://{}@account.dfs.core.windows.net"}
 _GOOGLE = re.compile(r"/(?:download/)?storage/v1/b/([^/]+)/o(?:/(.*))?")
@@ -123,12 +123,11 @@ class BucketServer(SharingServer):
             return super().kind_of(path)
         return "log" if target.parent.name == "_delta_log" or not target.suffix else "data", str(target)
 
-    def answer(
-        self, kind: str, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, base: str
-    ) -> Response:
+    def answer(self, request: Request) -> Response:
+        path, query, headers = request.path, request.query, request.headers
         target = self._object(path)
         if target is None:
-            return super().answer(kind, method, path, query, headers, body, base)
+            return super().answer(request)
         cloud = "gs" if "/storage/v1/" in path else "abfss" if "sig=" in query else "s3"
         asked = _CREDENTIAL.search(f"{headers.get('authorization', '')}?{query}")
         if asked is None or unquote(next(filter(None, asked.groups()))) not in self._accepted:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from delta_sharing_spark.deltalog.actions import Metadata, Protocol
@@ -135,12 +136,8 @@ def metadata_line(
     num_files: int | None = None,
 ) -> dict[str, Any]:
     """The ``metaData`` line."""
-    core: dict[str, Any] = {"id": metadata.id}
-    if metadata.name is not None:
-        core["name"] = metadata.name
-    if metadata.description is not None:
-        core["description"] = metadata.description
-    core |= {
+    named = {"id": metadata.id, "name": metadata.name, "description": metadata.description}
+    core: dict[str, Any] = {name: value for name, value in named.items() if value is not None} | {
         "format": {"provider": metadata.provider},
         "schemaString": metadata.schema_string,
         "partitionColumns": list(metadata.partition_columns),
@@ -173,58 +170,32 @@ class LineWriter:
     Attributes:
         response_format: ``parquet`` or ``delta``.
         hashed: Which hash ids are made with.
-        base: Scheme and host of data URLs.
-        terms: What the URLs of this answer are signed for.
-        expires_ms: When they end; None leaves ``expirationTimestamp`` out.
+        url: Makes the data URL of a local file.
+        expires_ms: When URLs end; None leaves ``expirationTimestamp`` out.
         snapshot: Lines are ``file`` lines of a snapshot.
     """
 
     response_format: str
     hashed: str
-    base: str
-    signer: Signer
-    terms: str
+    url: Callable[[str], str]
     expires_ms: int | None
     snapshot: bool
 
     def line(self, file: FileAction) -> dict[str, Any]:
-        url = self.signer.url(self.base, file.location, self.terms)
-        if self.response_format == "parquet":
-            return self._parquet(file, url)
-        return self._delta(file, url)
-
-    def _common(self, file: FileAction) -> dict[str, Any]:
+        url, body = self.url(file.location), file.body
+        told = {"version": file.version, "timestamp": file.timestamp, "expirationTimestamp": self.expires_ms}
         tree: dict[str, Any] = {"id": file_id(file.path, self.hashed), "size": file.size}
-        if file.version is not None:
-            tree["version"] = file.version
-        if file.timestamp is not None:
-            tree["timestamp"] = file.timestamp
-        if self.expires_ms is not None:
-            tree["expirationTimestamp"] = self.expires_ms
-        return tree
-
-    def _parquet(self, file: FileAction, url: str) -> dict[str, Any]:
-        tree = {"url": url, **self._common(file), "partitionValues": file.body.get("partitionValues") or {}}
-        if "stats" in file.body:
-            tree["stats"] = file.body["stats"]
-        return {"file" if self.snapshot else _PARQUET_KIND[file.kind]: tree}
-
-    def _delta(self, file: FileAction, url: str) -> dict[str, Any]:
-        body: dict[str, Any] = {**file.body, "path": url}
-        tree = self._common(file)
-        if file.vector is not None:
-            body["deletionVector"] = self._vector(file)
-            if file.vector.storage != "i":
-                tree["deletionVectorFileId"] = file_id(file.vector.path, self.hashed)
-        return {"file": {**tree, "deltaSingleAction": {file.kind: body}}}
-
-    def _vector(self, file: FileAction) -> Mapping[str, Any]:
-        descriptor: Mapping[str, Any] = file.body["deletionVector"]
-        assert file.vector is not None
-        if file.vector.storage == "i":
-            return descriptor
-        url = self.signer.url(self.base, local_path(file.vector.path), self.terms)
-        return {**descriptor, "storageType": "p", "pathOrInlineDv": url}
+        tree |= {name: value for name, value in told.items() if value is not None}
+        if self.response_format == "parquet":
+            tree |= {"url": url, "partitionValues": body.get("partitionValues") or {}}
+            tree |= {"stats": body["stats"]} if "stats" in body else {}
+            return {"file" if self.snapshot else _PARQUET_KIND[file.kind]: tree}
+        action = {**body, "path": url}
+        if file.vector is not None and file.vector.storage != "i":
+            vector_url = self.url(local_path(file.vector.path))
+            action["deletionVector"] = {**body["deletionVector"], "storageType": "p", "pathOrInlineDv": vector_url}
+            tree["deletionVectorFileId"] = file_id(file.vector.path, self.hashed)
+        return {"file": {**tree, "deltaSingleAction": {file.kind: action}}}
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -314,9 +285,7 @@ class Pages:
         writer = LineWriter(
             answer.response_format,
             request.hashed or answer.response_format,
-            request.base,
-            self._signer,
-            self._signer.terms(expires_ms),
+            partial(self._signer.url, request.base, self._signer.terms(expires_ms)),
             expires_ms if self._settings.expiration_timestamps else None,
             answer.snapshot,
         )
@@ -339,13 +308,10 @@ class Pages:
         return line if self._settings.rewrite is None else self._settings.rewrite(line)
 
     def _page_size(self, request: TableRequest) -> int | None:
-        sizes = [] if self._settings.page_size is None else [self._settings.page_size]
         asked = request.parameters.get("maxFiles")
-        if asked is not None:
-            if not str(asked).isdecimal() or int(asked) < 1:
-                raise bad_request("maxFiles must be positive.")
-            sizes.append(int(asked))
-        return min(sizes) if sizes else None
+        if asked is not None and (not str(asked).isdecimal() or int(asked) < 1):
+            raise bad_request("maxFiles must be positive.")
+        return min((int(size) for size in (self._settings.page_size, asked) if size is not None), default=None)
 
     def _last_line(self, request: TableRequest, answer: Answer, end: int, expires_ms: int) -> dict[str, Any] | None:
         body: dict[str, Any] = {}
@@ -358,4 +324,4 @@ class Pages:
             return None
         if self._settings.min_url_expiration and answer.items:
             body["minUrlExpirationTimestamp"] = expires_ms
-        return body if self._settings.bare_end_stream else {"endStreamAction": body}
+        return body if self._settings.bare_end_stream and body else {"endStreamAction": body}

@@ -15,7 +15,7 @@ from email.utils import formatdate
 from typing import Any
 from urllib.parse import parse_qs
 
-from delta_sharing_spark.testing.server.responses import FileBody, Response, bad_request
+from delta_sharing_spark.testing.server.responses import FileBody, Request, Response, bad_request
 from delta_sharing_spark.testing.server.settings import ServerSettings
 
 #: The Rust kernel takes a URL for presigned by a parameter of this name.
@@ -53,7 +53,7 @@ class Signer:
             query += f"&se={datetime.fromtimestamp(expires_ms / 1000, timezone.utc):%Y-%m-%dT%H%%3A%M%%3A%SZ}"
         return query
 
-    def url(self, base: str, path: str, terms: str) -> str:
+    def url(self, base: str, terms: str, path: str) -> str:
         """A URL of a local file under these terms."""
         opaque = self._names.get(path)
         if opaque is None:
@@ -105,22 +105,18 @@ _EXPIRED = {
 }
 
 
-def serve_data(
-    opaque: str, query: str, headers: Mapping[str, str], signer: Signer, settings: ServerSettings
-) -> Response:
+def serve_data(request: Request, signer: Signer, settings: ServerSettings) -> Response:
     """Answer GET or HEAD of a data URL.
 
     A request that carries an Authorization header is refused with 400, as S3 does for presigned URLs.
     """
-    if headers.get("authorization") is not None:
+    if "authorization" in request.headers:
         return storage_error(400, "InvalidArgument", "Only one auth mechanism allowed; use the query string alone")
-    signed = signer.path_of(opaque, query)
+    signed = signer.path_of(request.path.removeprefix("/data/"), request.query)
     if signed is None:
         return storage_error(403, "SignatureDoesNotMatch", "The request signature does not match")
     path, stale = signed
-    if stale:
-        return storage_error(*_EXPIRED[settings.expired_style])
-    return serve_file(path, headers)
+    return storage_error(*_EXPIRED[settings.expired_style]) if stale else serve_file(path, request.headers)
 
 
 def serve_file(path: str, headers: Mapping[str, str]) -> Response:

@@ -18,25 +18,46 @@ from delta_sharing_spark.testing.server.answers import TableRequest, parse_capab
 from delta_sharing_spark.testing.server.queries import TableQueries
 from delta_sharing_spark.testing.server.responses import (
     Refusal,
+    Request,
     Response,
     bad_request,
     json_response,
     lines_response,
     not_found,
+    segments,
 )
 from delta_sharing_spark.testing.server.settings import ServerSettings, SharedAsset, SharedTable, id_of
 
 #: Asynchronous queries that are remembered.
 _JOBS = 1000
-
-_TABLE_KINDS = {
-    "version": "version",
-    "metadata": "metadata",
-    "query": "query",
-    "changes": "changes",
-    "temporary-table-credentials": "credentials",
+_TABLE, _MODEL = "shares/*/schemas/*/tables/*", "shares/*/schemas/*/models/*"
+#: The collections of a schema, and what one of each is.
+_ONE = {"tables": "table", "volumes": "volume", "models": "model", "skills": "skill"}
+_PATHS = {
+    "shares": "shares",
+    "shares/*": "share",
+    "shares/*/schemas": "schemas",
+    **{f"shares/*/all-{collection}": f"all-{collection}" for collection in _ONE},
+    **{f"shares/*/schemas/*/{collection}": collection for collection in _ONE},
+    **{f"shares/*/schemas/*/{collection}/*": one for collection, one in _ONE.items()},
+    **{f"{_TABLE}/{kind}": kind for kind in ("version", "metadata", "query", "changes")},
+    f"{_TABLE}/queries/*": "poll",
+    f"{_TABLE}/temporary-table-credentials": "credentials",
+    **{f"shares/*/schemas/*/{one}s/*/temporary-{one}-credentials": f"{one}-credentials" for one in ("volume", "skill")},
+    f"{_MODEL}/versions": "model-versions",
+    f"{_MODEL}/versions/*": "model-version",
+    f"{_MODEL}/aliases/*": "model-alias",
+    f"{_MODEL}/versions/*/temporary-model-version-credentials": "model-credentials",
+    f"{_MODEL}/versions/*/temporary-model-credentials": "model-credentials",
 }
-_METHODS = {"query": "POST", "poll": "POST", "credentials": "POST", "table": "HEAD"}
+_KINDS = {tuple(path.split("/")): kind for path, kind in _PATHS.items()}
+
+
+def kind_of(parts: Sequence[str]) -> str:
+    """What a path asks for: ``shares``, ``share``, ``schemas``; of tables ``tables``, ``all-tables``, ``table``, ``version``,
+    ``metadata``, ``query``, ``poll``, ``changes``, ``credentials``; of volumes ``volumes``, ``all-volumes``, ``volume``,
+    ``volume-credentials``, the same of skills and models, ``model-versions``, ``model-version``, ``model-alias``; or ``unknown``."""
+    return _KINDS.get(tuple("*" if place % 2 else part for place, part in enumerate(parts)), "unknown")
 
 
 @dataclass(slots=True)
@@ -48,101 +69,67 @@ class _Job:
 
 
 class Endpoints:
-    """Routes requests of the protocol."""
+    """Answers requests of the protocol, and of OpenSharing's assets."""
 
     def __init__(
         self, catalog: Catalog, queries: TableQueries, settings: ServerSettings, vendors: Mapping[str, CredentialVendor]
     ) -> None:
         self._catalog, self._queries, self._settings, self._vendors = catalog, queries, settings, vendors
-        self.assets = AssetEndpoints(catalog, settings, vendors)
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._keys: dict[tuple[str, str], str] = {}
         self._lock = threading.Lock()
 
-    def kind_of(self, segments: list[str]) -> str:
-        """What is asked for: an asset's kind, ``shares``, ``share``, ``schemas``, ``tables``, ``all-tables``, ``table``, ``version``,
-        ``metadata``, ``query``, ``poll``, ``changes``, ``credentials`` or ``unknown``."""
-        match segments:
-            case ["shares"]:
-                return "shares"
-            case ["shares", _]:
-                return "share"
-            case ["shares", _, "schemas"]:
-                return "schemas"
-            case ["shares", _, "all-tables"]:
-                return "all-tables"
-            case ["shares", _, "schemas", _, "tables"]:
-                return "tables"
-            case ["shares", _, "schemas", _, "tables", _]:
-                return "table"
-            case ["shares", _, "schemas", _, "tables", _, "queries", _]:
-                return "poll"
-            case ["shares", _, "schemas", _, "tables", _, last]:
-                return _TABLE_KINDS.get(last, "unknown")
-        return self.assets.kind_of(segments) or "unknown"
-
-    def answer(
-        self,
-        kind: str,
-        method: str,
-        segments: list[str],
-        query: str,
-        headers: Mapping[str, str],
-        body: bytes,
-        base: str,
-    ) -> Response:
+    def answer(self, request: Request) -> Response:
         """Answer one request; raises Refusal for an error answer."""
-        parameters: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
-        if kind == "unknown" or not self._known(kind):
+        kind, parts = request.kind, segments(request.path)
+        names = parts[1::2]
+        parameters: dict[str, Any] = dict(parse_qsl(request.query, keep_blank_values=True))
+        if not self._is_known(request):
             raise not_found("the endpoint does not exist")
-        if self.assets.kind_of(segments) is not None:
-            return self.assets.answer(kind, method, segments, parameters)
-        if kind == "table" and method == "GET" and self._settings.get_table:
-            table = self._catalog.table(segments[1], segments[3], segments[5])
-            return json_response({**table.names(), "format": table.format})  # and nothing of its locations
-        if method != _METHODS.get(kind, "GET"):
-            raise Refusal(405, "METHOD_NOT_ALLOWED", f"{method} is not allowed here")
-        if kind in ("shares", "share", "schemas", "tables", "all-tables"):
-            return self._listing(kind, segments, parameters)
-        table = self._catalog.table(segments[1], segments[3], segments[5])
-        if method == "POST":
-            parameters = _body(body)
-        try:
-            return self._table(kind, table, segments, parameters, headers, base)
-        except LogError as error:
-            raise Refusal(500, "INTERNAL_ERROR", str(error)) from error
-        except TableError as error:
-            raise bad_request(str(error)) from error
-        except DeltaSharingError as error:
-            raise Refusal(500, "INTERNAL_ERROR", str(error)) from error
-
-    def _known(self, kind: str) -> bool:
-        if kind == "all-tables":
-            return self._settings.all_tables
-        if kind == "version":
-            return self._settings.version_by_get
-        return kind != "poll" or self._settings.async_polls is not None
-
-    def _listing(self, kind: str, segments: list[str], parameters: Mapping[str, str]) -> Response:
+        is_described = kind == "table" and request.method == "GET" and self._settings.get_table
+        if request.method != ("GET" if is_described else _method(kind)):
+            raise Refusal(405, "METHOD_NOT_ALLOWED", f"{request.method} is not allowed here")
         if kind == "share":
-            return json_response({"share": self._catalog.share(segments[1]).item()})
-        if kind == "shares":
-            items = self._catalog.share_items()
-        elif kind == "schemas":
-            items = self._catalog.schema_items(segments[1])
-        else:
-            items = self._catalog.table_items(segments[1], segments[3] if kind == "tables" else None)
-        return json_response(page(items, parameters, self._settings))
+            return json_response({"share": self._catalog.share(names[0]).item()})
+        collection = kind.removeprefix("all-")
+        if collection in ("shares", "schemas", *_ONE):
+            return json_response(page(self._catalog.items(collection, *names), parameters, self._settings))
+        shared = self._catalog.get(parts[4], *names[:3])
+        if isinstance(shared, SharedAsset):
+            return self._asset(shared, request, parameters)
+        if is_described:
+            return json_response({**shared.names(), "format": shared.format})  # and nothing of its locations
+        try:
+            return self._table(shared, request, _body(request.body) if request.method == "POST" else parameters)
+        except DeltaSharingError as error:
+            if isinstance(error, TableError) and not isinstance(error, LogError):
+                raise bad_request(str(error)) from error
+            raise Refusal(500, "INTERNAL_ERROR", str(error)) from error
 
-    def _table(
-        self,
-        kind: str,
-        table: SharedTable,
-        segments: list[str],
-        parameters: dict[str, Any],
-        headers: Mapping[str, str],
-        base: str,
-    ) -> Response:
+    def _is_known(self, request: Request) -> bool:
+        kind, settings = request.kind, self._settings
+        if kind.removeprefix("all-").startswith(("volume", "model", "skill")):
+            return settings.assets and segments(request.path)[-1] not in settings.unknown_calls
+        gone = {"unknown": True, "all-tables": not settings.all_tables, "version": not settings.version_by_get}
+        return not {**gone, "poll": settings.async_polls is None}.get(kind, False)
+
+    def _asset(self, asset: SharedAsset, request: Request, parameters: Mapping[str, str]) -> Response:
+        kind, named = request.kind, segments(request.path)[7:8]
+        if kind == "model-versions":
+            ready = [one.item() for one in asset.versions.values() if one.fields["status"] == "READY"]
+            return json_response(page(ready, parameters, self._settings))
+        if named:
+            asset = _version(asset, "alias" if kind == "model-alias" else "version", named[0])
+        if not kind.endswith("-credentials"):
+            return json_response(asset.item())
+        if asset.fields.get("status", "READY") != "READY":
+            raise bad_request(f"version {named[0]} of model {asset} is {asset.fields['status']}, not READY")
+        location = asset.location or ""
+        body = credentials_of(location, asset, self._vendors, self._settings)
+        return json_response({"credentials": {"location": location, **body}} if self._settings.wrapped_assets else body)
+
+    def _table(self, table: SharedTable, asked: Request, parameters: dict[str, Any]) -> Response:
+        kind, settings = asked.kind, self._settings
         formats = [name.strip().lower() for name in table.format.split(",")]
         if "delta" not in formats and kind != "credentials":
             raise Refusal(
@@ -154,29 +141,21 @@ class Endpoints:
             version = self._queries.version(table, parameters.get("startingTimestamp"))
             return Response(200, b"", {"Delta-Table-Version": str(version)})
         if kind == "credentials":
-            return vend(table, parameters.get("location"), self._vendors, self._settings)
+            return vend(table, parameters.get("location"), self._vendors, settings)
         if kind != "metadata" and table.access_modes is not None and "url" not in table.access_modes:
             raise bad_request(f"table {table} is shared by directory only; its accessModes are {table.access_modes}")
-        request = self._table_request(table, parameters, headers, base)
+        capabilities = parse_capabilities(asked.headers.get("delta-sharing-capabilities"), settings)
+        hashed = asked.headers.get("fileidhash", "").lower() if settings.file_id_hash else ""
+        if hashed not in ("", "parquet", "delta"):
+            raise bad_request(f"Unsupported fileidhash: {hashed}")
+        request = TableRequest(table, parameters, capabilities, hashed or None, asked.base)
         if kind == "metadata":
             return self._queries.metadata(request)
         if kind == "changes":
             return self._queries.changes(request)
         if kind == "poll":
-            return self._poll(segments[7], request)
-        if request.capabilities.asynchronous:
-            return self._submit(request)
-        return self._queries.query(request)
-
-    def _table_request(
-        self, table: SharedTable, parameters: dict[str, Any], headers: Mapping[str, str], base: str
-    ) -> TableRequest:
-        capabilities = parse_capabilities(headers.get("delta-sharing-capabilities"), self._settings)
-        hashed = headers.get("fileidhash")
-        if hashed is not None and self._settings.file_id_hash and hashed.lower() not in ("parquet", "delta"):
-            raise bad_request(f"Unsupported fileidhash: {hashed}")
-        known = hashed.lower() if hashed is not None and self._settings.file_id_hash else None
-        return TableRequest(table, parameters, capabilities, known, base)
+            return self._poll(segments(asked.path)[7], request)
+        return self._submit(request) if capabilities.asynchronous else self._queries.query(request)
 
     def _submit(self, request: TableRequest) -> Response:
         key = request.parameters.get("idempotencyKey") or request.parameters.get("idempotency_key")
@@ -239,87 +218,8 @@ def _body(body: bytes) -> dict[str, Any]:
     return tree
 
 
-#: The collections of a schema, and what one of each is.
-COLLECTIONS = {"volumes": "volume", "models": "model", "skills": "skill"}
-_MODEL_CREDENTIALS = ("temporary-model-version-credentials", "temporary-model-credentials")
-
-
-class AssetEndpoints:
-    """Routes requests for assets."""
-
-    def __init__(self, catalog: Catalog, settings: ServerSettings, vendors: Mapping[str, CredentialVendor]) -> None:
-        self._catalog, self._settings, self._vendors = catalog, settings, vendors
-        self._assets: dict[tuple[str, str, str, str], SharedAsset] = {}
-
-    def add(self, asset: SharedAsset) -> None:
-        """Share an asset; replaces one of its collection and name."""
-        self._catalog.add_schema(asset.share, asset.schema)
-        self._assets[_key(asset.collection, asset.share, asset.schema, asset.name)] = asset
-
-    def kind_of(self, segments: list[str]) -> str | None:
-        """``all-volumes``, ``volumes``, ``volume``, ``volume-credentials``, the same of models and skills,
-        ``model-versions``, ``model-version``, ``model-alias``; None for what is no asset's."""
-        match segments:
-            case ["shares", _, everything] if everything.removeprefix("all-") in COLLECTIONS:
-                return everything
-            case ["shares", _, "schemas", _, collection, *rest] if collection in COLLECTIONS:
-                one = COLLECTIONS[collection]
-                match rest:
-                    case []:
-                        return collection
-                    case [_]:
-                        return one
-                    case [_, last] if one != "model" and last == f"temporary-{one}-credentials":
-                        return f"{one}-credentials"
-                    case [_, "versions"] if one == "model":
-                        return "model-versions"
-                    case [_, "versions", _] if one == "model":
-                        return "model-version"
-                    case [_, "aliases", _] if one == "model":
-                        return "model-alias"
-                    case [_, "versions", _, last] if one == "model" and last in _MODEL_CREDENTIALS:
-                        return "model-credentials"
-        return None
-
-    def answer(self, kind: str, method: str, segments: list[str], parameters: Mapping[str, str]) -> Response:
-        """Answer a request of a kind that ``kind_of`` gave; raises Refusal for an error answer."""
-        last = segments[-1]
-        if not self._settings.assets or last in self._settings.unknown_calls:
-            raise not_found("the endpoint does not exist")
-        if method != ("POST" if kind.endswith("-credentials") else "GET"):
-            raise Refusal(405, "METHOD_NOT_ALLOWED", f"{method} is not allowed here")
-        if kind.startswith("all-"):
-            self._catalog.share(segments[1])
-            return self._listing(kind.removeprefix("all-"), segments[1], None, parameters)
-        self._catalog.schema(segments[1], segments[3])
-        collection = segments[4]
-        if kind == collection:
-            return self._listing(collection, segments[1], segments[3], parameters)
-        asset = self._assets.get(_key(collection, segments[1], segments[3], segments[5]))
-        if asset is None:
-            raise not_found(f"{COLLECTIONS[collection]} '{segments[5]}' does not exist")
-        if kind == "model-versions":
-            ready = [one.item() for one in asset.versions.values() if one.fields["status"] == "READY"]
-            return json_response(page(ready, parameters, self._settings))
-        if kind in ("model-version", "model-alias", "model-credentials"):
-            asset = _version(asset, "alias" if kind == "model-alias" else "version", segments[7])
-            if kind == "model-credentials" and asset.fields["status"] != "READY":
-                raise bad_request(f"version {segments[7]} of model {asset} is {asset.fields['status']}, not READY")
-        if kind.endswith("-credentials"):
-            location = asset.location or ""
-            body = credentials_of(location, asset, self._vendors, self._settings)
-            return json_response(
-                {"credentials": {"location": location, **body}} if self._settings.wrapped_assets else body
-            )
-        return json_response(asset.item())
-
-    def _listing(self, collection: str, share: str, schema: str | None, parameters: Mapping[str, str]) -> Response:
-        items = [
-            asset.item()
-            for (kind, of_share, of_schema, _), asset in self._assets.items()
-            if kind == collection and of_share == share.lower() and (schema is None or of_schema == schema.lower())
-        ]
-        return json_response(page(items, parameters, self._settings))
+def _method(kind: str) -> str:
+    return "POST" if kind in ("query", "poll") or kind.endswith("credentials") else "HEAD" if kind == "table" else "GET"
 
 
 def _version(model: SharedAsset, by: str, text: str) -> SharedAsset:
@@ -328,10 +228,6 @@ def _version(model: SharedAsset, by: str, text: str) -> SharedAsset:
     if version is None:
         raise not_found(f"{by} '{text}' of model {model} does not exist")
     return version
-
-
-def _key(collection: str, share: str, schema: str, name: str) -> tuple[str, str, str, str]:
-    return collection, share.lower(), schema.lower(), name.lower()
 
 
 class CredentialVendor(Protocol):
@@ -384,11 +280,11 @@ def _covers(known: str, location: str) -> bool:
 
 @dataclass(slots=True)
 class ShareEntry:
-    """A share: its listing's fields and its schemas' tables, by lower-case names."""
+    """A share: its listing's fields, and its schemas' names and items, by lower-case names; items also by their collections."""
 
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict)
-    schemas: dict[str, tuple[str, dict[str, SharedTable]]] = field(default_factory=dict)
+    schemas: dict[str, tuple[str, dict[tuple[str, str], SharedTable | SharedAsset]]] = field(default_factory=dict)
 
     def item(self) -> dict[str, Any]:
         return {"name": self.name, "id": id_of(self.name), **self.fields}
@@ -409,9 +305,11 @@ class Catalog:
     def add_schema(self, share: str, schema: str) -> None:
         self.add_share(share).schemas.setdefault(schema.lower(), (schema, {}))
 
-    def add_table(self, table: SharedTable) -> None:
-        self.add_schema(table.share, table.schema)
-        self._shares[table.share.lower()].schemas[table.schema.lower()][1][table.name.lower()] = table
+    def add(self, shared: SharedTable | SharedAsset) -> None:
+        """Share a table or an asset; it replaces one of its collection and name."""
+        self.add_schema(shared.share, shared.schema)
+        items = self._shares[shared.share.lower()].schemas[shared.schema.lower()][1]
+        items[shared.collection, shared.name.lower()] = shared
 
     def share(self, name: str) -> ShareEntry:
         entry = self._shares.get(name.lower())
@@ -419,35 +317,40 @@ class Catalog:
             raise not_found(f"share '{name}' not found")
         return entry
 
-    def schema(self, share: str, schema: str) -> tuple[str, dict[str, SharedTable]]:
-        entry = self.share(share).schemas.get(schema.lower())
-        if entry is None:
-            raise not_found(f"schema '{schema}' not found")
-        return entry
+    def find(self, collection: str, share: str, schema: str, name: str) -> SharedTable | SharedAsset | None:
+        """A table or an asset; None where there is none."""
+        entry = self._shares.get(share.lower(), ShareEntry(share)).schemas.get(schema.lower(), (schema, {}))
+        return entry[1].get((collection, name.lower()))
+
+    def get(self, collection: str, share: str, schema: str, name: str) -> SharedTable | SharedAsset:
+        """As ``find``; raises Refusal (404) where there is none."""
+        shared = self.find(collection, share, schema, name)
+        if shared is None:
+            self.items(collection, share, schema)
+            what = (
+                f"[Share/Schema/Table] '{share}/{schema}/{name}'"
+                if collection == "tables"
+                else f"{_ONE[collection]} '{name}'"
+            )
+            raise not_found(f"{what} does not exist")
+        return shared
 
     def table(self, share: str, schema: str, table: str) -> SharedTable:
-        entry = self.schema(share, schema)[1].get(table.lower())
-        if entry is None:
-            raise not_found(f"[Share/Schema/Table] '{share}/{schema}/{table}' does not exist")
-        return entry
+        shared = self.get("tables", share, schema, table)
+        assert isinstance(shared, SharedTable)
+        return shared
 
-    def share_items(self) -> list[dict[str, Any]]:
-        return [entry.item() for entry in self._shares.values()]
-
-    def schema_items(self, share: str) -> list[dict[str, Any]]:
+    def items(self, collection: str, share: str | None = None, schema: str | None = None) -> list[dict[str, Any]]:
+        """The items of a listing: ``shares``, the ``schemas`` of a share, or a collection of a share or of one schema."""
+        if share is None:
+            return [entry.item() for entry in self._shares.values()]
         entry = self.share(share)
-        return [{"name": name, "share": entry.name} for name, _ in entry.schemas.values()]
-
-    def table_items(self, share: str, schema: str | None = None) -> list[dict[str, Any]]:
-        entry = self.share(share)
-        schemas = entry.schemas.values() if schema is None else [self.schema(share, schema)]
-        return [_table_item(table) for _, tables in schemas for table in tables.values()]
-
-
-def _table_item(table: SharedTable) -> dict[str, Any]:
-    more = {"comment": table.comment, "properties": dict(table.properties) or None}
-    item = table.names() | table.directory_fields()
-    return item | {name: value for name, value in more.items() if value is not None}
+        if collection == "schemas":
+            return [{"name": name, "share": entry.name} for name, _ in entry.schemas.values()]
+        schemas = list(entry.schemas.values()) if schema is None else [entry.schemas.get(schema.lower())]
+        if None in schemas:
+            raise not_found(f"schema '{schema}' not found")
+        return [one.item() for held in schemas if held for (kind, _), one in held[1].items() if kind == collection]
 
 
 def page(items: Sequence[Any], parameters: Mapping[str, str], settings: ServerSettings) -> dict[str, Any]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
-import os
 import socket
 import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, BinaryIO, Protocol
-from urllib.parse import urlsplit
+from typing import Any
 
 from delta_sharing_spark.testing.server.data_urls import storage_error
 from delta_sharing_spark.testing.server.faults import Fault, Faults, Pace
@@ -23,41 +22,36 @@ _log = logging.getLogger(__name__)
 
 #: Bodies up to this size are written together with their headers.
 _JOINED = 256 << 10
-#: Bytes of a file for one call of the kernel.
-_SENT_AT_ONCE = 8 << 20
-
-
-class Answering(Protocol):
-    """What answers the requests of a server (``SharingServer``)."""
-
-    faults: Faults
-    failures: deque[str]
-
-    @property
-    def address(self) -> str:
-        """``host:port``."""
-
-    def kind_of(self, path: str) -> tuple[str, str]:
-        """A request's kind, and the local path of the file that a data URL names."""
-
-    def answer(
-        self, kind: str, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, base: str
-    ) -> Response:
-        """Answer one request; raises Refusal for an error answer."""
-
-    def record(self, request: Request) -> None:
-        """Keep a request that was served."""
+#: Requests that are remembered.
+_RECORDED = 500_000
 
 
 class SocketServer(ThreadingHTTPServer):
-    """A thread for each connection; connections are closed with the server."""
+    """A thread for each connection; connections are closed with the server.
+
+    Args:
+        kind_of: Says of a path a request's kind, and the local path of the file that a data URL names.
+        answer: Answers one request; raises Refusal for an error answer.
+
+    Attributes:
+        requests: What was served, oldest first.
+        failures: Errors of the server itself.
+    """
 
     daemon_threads = True
     request_queue_size = 256
     disable_nagle_algorithm = True
 
-    def __init__(self, address: tuple[str, int], sharing: Answering) -> None:
-        self.sharing = sharing
+    def __init__(
+        self,
+        address: tuple[str, int],
+        faults: Faults,
+        kind_of: Callable[[str], tuple[str, str]],
+        answer: Callable[[Request], Response],
+    ) -> None:
+        self.faults, self.kind_of, self.answer = faults, kind_of, answer
+        self.requests: deque[Request] = deque(maxlen=_RECORDED)
+        self.failures: deque[str] = deque(maxlen=1000)
         self._connections: set[socket.socket] = set()
         #: Connections to be closed by RST.
         self.resetting: set[socket.socket] = set()
@@ -85,7 +79,7 @@ class SocketServer(ThreadingHTTPServer):
         error = sys.exc_info()[1]
         if not isinstance(error, (ConnectionError, TimeoutError)):
             _log.error("the connection from %s failed", client_address, exc_info=error)
-            self.sharing.failures.append(repr(error))
+            self.failures.append(repr(error))
 
 
 class _ConnectionEnded(Exception):
@@ -98,62 +92,56 @@ class RequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     rbufsize = 64 << 10
+    wbufsize = _JOINED
     server: SocketServer
-    _headers_buffer: list[bytes]
 
     def log_message(self, format: str, *args: Any) -> None:
         """The server keeps its own record, without URLs' queries."""
 
     def do_GET(self) -> None:
         """Answer a request of any method."""
+        server, (path, _, query) = self.server, self.path.partition("?")
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        sharing = self.server.sharing
-        parts = urlsplit(self.path)
-        kind, local = sharing.kind_of(parts.path)
-        faults = sharing.faults.take(kind, parts.path, local)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        base = f"http://{headers.get('host') or '{}:{}'.format(*server.server_address[:2])}"
+        request = Request(self.command, path, query, headers, body, self.client_address[1], base)
+        request.kind, request.file = server.kind_of(path)
+        faults = server.faults.take(request.kind, path, request.file)
         for fault in faults:
             if fault.call is not None:
                 fault.call()
             if fault.delay:
                 time.sleep(fault.delay)
-        if sharing.faults.shaped(kind) and sharing.faults.latency:
-            time.sleep(sharing.faults.latency)
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        if server.faults.shaped(request.kind) and server.faults.latency:
+            time.sleep(server.faults.latency)
         if any(fault.ignore_range for fault in faults):
             headers.pop("range", None)
             headers.pop("x-ms-range", None)
-        response = self._answer(kind, parts.path, parts.query, headers, body, faults)
-        kept = {name: "" if name == "authorization" else value for name, value in headers.items()}
-        port = self.client_address[1]
-        record = Request(
-            self.command, kind, 0, response.status, parts.path, kept, b"" if kind == "token" else body, local, port
-        )
-        sharing.record(record)
+        response = self._answer(request, faults)
+        request.status = response.status
+        request.forget_secrets()
+        server.requests.append(request)
         try:
-            self._send(record, response, faults)
+            self._send(request, response, faults)
         except (_ConnectionEnded, ConnectionError):
             self.close_connection = True
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
 
-    def _answer(
-        self, kind: str, path: str, query: str, headers: Mapping[str, str], body: bytes, faults: list[Fault]
-    ) -> Response:
+    def _answer(self, request: Request, faults: list[Fault]) -> Response:
         for fault in faults:
             if fault.status is not None:
-                return _failed(kind, fault)
-        sharing = self.server.sharing
-        base = f"http://{self.headers.get('Host') or sharing.address}"
+                return _failed(request.kind, fault)
         try:
-            return sharing.answer(kind, self.command, path, query, headers, body, base)
+            return self.server.answer(request)
         except Refusal as refusal:
             return refusal.response()
         except Exception as error:  # a bug here must reach the test as a 500, not end the connection
-            _log.exception("%s %s failed", self.command, path)
-            sharing.failures.append(repr(error))
+            _log.exception("%s %s failed", request.method, request.path)
+            self.server.failures.append(repr(error))
             return Refusal(500, "INTERNAL_ERROR", "").response()
 
-    def _send(self, record: Request, response: Response, faults: list[Fault]) -> None:
+    def _send(self, request: Request, response: Response, faults: list[Fault]) -> None:
         response, limit, reset = _spoilt(response, faults)
         if reset and limit is None:
             self._reset()
@@ -167,74 +155,46 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.send_response_only(response.status)
         for name, value in headers.items():
             self.send_header(name, value)
-        self.end_headers_buffered()
+        self.end_headers()
         if self.command == "HEAD" or response.status == 204:
-            self._flush(b"")
             return
-        record.bytes = response.length if limit is None else limit
-        stalls = [fault for fault in faults if fault.stall]
-        if stalls:
-            body = _bytes(response.body)[: record.bytes]
-            self._flush(body[: stalls[0].stall_at])
-            time.sleep(stalls[0].stall)
-            self.connection.sendall(body[stalls[0].stall_at :])
+        request.bytes = response.length if limit is None else limit
+        stalled = next((fault for fault in faults if fault.stall), None)
+        if stalled is not None:
+            body = _bytes(response.body)[: request.bytes]
+            self.wfile.write(body[: stalled.stall_at])
+            self.wfile.flush()
+            time.sleep(stalled.stall)
+            self.wfile.write(body[stalled.stall_at :])
         else:
-            self._send_body(record, response.body, record.bytes)
+            self._send_body(request, response.body, request.bytes)
+        self.wfile.flush()
         if limit is not None:
             if reset:
                 self._reset()
             raise _ConnectionEnded
 
-    def end_headers_buffered(self) -> None:
-        """End the headers without writing them yet."""
-        self._headers_buffer.append(b"\r\n")
-
-    def _flush(self, more: bytes) -> None:
-        """Write the headers, and a small body with them in one packet."""
-        buffered = b"".join(self._headers_buffer)
-        self._headers_buffer = []
-        self.connection.sendall(buffered + more)
-
-    def _send_body(self, record: Request, body: bytes | FileBody, length: int) -> None:
-        shaping = self.server.sharing.faults
-        pace = Pace(shaping.bandwidth) if shaping.shaped(record.kind) and shaping.bandwidth is not None else None
-        if isinstance(body, FileBody):
-            with open(body.path, "rb") as file:
-                if pace is None and length <= _JOINED:
-                    file.seek(body.start)
-                    self._flush(file.read(length))
-                    return
-                self._flush(b"")
-                self._send_file(record, file, body.start, length, pace)
+    def _send_body(self, request: Request, body: bytes | FileBody, length: int) -> None:
+        """Send a body, that of a large file by the kernel; what a client that hangs up did not take is not counted."""
+        shaping = self.server.faults
+        pace = Pace(shaping.bandwidth) if shaping.shaped(request.kind) and shaping.bandwidth is not None else None
+        if pace is None and (isinstance(body, bytes) or length <= _JOINED):
+            self.wfile.write(memoryview(_bytes(body))[:length])
             return
-        if pace is None:
-            if length <= _JOINED:
-                self._flush(body[:length])
-            else:
-                self._flush(b"")
-                self.connection.sendall(memoryview(body)[:length])
-            return
-        self._flush(b"")
-        for start in range(0, length, Pace.CHUNK):
-            chunk = body[start : min(start + Pace.CHUNK, length)]
-            self.connection.sendall(chunk)
-            pace.after(len(chunk))
-
-    def _send_file(self, record: Request, file: BinaryIO, start: int, length: int, pace: Pace | None) -> None:
-        """Hand a file to the kernel; what a client that hangs up did not take is not counted."""
-        sent = 0
-        try:
-            while sent < length:
-                count = min(Pace.CHUNK if pace is not None else _SENT_AT_ONCE, length - sent)
-                done = _send_part(self.connection, file, start + sent, count)
-                if done == 0:
-                    raise _ConnectionEnded  # the file is shorter than it was
-                sent += done
-                if pace is not None:
-                    pace.after(done)
-        finally:
-            if sent < length:
-                record.bytes = sent
+        self.wfile.flush()
+        start = 0 if isinstance(body, bytes) else body.start
+        step = length if pace is None else Pace.CHUNK
+        with io.BytesIO(body) if isinstance(body, bytes) else open(body.path, "rb") as file:
+            file.seek(start)
+            try:
+                for place in range(start, start + length, step):
+                    count = min(step, start + length - place)
+                    if self.connection.sendfile(file, place, count) < count:
+                        raise _ConnectionEnded  # the file is shorter than it was
+                    if pace is not None:
+                        pace.after(count)
+            finally:
+                request.bytes = file.tell() - start
 
     def _reset(self) -> None:
         """End the connection with RST instead of FIN."""
@@ -289,11 +249,3 @@ def _bytes(body: bytes | FileBody) -> bytes:
     with open(body.path, "rb") as file:
         file.seek(body.start)
         return file.read(body.length)
-
-
-def _send_part(connection: socket.socket, file: BinaryIO, start: int, count: int) -> int:
-    """Send bytes of a file, by the kernel where it can (not on Windows); returns how many were taken."""
-    if hasattr(os, "sendfile"):
-        return os.sendfile(connection.fileno(), file.fileno(), start, count)
-    file.seek(start)
-    return connection.send(file.read(min(count, Pace.CHUNK)))

@@ -16,15 +16,13 @@ from delta_sharing_spark.testing.server.answers import (
     Answer,
     Pages,
     TableRequest,
-    answer_header,
     choose_format,
-    encode_line,
     metadata_line,
     protocol_line,
 )
 from delta_sharing_spark.testing.server.data_urls import Signer
 from delta_sharing_spark.testing.server.predicate_hints import HintFilter, limited
-from delta_sharing_spark.testing.server.responses import Refusal, Response, bad_request, lines_response
+from delta_sharing_spark.testing.server.responses import Refusal, Response, bad_request
 from delta_sharing_spark.testing.server.settings import ServerSettings, SharedTable
 from delta_sharing_spark.testing.server.table_logs import FileAction, LoggedCommit, LoggedSnapshot, TableLogs, located
 
@@ -56,14 +54,8 @@ class TableQueries:
         version = self._asked_version(request.table, request.parameters) if self._settings.metadata_at_version else None
         snapshot = self._logs.snapshot(request.table, version)
         chosen = choose_format(request, self._settings, snapshot.protocol, snapshot.metadata, snapshot.files)
-        lines = self._head(request.table, snapshot, chosen, with_version=version is not None)
-        rewrite = self._settings.rewrite
-        kept = [line for line in (lines if rewrite is None else map(rewrite, lines)) if line is not None]
-        if request.capabilities.end_stream_action:
-            kept.append({"endStreamAction": {}})
-        headers = {"Delta-Table-Version": str(snapshot.version)}
-        headers |= answer_header(chosen, request.capabilities, self._settings)
-        return lines_response([encode_line(line) for line in kept], headers)
+        head = self._head(request.table, snapshot, chosen, with_version=version is not None)
+        return self._pages.write(request, Answer(snapshot.version, chosen, head, [], True))
 
     def query(self, request: TableRequest) -> Response:
         """A snapshot, or with ``startingVersion`` the files that commits added and removed."""

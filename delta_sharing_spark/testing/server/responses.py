@@ -7,8 +7,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
+#: Where the paths of the protocol begin.
+PREFIX = "/delta-sharing"
 NDJSON = "application/x-ndjson; charset=utf-8"
+
+
+def segments(path: str) -> list[str]:
+    """The parts of a path of the protocol, behind the prefix."""
+    return [unquote(part) for part in path.removeprefix(PREFIX + "/").split("/")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +71,39 @@ def not_found(message: str) -> Refusal:
 
 @dataclass(slots=True)
 class Request:
-    """One request as served; it is there before its answer's last byte is.
+    """One request; it is remembered before its answer's last byte is sent.
 
     Attributes:
-        method, kind: Kinds are those that faults go by.
-        bytes: Bytes of the answer's body that were sent.
-        status: Of the answer.
-        path: Without its query.
-        headers: By lower-case name; the value of ``authorization`` is left out.
-        body: What came with the request; empty for tokens.
-        file: Local path of the file that a data URL names.
+        method, path: The path is without its query.
+        query: Empty once it is answered: it may hold a signature.
+        headers: By lower-case name; the value of ``authorization`` is left out once it is answered.
+        body: What came with the request; empty for tokens once it is answered.
         connection: Number of the connection it came over.
+        base: Scheme and host, as the client reached the server.
+        kind: Kinds are those that faults go by.
+        file: Local path of the file that a data URL names.
+        status: Of the answer.
+        bytes: Bytes of the answer's body that were sent.
     """
 
     method: str
-    kind: str
-    bytes: int
-    status: int
     path: str
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    body: builtins.bytes = field(default=b"", repr=False)
+    query: str = field(repr=False)
+    headers: dict[str, str] = field(repr=False)
+    body: builtins.bytes = field(repr=False)
+    connection: int
+    base: str
+    kind: str = "unknown"
     file: str = ""
-    connection: int = 0
+    status: int = 0
+    bytes: int = 0
+
+    def forget_secrets(self) -> None:
+        self.query = ""
+        if "authorization" in self.headers:
+            self.headers["authorization"] = ""
+        if self.kind == "token":
+            self.body = b""
 
     @property
     def range(self) -> str | None:

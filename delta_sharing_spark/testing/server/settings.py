@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 _NAMESPACE = uuid.UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 
@@ -137,6 +137,8 @@ class SharedTable:
     def root(self) -> str:
         return f"file://{self.path}"
 
+    collection: ClassVar[str] = "tables"
+
     def names(self) -> dict[str, Any]:
         """Names and ids, as listings and Get Table answer them."""
         names = {"name": self.name, "schema": self.schema, "share": self.share, "shareId": id_of(self.share)}
@@ -144,15 +146,19 @@ class SharedTable:
 
     def directory_fields(self) -> dict[str, Any]:
         """``location``, ``auxiliaryLocations`` and ``accessModes`` of listings and metadata."""
-        fields: dict[str, Any] = {}
-        offers_dir = self.access_modes is not None and "dir" in self.access_modes
-        if self.location is not None or offers_dir:
-            fields["location"] = self.location if self.location is not None else self.root
-        if self.auxiliary_locations:
-            fields["auxiliaryLocations"] = list(self.auxiliary_locations)
-        if self.access_modes is not None:
-            fields["accessModes"] = list(self.access_modes)
-        return fields
+        modes = self.access_modes
+        fields = {
+            "location": self.root if self.location is None and "dir" in (modes or ()) else self.location,
+            "auxiliaryLocations": list(self.auxiliary_locations) or None,
+            "accessModes": None if modes is None else list(modes),
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def item(self) -> dict[str, Any]:
+        """Its fields in a listing."""
+        more = {"comment": self.comment, "properties": dict(self.properties) or None}
+        told = {name: value for name, value in more.items() if value is not None}
+        return self.names() | self.directory_fields() | told
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,18 +166,18 @@ class SharedAsset:
     """A volume, a model, a version of a model, or a skill.
 
     Attributes:
-        collection: ``volumes``, ``models`` or ``skills``.
         share, schema, name: Where it stands.
+        collection: ``volumes``, ``models`` or ``skills``.
         location: ``storageLocation``; None leaves the field out.
         fields: Further fields of its answers (``description``, ``comment``, ``status``...).
         versions: Those of a model, by number.
         aliases: Numbers of versions by alias.
     """
 
-    collection: str
     share: str
     schema: str
     name: str
+    collection: str
     location: str | None
     fields: Mapping[str, Any] = field(default_factory=dict)
     versions: dict[int, SharedAsset] = field(default_factory=dict)

@@ -9,23 +9,22 @@ import os
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qsl
 
 from delta_sharing_spark.sharing.address import parse_table_name
 from delta_sharing_spark.testing.server.answers import Pages
 from delta_sharing_spark.testing.server.data_urls import Signer, serve_data
-from delta_sharing_spark.testing.server.endpoints import Catalog, CredentialVendor, Endpoints
+from delta_sharing_spark.testing.server.endpoints import Catalog, CredentialVendor, Endpoints, kind_of
 from delta_sharing_spark.testing.server.faults import Faults
 from delta_sharing_spark.testing.server.http import SocketServer
 from delta_sharing_spark.testing.server.queries import TableQueries
-from delta_sharing_spark.testing.server.responses import Refusal, Request, Response, json_response
+from delta_sharing_spark.testing.server.responses import PREFIX, Refusal, Request, Response, json_response, segments
 from delta_sharing_spark.testing.server.settings import ServerSettings, SharedAsset, SharedTable
 from delta_sharing_spark.testing.server.table_logs import TableLogs
 
@@ -79,12 +78,12 @@ class Identity:
         with self._lock:
             self.issued.clear()
 
-    def token_response(self, header: str | None, body: bytes) -> Response:
+    def token_response(self, request: Request) -> Response:
         """Answer a request to the OAuth token endpoint."""
         with self._lock:
             self.token_requests += 1
-        form = {key: values[0] for key, values in parse_qs(body.decode("utf-8", "replace")).items()}
-        if not self._granted(header, form):
+        form = dict(parse_qsl(request.body.decode("utf-8", "replace")))
+        if not self._granted(request.headers.get("authorization"), form):
             return json_response({"error": "invalid_client", "error_description": "unknown client or grant"}, 401)
         token = secrets.token_urlsafe(24)
         with self._lock:
@@ -113,11 +112,6 @@ def _basic(user: str, password: str | None) -> str:
 
 def _unpadded(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-
-
-PREFIX = "/delta-sharing"
-#: Requests that are remembered.
-_RECORDED = 500_000
 
 
 class SharingServer:
@@ -152,15 +146,12 @@ class SharingServer:
         self.identity = Identity(token or secrets.token_urlsafe(16))
         self.catalog = Catalog()
         self.vendors: dict[str, CredentialVendor] = {}
-        self.requests: deque[Request] = deque(maxlen=_RECORDED)
-        self.failures: deque[str] = deque(maxlen=1000)
         self._signer = Signer(secrets.token_bytes(32), self.settings)
-        logs = TableLogs()
         pages = Pages(self._signer, self.settings, self.faults)
-        queries = TableQueries(logs, pages, self._signer, self.settings)
+        queries = TableQueries(TableLogs(), pages, self._signer, self.settings)
         self._endpoints = Endpoints(self.catalog, queries, self.settings, self.vendors)
-        self._models: dict[str, SharedAsset] = {}
-        self._socket = SocketServer((host, port), self)
+        self._socket = SocketServer((host, port), self.faults, self.kind_of, self.answer)
+        self.requests, self.failures = self._socket.requests, self._socket.failures
         self.host, self.port = host, int(self._socket.server_address[1])
         self._thread: threading.Thread | None = None
         for name, named_tables in _flat(shares or {}):
@@ -214,23 +205,11 @@ class SharingServer:
             auxiliary_locations: As announced.
             **fields: Further fields of :class:`SharedTable` (``history``, ``start_version``, ``comment``...).
         """
-        if "`" in name:
-            odd = parse_table_name(name)
-            share, schema, table = odd.share, odd.schema, odd.table
-        else:
-            share, schema, table = name.rsplit(".", 2)
-        entry = SharedTable(
-            share,
-            schema,
-            table,
-            os.path.abspath(path),
-            None if access_modes is None else tuple(access_modes),
-            location,
-            tuple(auxiliary_locations),
-            **fields,
-        )
-        self.catalog.add_table(entry)
-        return entry
+        modes = None if access_modes is None else tuple(access_modes)
+        parts, root = _parts(name), os.path.abspath(path)
+        table = SharedTable(*parts, root, modes, location, tuple(auxiliary_locations), **fields)
+        self.catalog.add(table)
+        return table
 
     def add_volume(self, name: str, path: str | os.PathLike[str], **fields: Any) -> SharedAsset:
         """Share a directory as a volume.
@@ -257,20 +236,18 @@ class SharingServer:
         **fields: Any,
     ) -> SharedAsset:
         """Share a directory as a version of a model; arguments as for ``add_volume``, and the version's status and aliases."""
-        model = self._models.setdefault(name.lower(), self._add_asset("models", name, None, {}))
+        known = self.catalog.find("models", *_parts(name))
+        model = known if isinstance(known, SharedAsset) else self._add_asset("models", name, None, {})
         own = {"version": version, "status": status, **fields}
         model.versions[version] = replace(model, location=_location(path), fields=own, versions={}, aliases={})
         model.aliases.update(dict.fromkeys(aliases, version))
-        self._endpoints.assets.add(model)
         return model
 
     def _add_asset(
         self, collection: str, name: str, path: str | os.PathLike[str] | None, fields: Mapping[str, Any]
     ) -> SharedAsset:
-        parts = parse_table_name(name)
-        location = None if path is None else _location(path)
-        asset = SharedAsset(collection, parts.share, parts.schema, parts.table, location, fields)
-        self._endpoints.assets.add(asset)
+        asset = SharedAsset(*_parts(name), collection, None if path is None else _location(path), fields)
+        self.catalog.add(asset)
         return asset
 
     @property
@@ -334,7 +311,7 @@ class SharingServer:
     def data_url(self, path: str | os.PathLike[str], ttl: float | None = None) -> str:
         """A signed data URL of any local file, valid for ``ttl`` seconds (``url_ttl`` of the settings by default)."""
         expires_ms = int((time.time() + (self.settings.url_ttl if ttl is None else ttl)) * 1000)
-        return self._signer.url(f"http://{self.address}", os.path.abspath(path), self._signer.terms(expires_ms))
+        return self._signer.url(f"http://{self.address}", self._signer.terms(expires_ms), os.path.abspath(path))
 
     def expire_queries(self) -> None:
         """Forget every asynchronous query."""
@@ -349,36 +326,34 @@ class SharingServer:
     def kind_of(self, path: str) -> tuple[str, str]:
         """A request's kind, and the local path of the file that a data URL names."""
         if path.startswith("/data/"):
-            return "data", self._signer.name_of(path[len("/data/") :])
+            return "data", self._signer.name_of(path.removeprefix("/data/"))
         if path == "/oauth/token":
             return "token", ""
-        if path.startswith(PREFIX + "/"):
-            return self._endpoints.kind_of(_segments(path)), ""
-        return "unknown", ""
+        return (kind_of(segments(path)) if path.startswith(PREFIX + "/") else "unknown"), ""
 
-    def answer(
-        self, kind: str, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, base: str
-    ) -> Response:
+    def answer(self, request: Request) -> Response:
         """Answer one request; raises Refusal for an error answer."""
-        if kind == "data":
-            return serve_data(path[len("/data/") :], query, headers, self._signer, self.settings)
-        if kind == "token":
-            return self.identity.token_response(headers.get("authorization"), body)
-        self.identity.check(headers.get("authorization"))
-        return self._endpoints.answer(kind, method, _segments(path), query, headers, body, base)
+        if request.kind == "data":
+            return serve_data(request, self._signer, self.settings)
+        if request.kind == "token":
+            return self.identity.token_response(request)
+        self.identity.check(request.headers.get("authorization"))
+        return self._endpoints.answer(request)
 
-    def record(self, request: Request) -> None:
-        self.requests.append(request)
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """Share, schema and name, whatever stands in them."""
+    if "`" in name:
+        odd = parse_table_name(name)
+        return odd.share, odd.schema, odd.table
+    share, schema, own = name.rsplit(".", 2)
+    return share, schema, own
 
 
 def _location(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     is_uri = ":" in text.partition("/")[0] and not os.path.splitdrive(text)[0]
     return text if is_uri else Path(os.path.abspath(text)).as_uri()
-
-
-def _segments(path: str) -> list[str]:
-    return [unquote(part) for part in path[len(PREFIX) + 1 :].split("/")]
 
 
 def _flat(shares: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

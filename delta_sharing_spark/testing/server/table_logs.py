@@ -23,7 +23,9 @@ from delta_sharing_spark.deltalog.replay import CommitTimes, Head, load_head, lo
 from delta_sharing_spark.deltalog.vector_descriptor import vector_from
 from delta_sharing_spark.network.process_cache import ProcessCache
 from delta_sharing_spark.scan.plan import DeletionVector
+from delta_sharing_spark.storage import local_files
 from delta_sharing_spark.storage.local_files import LocalSource
+from delta_sharing_spark.storage.locations import parse_location
 from delta_sharing_spark.testing.server.responses import not_found
 from delta_sharing_spark.testing.server.settings import SharedTable
 
@@ -146,17 +148,14 @@ class TableLogs:
 
     def _newest(self, table: SharedTable) -> tuple[int, tuple[int, int, int]]:
         directory = os.path.join(table.path, LOG_DIR)
-        newest, name = -1, ""
         try:
-            listed = os.listdir(directory)
+            named = [(parsed, name) for name in os.listdir(directory) if (parsed := parse_name(name)) is not None]
         except FileNotFoundError:
-            listed = []
-        for entry in listed:
-            parsed = parse_name(entry)
-            if parsed is None or parsed.kind == "compacted":
-                continue
-            if parsed.version > newest or (parsed.version == newest and parsed.kind == "commit"):
-                newest, name = parsed.version, entry
+            named = []
+        newest, _, name = max(
+            ((one.version, one.kind == "commit", name) for one, name in named if one.kind != "compacted"),
+            default=(-1, False, ""),
+        )
         if newest < 0:
             raise not_found(f"table '{table}' has no Delta log")
         stat = os.stat(os.path.join(directory, name))
@@ -185,29 +184,21 @@ class LocalLogStore:
         directory = local_path(text) if text.startswith("file:") else os.path.abspath(text)
         self.root = "file:///" + directory.replace(os.sep, "/").strip("/")
 
-    def _path(self, path: str) -> Path:
-        return Path(local_path(join(self.root, path)))
+    def _path(self, path: str) -> str:
+        return local_path(join(self.root, path))
 
     def read(self, path: str) -> bytes:
-        return self._path(path).read_bytes()
+        return Path(self._path(path)).read_bytes()
 
     def open(self, path: str, size: int | None = None) -> LocalSource:
         return LocalSource(open(self._path(path), "rb"), path)
 
     def list_from(self, relative_dir: str, start_name: str) -> list[LogEntry] | None:
-        entries = []
         try:
-            with os.scandir(self._path(relative_dir)) as directory:
-                for entry in directory:
-                    if entry.name >= start_name and entry.is_file():
-                        stat = entry.stat()
-                        entries.append(LogEntry(entry.name, stat.st_size, stat.st_mtime_ns // 1_000_000))
-        except FileNotFoundError:
-            return []
+            listed = local_files.entries(parse_location(join(self.root, relative_dir)), relative_dir)
         except PermissionError:
             return None
-        return sorted(entries, key=lambda e: e.name)
+        return [LogEntry(*entry) for entry in sorted(listed) if entry[0] >= start_name]
 
     def info(self, path: str) -> LogEntry:
-        stat = self._path(path).stat()
-        return LogEntry(path, stat.st_size, stat.st_mtime_ns // 1_000_000)
+        return LogEntry(path, *local_files.info(parse_location(join(self.root, path)), path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,29 +20,34 @@ from delta_sharing_spark.schema.types import Decimal, Field, Primitive, Struct
 Action = dict[str, Any]
 
 _STRINGS = pa.map_(pa.string(), pa.string())
-_ADD = [
-    ("path", pa.string()), ("partitionValues", _STRINGS), ("size", pa.int64()), ("modificationTime", pa.int64()),
-    ("dataChange", pa.bool_()), ("stats", pa.string()), ("tags", _STRINGS), ("deletionVector", VECTOR_TYPE),
-    ("baseRowId", pa.int64()), ("defaultRowCommitVersion", pa.int64()),
-]  # fmt: skip
-_REMOVE = [
-    ("path", pa.string()), ("deletionTimestamp", pa.int64()), ("dataChange", pa.bool_()),
-    ("extendedFileMetadata", pa.bool_()), ("partitionValues", _STRINGS), ("size", pa.int64()),
-    ("deletionVector", VECTOR_TYPE),
-]  # fmt: skip
 _FORMAT = pa.struct([("provider", pa.string()), ("options", _STRINGS)])
-_METADATA = [
-    ("id", pa.string()), ("name", pa.string()), ("description", pa.string()), ("format", _FORMAT),
-    ("schemaString", pa.string()), ("partitionColumns", pa.list_(pa.string())), ("configuration", _STRINGS),
-    ("createdTime", pa.int64()),
-]  # fmt: skip
-_PROTOCOL = [
-    ("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32()),
-    ("readerFeatures", pa.list_(pa.string())), ("writerFeatures", pa.list_(pa.string())),
-]  # fmt: skip
-_TXN = [("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())]
-_SIDECAR = [("path", pa.string()), ("sizeInBytes", pa.int64()), ("modificationTime", pa.int64()), ("tags", _STRINGS)]
-_CHECKPOINT_METADATA = [("version", pa.int64()), ("tags", _STRINGS)]
+#: The columns of a checkpoint and their fields, in Delta's order.
+_COLUMNS: dict[str, list[tuple[str, pa.DataType]]] = {
+    "txn": [("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())],
+    "add": [
+        ("path", pa.string()), ("partitionValues", _STRINGS), ("size", pa.int64()), ("modificationTime", pa.int64()),
+        ("dataChange", pa.bool_()), ("stats", pa.string()), ("tags", _STRINGS), ("deletionVector", VECTOR_TYPE),
+        ("baseRowId", pa.int64()), ("defaultRowCommitVersion", pa.int64()),
+    ],
+    "remove": [
+        ("path", pa.string()), ("deletionTimestamp", pa.int64()), ("dataChange", pa.bool_()),
+        ("extendedFileMetadata", pa.bool_()), ("partitionValues", _STRINGS), ("size", pa.int64()),
+        ("deletionVector", VECTOR_TYPE),
+    ],
+    "metaData": [
+        ("id", pa.string()), ("name", pa.string()), ("description", pa.string()), ("format", _FORMAT),
+        ("schemaString", pa.string()), ("partitionColumns", pa.list_(pa.string())), ("configuration", _STRINGS),
+        ("createdTime", pa.int64()),
+    ],
+    "protocol": [
+        ("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32()),
+        ("readerFeatures", pa.list_(pa.string())), ("writerFeatures", pa.list_(pa.string())),
+    ],
+    "checkpointMetadata": [("version", pa.int64()), ("tags", _STRINGS)],
+    "sidecar": [
+        ("path", pa.string()), ("sizeInBytes", pa.int64()), ("modificationTime", pa.int64()), ("tags", _STRINGS),
+    ],
+}  # fmt: skip
 
 
 def reconcile(commits: Iterable[Sequence[Mapping[str, Any]]]) -> list[Action]:
@@ -160,33 +164,25 @@ class _Shape:
         self._schema, self._json, self._parsed, self._rows = schema, stats_json, stats_parsed, row_group_size
 
     def write(self, path: Path, actions: Sequence[Action], *, only_files: bool = False) -> Path:
-        columns: dict[str, pa.Array] = {"add": self._adds(actions), "remove": _column(actions, "remove", _REMOVE)}
-        if not only_files:
-            columns = {
-                "txn": _column(actions, "txn", _TXN),
-                **columns,
-                "metaData": _column(actions, "metaData", _METADATA),
-                "protocol": _column(actions, "protocol", _PROTOCOL),
-            }
-            if any("checkpointMetadata" in a for a in actions):
-                columns["checkpointMetadata"] = _column(actions, "checkpointMetadata", _CHECKPOINT_METADATA)
-                columns["sidecar"] = _column(actions, "sidecar", _SIDECAR)
+        is_v2 = any("checkpointMetadata" in action for action in actions)
+        kinds = ("add", "remove") if only_files else tuple(_COLUMNS) if is_v2 else tuple(_COLUMNS)[:5]
+        columns = {kind: self._column(actions, kind, _COLUMNS[kind]) for kind in kinds}
         pq.write_table(pa.table(columns), path, row_group_size=self._rows, store_schema=False)
         return path
 
-    def _adds(self, actions: Sequence[Action]) -> pa.Array:
-        fields = [f for f in _ADD if self._json or f[0] != "stats"]
-        adds = _column(actions, "add", fields)
+    def _column(self, actions: Sequence[Action], kind: str, fields: list[tuple[str, pa.DataType]]) -> pa.Array:
+        if kind != "add":
+            return pa.array([action.get(kind) for action in actions], pa.struct(fields))
+        kinds = [f for f in fields if self._json or f[0] != "stats"]
+        adds = pa.array([action.get("add") for action in actions], pa.struct(kinds))
         if not self._parsed:
             return adds
         texts = [a["add"].get("stats") if "add" in a else None for a in actions]
-        children = [adds.field(i) for i in range(adds.type.num_fields)] + [parsed_stats(texts, self._schema)]
-        kinds = [*adds.type, pa.field("stats_parsed", children[-1].type)]
-        return pa.StructArray.from_arrays(children, fields=kinds, mask=adds.is_null())
-
-
-def _column(actions: Sequence[Action], kind: str, fields: list[tuple[str, pa.DataType]]) -> pa.Array:
-    return pa.array([action.get(kind) for action in actions], pa.struct(fields))
+        parsed = parsed_stats(texts, self._schema)
+        children = [*(adds.field(i) for i in range(adds.type.num_fields)), parsed]
+        return pa.StructArray.from_arrays(
+            children, fields=[*adds.type, pa.field("stats_parsed", parsed.type)], mask=adds.is_null()
+        )
 
 
 _SKIPPED = frozenset({"binary", "boolean", "void", "variant"})
@@ -206,17 +202,13 @@ def parsed_stats(texts: Sequence[str | None], schema: Struct) -> pa.Array:
 
 
 def _has_bounds(field: Field) -> bool:
-    return isinstance(field.type, Decimal) or (isinstance(field.type, Primitive) and field.type.name not in _SKIPPED)
+    kind = field.type
+    return isinstance(kind, (Struct, Decimal)) or (isinstance(kind, Primitive) and kind.name not in _SKIPPED)
 
 
 def _bounds_type(schema: Struct) -> pa.DataType:
-    fields = []
-    for field in schema.fields:
-        if isinstance(field.type, Struct):
-            fields.append((field.physical_name, _bounds_type(field.type)))
-        elif _has_bounds(field):
-            fields.append((field.physical_name, arrow_type(field.type)))
-    return pa.struct(fields)
+    fields = [(f.physical_name, f.type) for f in schema.fields if _has_bounds(f)]
+    return pa.struct([(n, _bounds_type(kind) if isinstance(kind, Struct) else arrow_type(kind)) for n, kind in fields])
 
 
 def _nulls_type(schema: Struct) -> pa.DataType:
@@ -226,15 +218,9 @@ def _nulls_type(schema: Struct) -> pa.DataType:
 
 
 def _bounds(tree: dict[str, Any], schema: Struct) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for field in schema.fields:
-        value = tree.get(field.physical_name)
-        if value is None:
-            continue
-        if isinstance(field.type, Struct):
-            out[field.physical_name] = _bounds(value, field.type)
-        elif isinstance(field.type, Decimal):
-            out[field.physical_name] = decimal.Decimal(str(value))
-        elif _has_bounds(field):
-            out[field.physical_name] = partition_value(str(value), field.type)
-    return out
+    held = ((f, tree.get(f.physical_name)) for f in schema.fields if _has_bounds(f))
+    return {
+        f.physical_name: _bounds(v, f.type) if isinstance(f.type, Struct) else partition_value(str(v), f.type)
+        for f, v in held
+        if v is not None
+    }

@@ -36,7 +36,8 @@ def share(server: SharingServer, tmp_path: Path) -> Callable[..., dict[str, str]
 
     def add(table: DeltaTableBuilder, **settings: Any) -> dict[str, str]:
         server.add_table(f"s.d.{table.path.name}", table.path, **{"access_modes": ("url", "dir"), **settings})
-        return {"path": f"{profile}#s.d.{table.path.name}", "pollInterval": "1ms"}
+        # Writing a version takes less than a millisecond: a step after it must ask.
+        return {"path": f"{profile}#s.d.{table.path.name}", "pollInterval": "0.001ms"}
 
     return add
 

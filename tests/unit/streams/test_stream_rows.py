@@ -104,7 +104,11 @@ def test_exactly_once_whatever_happens(shared: Any, data: st.DataObject) -> None
         directory / f"t{next(_IDS)}", SCHEMA, ("s",) if data.draw(st.booleans()) else (), properties
     )
     server.add_table(f"s.d.{table.path.name}", table.path, access_modes=("url", "dir"))
-    options = {"path": f"{profile}#s.d.{table.path.name}", "pollInterval": "1ms", "readChangeFeed": str(feed).lower()}
+    options = {
+        "path": f"{profile}#s.d.{table.path.name}",
+        "pollInterval": "0.001ms",
+        "readChangeFeed": str(feed).lower(),
+    }
     options |= data.draw(
         st.sampled_from(
             [{"accessMode": "dir"}, {"accessMode": "url"}]

@@ -259,9 +259,9 @@ def _opened(
     task: FileTask, access: FileAccess, shape: FileShape, pace: Pace, wanted_part: float, limit: int | None = None
 ) -> _Opened:
     source = access.open(task)
-    whole_below = task.size if pace.is_worth_whole(task.size, wanted_part, SPARE) else 0
+    tail_bytes = task.size if pace.is_worth_whole(task.size, wanted_part, SPARE) else pace.tail_bytes(task.size)
     paced = BufferedRanges(source, OwnThread(), pace)
-    footer = read_footer(paced, shape.spec.table, whole_below, pace.tail_bytes(task.size), checks_later=True)
+    footer = read_footer(paced, shape.spec.table, tail_bytes, checks_later=True)
     rows = footer.metadata.num_rows
     if shape.checks_rows and rows != task.rows:
         raise CorruptFileError(
@@ -393,7 +393,7 @@ def _rewritten(
     try:
         _write_rows(out, files, spec)
         source = LocalSource(out, files[0][0].id)
-        footer = read_footer(source, spec.table, 0)
+        footer = read_footer(source, spec.table)
         footers = FooterReader(without_mapping(spec.schema), "none")
         return source, footers.read(footer, source.size, may_move=may_move)
     except BaseException:

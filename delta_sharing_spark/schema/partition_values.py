@@ -40,7 +40,7 @@ def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "
     if text is None or text == "":
         return None
     if isinstance(data_type, Decimal):
-        return _decimal(text, data_type)
+        return _decimal(_number(text), data_type)
     if not isinstance(data_type, Primitive):
         raise ValueError(f"a {data_type} cannot be a partition column")
     name = data_type.name
@@ -52,9 +52,7 @@ def partition_value(text: str | None, data_type: DataType, *, time_zone: str = "
             raise ValueError(f"{text!r} is not an integer of {bits} bits")
         return number
     if name in ("float", "double"):
-        if "_" in text:  # Python's digit separators are not the protocol's
-            raise ValueError(f"{text!r} is not a number")
-        return float(text)
+        return float(_number(text))
     if name == "boolean":
         lowered = text.lower()
         if lowered not in ("true", "false"):
@@ -131,8 +129,12 @@ def _near_year(year: int) -> tuple[int, int]:
     return rest + 2000, (cycles - 5) * 146_097
 
 
+def _number(text: str) -> str:
+    if "_" in text:  # Python's digit separators are not the protocol's
+        raise ValueError(f"{text!r} is not a number")
+    return text
+
+
 def _decimal(text: str, target: Decimal) -> decimal.Decimal:
-    with decimal.localcontext() as context:
-        context.prec = 76
-        context.traps[decimal.Inexact] = True
+    with decimal.localcontext(decimal.Context(76, traps=[decimal.Inexact, decimal.InvalidOperation])):
         return decimal.Decimal(text).quantize(decimal.Decimal(1).scaleb(-target.scale))

@@ -135,12 +135,18 @@ def test_years_beyond_datetime_count_as_numpy_does(year: int, month: int, day: i
         ("12.345", Decimal(5, 2)),
         ("1000.00", Decimal(5, 2)),
         ("NaN", Decimal(5, 2)),
+        ("1_0.5", Decimal(5, 2)),
         ("x", Decimal(5, 2)),
         ("x", P("variant")),
         ("x", Array(P("long"))),
     ],
 )
 def test_what_is_no_value_of_the_type_names_file_and_column(text: str, kind: DataType) -> None:
-    with pytest.raises(CorruptFileError, match=r"file f: the partition value .* of column 'c'") as caught:
-        partition_scalar(text, kind, column="c", file="f")
+    contexts = (decimal.DefaultContext, decimal.ExtendedContext, decimal.Context(prec=1))  # a user's own
+    for context in contexts:
+        with (
+            decimal.localcontext(context),
+            pytest.raises(CorruptFileError, match=r"file f: the partition value .* of column 'c'") as caught,
+        ):
+            partition_scalar(text, kind, column="c", file="f")
     assert (caught.value.file, caught.value.column) == ("f", "c")

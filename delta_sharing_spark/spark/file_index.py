@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from types import FrameType
 from typing import Any
@@ -113,15 +114,33 @@ def _frame(spark: Any, dataset: Any) -> DataFrame:
         return DataFrame(dataset, spark)
     from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
 
-    from delta_sharing_spark.spark.served_relation import ServedRelation
-
     name, ended = f"delta-sharing-{uuid.uuid4()}", _ended.setdefault(spark, deque())
     holder = _holder(spark)
     with suppress(IndexError):  # none is left
         while True:
             holder.removeCachedDataFrame(ended.popleft())
     holder.cacheDataFrameById(name, dataset)
-    return ConnectFrame(ServedRelation(name, spark, ended), spark)
+    return ConnectFrame(_served_relation()(name, spark, ended), spark)
+
+
+@cache
+def _served_relation() -> Any:
+    """The class of a frame by its name in the server; Connect is imported only where it is used.
+
+    PySpark's own class sends the server a request when the garbage collector finds it, in the middle of whatever the thread
+    does, and waits for the answer: one was seen never to come. This one notes the name.
+    """
+    from pyspark.sql.connect.plan import CachedRemoteRelation
+
+    class ServedRelation(CachedRemoteRelation):
+        def __init__(self, name: str, spark: Any, ended: deque[str]) -> None:
+            super().__init__(name, spark)
+            self._ended = ended
+
+        def __del__(self) -> None:
+            self._ended.append(self._relation_id)
+
+    return ServedRelation
 
 
 def index_relation(

@@ -56,17 +56,15 @@ def lane_frame(
         ConfigError: ``native`` was asked for, and no executor can reach this process.
         DeltaSharingError: The table cannot be loaded.
     """
-    why: str | None = "engine='python'"
-    if checked_engine(engine) != "python":
-        reach = reach_of(spark)
-        start_gateways(reach)
-        try:
-            load = opened() if reach.is_possible else None
-            why = _unfit(reach, engine, f"read {table}")
-            if load is not None and why is None:
-                return native_frame(spark, load, reach, note)
-        except StepAsideError as reason:
-            why = str(reason)
+    reach = _reach(spark, engine)
+    start_gateways(reach)
+    try:
+        load = opened() if reach.is_possible else None
+        why = _unfit(reach, engine, f"read {table}")
+        if load is not None and why is None:
+            return native_frame(spark, load, reach, note)
+    except StepAsideError as reason:
+        why = str(reason)
     note_python_source(engine, why, f"table {table}")
     return None
 
@@ -80,9 +78,7 @@ def lane_of_query(spark: SparkSession, engine: str) -> Callable[[Load], DataFram
         OptionError: An unknown engine.
         ConfigError: ``native`` was asked for, and no executor can reach this process.
     """
-    if checked_engine(engine) == "python":
-        return None
-    reach = reach_of(spark)
+    reach = _reach(spark, engine)
     why = _unfit(reach, engine, "read")
     if why is not None:
         note_python_source(engine, why)
@@ -146,9 +142,7 @@ def explain_engines(spark: SparkSession, scans: Sequence[Load], engine: str) -> 
 
 def _explained(spark: SparkSession, engine: str, why_not_loads: Callable[[], str | None]) -> str:
     """The lane, and why not the other; ``why_not_loads`` tells it of what is read."""
-    if checked_engine(engine) == "python":
-        return "Python data source: engine='python'"
-    reach = reach_of(spark)
+    reach = _reach(spark, engine)
     why = _unfit(reach, engine, "read") or why_not_loads()
     return f"native lane, Spark's own Parquet reader: {reach.reason}" if why is None else f"Python data source: {why}"
 
@@ -164,6 +158,11 @@ def explain_scans(client: Recipient, tables: Collection[str]) -> Iterator[str]:
         rows.append([scan.table, *read, " AND ".join(scan.filters) or "none"])
     yield from text_table(["scanned", "files", "of", "bytes", "listed in s", "filters"], rows).split("\n")
     yield from (f"scan       {scan}" for scan in latest)
+
+
+def _reach(spark: SparkSession, engine: str) -> Reach:
+    """What a session's executors reach for an engine: no gateway for ``python``."""
+    return Reach("engine='python'", False) if checked_engine(engine) == "python" else reach_of(spark)
 
 
 def _unfit(reach: Reach, engine: str, what: str) -> str | None:

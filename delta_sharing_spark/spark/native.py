@@ -155,8 +155,6 @@ def native_frame(spark: SparkSession, opened: Opened, reach: Reach, note: Note) 
         StepAsideError: The native lane cannot read the load, or not in this session.
         DeltaSharingError: The load cannot be planned.
     """
-    if not reach.is_possible:
-        raise StepAsideError(reach.reason)
     opener, load = opened
     if (why := why_not_in(spark, load)) is not None:
         raise StepAsideError(why)

@@ -108,9 +108,9 @@ class _Block:
     access: SplitAccess
     snapshot: bool = False
 
-    def covers(self, first: int, last: int, *, snapshot: bool) -> bool:
-        """Whether these versions are in it, and executors can still read them."""
-        if self.snapshot != snapshot or not self.first <= first <= last <= self.last:
+    def covers(self, position: Position) -> bool:
+        """Whether a position is in it, and executors can still read its files."""
+        if self.snapshot != position.snapshot or not self.first <= position.version <= self.last:
             return False
         some = next((task for files in self.versions for task in files.tasks), None)
         return some is None or self.access.outlasts_planning(some)
@@ -193,21 +193,30 @@ class StreamPlanner:
         """
         target = self._target(start)
         parts: list[tuple[list[FileTask], SplitAccess]] = []
-        position, budget = start, BatchBudget(limits)
-        if position.snapshot:
-            tasks, access = self._snapshot_of(position)
-            count = budget.take(tasks[position.index :], all_or_none=False)
-            parts.append((tasks[position.index : position.index + count], access))
-            index = position.index + count
-            position = Position(position.version + 1) if index >= len(tasks) else replace(position, index=index)
-            if not position.snapshot:
-                self._block = None
-        while not position.snapshot and position.version <= target and not budget.is_full:
-            position, more = self._advance_block(position, target, budget, parts, may_end=position != start)
-            if not more:
+        end, budget, is_feed = Position(target + 1), BatchBudget(limits), self._scan.options.read_change_feed
+        for here, files, access in self._walk(start, target):
+            try:
+                tasks = self._emitted(files)[here.index :]
+            except StreamError as error:
+                if here == start:
+                    raise
+                # All before the version that the stream cannot read on through is delivered; the next batch begins with it.
+                _log.warning("the stream's batch ends here, for the next one will fail: %s", error)
+                end = here
                 break
-        self._planned = _Batch(start, position, parts)
-        return position
+            count = budget.take(tasks, all_or_none=is_feed and not here.snapshot)
+            if count:
+                parts.append((tasks[:count], access))
+            if count < len(tasks):
+                end = replace(here, index=here.index + count)
+                break
+            if budget.is_full:
+                end = Position(here.version + 1)
+                break
+        if self._block is not None and self._block.snapshot != end.snapshot:
+            self._block = None  # a snapshot that was read to its end
+        self._planned = _Batch(start, end, parts)
+        return end
 
     def splits(self, start: Position, end: Position) -> list[Split]:
         """The splits between two positions."""
@@ -226,34 +235,15 @@ class StreamPlanner:
             return
         if start == end:
             return
-        if end < start or (end.snapshot and not start.snapshot):
+        if end < start or (end.snapshot and (not start.snapshot or end.version != start.version)):
             raise StreamError(
                 f"the stream of {self._table} was asked for a batch from {start} back to {end}; "
                 f"the checkpoint is damaged: start the stream anew with another checkpoint"
             )
-        yield from self._again(start, end)
-
-    def _again(self, start: Position, end: Position) -> Iterator[tuple[list[FileTask], SplitAccess]]:
-        position = start
-        if position.snapshot:
-            tasks, access = self._snapshot_of(position)
-            within = end.snapshot and end.version == position.version
-            yield tasks[position.index : end.index if within else None], access
-            if within:
-                return
-            position = Position(position.version + 1)
-        last = end.version if end.index else end.version - 1
-        while position.version <= last:
-            stop = min(last, position.version + self._scan.options.max_versions_per_rpc - 1)
-            versions, access = self._versions(position, stop)
-            for files in versions:
-                if files.shape is not None:
-                    self._policy.check(files.shape, files.version, self._table)
-                tasks = self._emitted(files)
-                first = position.index if files.version == position.version else 0
-                until = end.index if files.version == end.version else None
-                yield tasks[first:until], access
-            position = Position(stop + 1)
+        last = end.version if end.index and not end.snapshot else end.version - 1
+        for here, files, access in self._walk(start, last):
+            until = end.index if (here.version, here.snapshot) == (end.version, end.snapshot) else None
+            yield self._emitted(files)[here.index : until], access
 
     def continue_as(self, identity: StreamIdentity, position: Position) -> None:
         """Keep the order of files of an offset in the middle of a version; called before any file is listed."""
@@ -266,80 +256,40 @@ class StreamPlanner:
         if self._planned is not None and self._planned.start != committed:
             self._planned = None
 
-    def _advance_block(
-        self,
-        position: Position,
-        target: int,
-        budget: BatchBudget,
-        parts: list[tuple[list[FileTask], SplitAccess]],
-        *,
-        may_end: bool,
-    ) -> tuple[Position, bool]:
-        """Take files of one block of versions into a batch; returns its new end, and whether it may go on behind the block.
-
-        A batch ends before a version that the stream cannot read on through, so that all before it is delivered; the
-        next one, which begins there, fails.
-        """
-        block = self._block
-        if block is not None and not block.snapshot and block.first <= position.version <= block.last:
-            stop = min(target, block.last)
-        else:
-            stop = min(target, position.version + self._scan.options.max_versions_per_rpc - 1)
-        versions, access = self._versions(position, stop)
-        for files in versions:
-            here = Position(files.version) if files.version > position.version else position
-            try:
-                if files.shape is not None:
-                    self._policy.check(files.shape, files.version, self._table)
-                tasks = self._emitted(files)
-            except StreamError as error:
-                if may_end or here != position:
-                    _log.warning("the stream's batch ends here, for the next one will fail: %s", error)
-                    return here, False
-                raise
-            first = position.index if files.version == position.version else 0
-            rest = tasks[first:]
-            count = budget.take(rest, all_or_none=self._scan.options.read_change_feed)
-            if count:
-                parts.append((rest[:count], access))
-            if count < len(rest):
-                return Position(files.version, first + count), False
-            if budget.is_full:
-                return Position(files.version + 1), False
-        return Position(stop + 1), True
-
-    def _versions(self, position: Position, stop: int) -> tuple[list[VersionFiles], SplitAccess]:
-        """The versions from a position's own to ``stop``."""
-        start = position.version
-        block = self._block
-        if block is None or not block.covers(start, stop, snapshot=False):
-            self._block = None  # the old one is let go before the new one is read
-
-            def list_versions(table: OpenTable) -> _Block:
-                listing = table.versions(self._scan, start, stop, self._order())
-                return _Block(start, stop, self._prepared(listing, position), listing.access)
-
-            block = self._block = self._opener.run(list_versions)
-        return [files for files in block.versions if start <= files.version <= stop], block.access
-
-    def _snapshot_of(self, position: Position) -> tuple[list[FileTask], SplitAccess]:
-        version, block = position.version, self._block
-        if block is None or not block.covers(version, version, snapshot=True):
-            self._block = None
-
-            def list_files(table: OpenTable) -> _Block:
-                listing = table.all_files(self._scan, version, self._order())
-                return _Block(version, version, self._prepared(listing, position), listing.access, snapshot=True)
-
-            block = self._opener.run(list_files)
+    def _walk(self, position: Position, last: int) -> Iterator[tuple[Position, VersionFiles, SplitAccess]]:
+        """What lies from a position to the version ``last``: each version's files, of which some may have been read, and where that is."""
+        if position.snapshot:
+            block = self._listed(position, last)
             for files in block.versions:
-                if files.shape is not None:
-                    self._policy.check(files.shape, version, self._table)
-            self._block = block
-        return [task for files in block.versions for task in files.tasks], block.access
+                yield position, files, block.access
+            position = Position(position.version + 1)
+        while position.version <= last:
+            block = self._listed(position, last)
+            stop = min(last, block.last)
+            for files in block.versions:
+                if position.version <= files.version <= stop:
+                    here = position if files.version == position.version else Position(files.version)
+                    yield here, files, block.access
+            position = Position(stop + 1)
 
-    def _order(self) -> StreamIdentity | None:
-        return self.identity if self._is_ordered else None
+    def _listed(self, position: Position, last: int) -> _Block:
+        """The versions from a position's own on, as many as are asked for at once, or the snapshot that it is in."""
+        block, first = self._block, position.version
+        if block is not None and block.covers(position):
+            return block
+        self._block = None  # the old one is let go before the new one is read
+        stop = first if position.snapshot else min(last, first + self._scan.options.max_versions_per_rpc - 1)
+
+        def list_versions(table: OpenTable) -> _Block:
+            order = self.identity if self._is_ordered else None
+            if position.snapshot:
+                listing = table.all_files(self._scan, first, order)
+            else:
+                listing = table.versions(self._scan, first, stop, order)
+            return _Block(first, stop, self._prepared(listing, position), listing.access, position.snapshot)
+
+        block = self._block = self._opener.run(list_versions)
+        return block
 
     def _prepared(self, listing: VersionListing, position: Position) -> list[VersionFiles]:
         """The versions of a listing, prepared for their batches: their files in order, and with statistics only if
@@ -379,7 +329,9 @@ class StreamPlanner:
             )
 
     def _emitted(self, files: VersionFiles) -> list[FileTask]:
-        """The files of a version that a table stream emits, by what its options permit."""
+        """The files of a version that a stream emits, by its schema and what its options permit."""
+        if files.shape is not None:
+            self._policy.check(files.shape, files.version, self._table)
         options = self._scan.options
         if options.read_change_feed or not files.removes:
             return files.tasks

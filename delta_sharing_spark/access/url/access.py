@@ -66,7 +66,6 @@ class RenewalContext:
         query: The query to repeat, with its hints, without a refresh token.
         refresh_token: The refresh token of the answer that was planned from.
         version: The version that the plan is of, where the server told.
-        is_pinned: Whether ``query`` itself names a version or a range of them.
         formats: The response format that the plan was made from, so that ids are of the same kind.
         files: How many files the server listed; 0 if unknown.
         partitions: The table's partition columns, to narrow the query of a large table by.
@@ -78,12 +77,19 @@ class RenewalContext:
     profile: Profile = field(repr=False)
     settings: NetworkSettings = field(repr=False)
     query: Query | ChangesQuery = field(repr=False)
-    is_pinned: bool
     formats: tuple[str, ...]
     refresh_token: str | None = field(default=None, repr=False)
     version: int | None = None
     files: int = 0
     partitions: tuple[Field, ...] = field(default=(), repr=False)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether ``query`` itself names a version or a range of them."""
+        query = self.query
+        return (
+            isinstance(query, ChangesQuery) or (query.version, query.timestamp, query.starting_version) != (None,) * 3
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +178,17 @@ def fresh_url(
         if fresh is None:
             raise _gone(context, task)
         _check_same(context, task, fresh)
-        return load.renewed(fresh, _url_of(context, task, fresh, vector))
+        url = fresh.url_of(vector)
+        if url is None:
+            raise _changed(context, task, "the server no longer names its deletion vector's file")
+        return load.renewed(fresh, url)
 
 
 def _known(load: _Load, task: FileTask, vector: DeletionVector | None, stale: str) -> FreshUrl | None:
     file = load.find(task.id)
     if file is None or file.size != task.size:
         return None
-    fresh_vector = None if vector is None else file.vector(vector)
-    url = file.url if vector is None else fresh_vector.url if fresh_vector else None
+    url = file.url_of(vector)
     if url is None or url == stale:
         return None
     renewed = load.renewed(file, url)
@@ -229,17 +237,15 @@ def _answered(context: RenewalContext, load: _Load, query: Query | ChangesQuery)
         except (RequestRefusedError, ForbiddenError, NotFoundError) as refusal:
             if way == "query":
                 raise
-            _log.info("%s: the server refuses to renew by %s (HTTP %s)", context.table, way, refusal.status)
-            load.refused.add(way)
-            load.token = None
-            continue
-        if way != "query" and response.head.version not in (None, context.version):
+            why = f"refuses (HTTP {refusal.status})"
+        else:
+            if way == "query" or response.head.version in (None, context.version):
+                return response
             # Delta Kernel in the reference server looks at a token's age and table, and answers the newest version.
-            _log.info("%s: asked to renew by %s, the server answers another version", context.table, way)
-            load.refused.add(way)
-            load.token = None
-            continue
-        return response
+            why = "answers another version"
+        _log.info("%s: asked to renew by %s, the server %s", context.table, way, why)
+        load.refused.add(way)
+        load.token = None
     raise AssertionError("the query itself is always asked")
 
 
@@ -265,15 +271,6 @@ def _check_same(context: RenewalContext, task: FileTask, fresh: FreshFile) -> No
     is_range = isinstance(context.query, ChangesQuery) or context.query.starting_version is not None
     if task.commit_version is None and fresh.vectors and not vectors and not is_range:
         raise _changed(context, task, "rows of it were deleted since")
-
-
-def _url_of(context: RenewalContext, task: FileTask, fresh: FreshFile, vector: DeletionVector | None) -> str:
-    if vector is None:
-        return fresh.url
-    fresh_vector = fresh.vector(vector)
-    if fresh_vector is None or not fresh_vector.url:
-        raise _changed(context, task, "the server no longer names its deletion vector's file")
-    return fresh_vector.url
 
 
 def _changed(context: RenewalContext, task: FileTask, why: str) -> TableChangedError:

@@ -63,6 +63,11 @@ class FreshFile:
             return self.vectors[0]
         return None
 
+    def url_of(self, planned: DeletionVector | None) -> str | None:
+        """The URL of the planned vector, or of the file itself; None where the answer has none."""
+        vector = None if planned is None else self.vector(planned)
+        return self.url if planned is None else vector.url or None if vector else None
+
 
 class UrlPage:
     """The file records of one page of an answer, appended as to a list and found again by id."""

@@ -33,8 +33,8 @@ from delta_sharing_spark.access.contract import (
     VersionFiles,
     VersionListing,
     as_insert,
-    begins_after,
     check_same,
+    last_version,
     range_of_versions,
     shape_of,
 )
@@ -56,15 +56,16 @@ from delta_sharing_spark.errors import (
     VersionError,
 )
 from delta_sharing_spark.options import ReadOptions
-from delta_sharing_spark.sharing.address import TableName
 from delta_sharing_spark.sharing.auth import carried_profile
 from delta_sharing_spark.sharing.query import ChangesQuery, Query, QueryResponse
 from delta_sharing_spark.sharing.rest import SharingRest
 from delta_sharing_spark.sharing.transport import is_about_versions
-from delta_sharing_spark.sharing.wire_records import Protocol, TableSnapshotHead
+from delta_sharing_spark.sharing.wire_records import TableSnapshotHead
 
 #: The hash that streams ask for file ids under, so that these do not depend on the response format.
 ID_HASH = "delta"
+#: What versions are committed at, and so what moments are told apart by.
+_TICK = timedelta(milliseconds=1)
 
 
 class UrlTable(OpenTable):
@@ -91,7 +92,7 @@ class UrlTable(OpenTable):
                 )
             except REFUSALS as refusal:
                 raise refused_travel(self._table, options, negotiated.head.version, refusal) from refusal
-        head = head_as_of(self._rest, self._table, options, head)
+        head = self._head_as_of(options, head)
         return TableState(head.version, shape_of(head.protocol, head.metadata, str(self._table)))
 
     def newest_version(self) -> int:
@@ -110,7 +111,8 @@ class UrlTable(OpenTable):
 
     def version_at_or_before(self, moment: datetime) -> int | None:
         """See ``OpenTable.version_at_or_before``; as many requests as for the version after."""
-        return _last_version_before(self._rest, self._table, moment)
+        after = self._version_after(moment)
+        return None if after is None else after - 1
 
     def snapshot(self, scan: ResolvedScan, pruner: FilePruner) -> FileListing:
         """See ``OpenTable.snapshot``.
@@ -182,13 +184,12 @@ class UrlTable(OpenTable):
             include_historical_metadata=True,
             include_historical_protocol=True,
         )
-        described = self._negotiated.head
         try:
             response = self._rest.changes(self._table, query, formats=response_formats(options))
         except UnavailableError as failure:
-            raise refused_feed(self._table, options, described.protocol, failure) from failure
+            raise self._refused_feed(failure) from failure
         except REFUSALS as refusal:
-            versions = refused_range(self._rest, self._table, options, described, refusal)
+            versions = self._refused_range(refusal)
             if not versions:
                 return self._no_versions(scan)
             query = replace(
@@ -201,7 +202,7 @@ class UrlTable(OpenTable):
             try:
                 response = self._rest.changes(self._table, query, formats=response_formats(options))
             except REFUSALS as again:
-                raise refused_feed(self._table, options, described.protocol, again) from again
+                raise self._refused_feed(again) from again
         records = list(response.records())
         by_version = feed_versions(records, str(self._table))
         shapes = list(shapes_of(response, str(self._table)))
@@ -281,11 +282,99 @@ class UrlTable(OpenTable):
             return refusal
         versions = f"version {asked[0]}" if len(asked) == 1 else f"versions {asked[0]} to {asked[-1]}"
         cause = f"the stream of {self._table} cannot go on: the changes of {versions} cannot be listed ({words_of(refusal)})"
-        advice = _feature_advice(self._negotiated.head.protocol, refusal)
+        advice = self._feature_advice(refusal)
         if advice is not None:
             return StreamError(f"{cause}; {advice}")
         return VersionError(
             f"{cause}; start at a version that is shared, or ask the provider to share the table's history"
+        )
+
+    def _head_as_of(self, options: ReadOptions, head: TableSnapshotHead) -> TableSnapshotHead:
+        """Protocol and metadata at ``versionAsOf`` or ``timestampAsOf``, also from a server whose metadata is always the newest.
+
+        Args:
+            head: The metadata endpoint's answer for that version or moment.
+
+        Raises:
+            VersionError: The server does not have it, or does not share it.
+        """
+        version, moment, table = options.version_as_of, iso(options.timestamp_as_of), self._table
+        if version is not None and head.version is not None and head.version != version:
+            query = Query(version=version, limit_hint=1)
+        elif moment is not None and head.version in (None, self._rest.table_version(table)):
+            # It is the newest: of that moment, or of a server that does not look at the moment.
+            query = Query(timestamp=moment, limit_hint=1)
+        else:
+            return head
+        try:
+            answered = self._rest.query(table, query, formats=response_formats(options)).head
+        except REFUSALS as refusal:
+            raise refused_travel(table, options, head.version, refusal) from refusal
+        if version is not None and answered.version is not None and answered.version != version:
+            raise VersionError(
+                f"version {version} of {table} was asked for and the server answers with {answered.version}; "
+                f"leave versionAsOf out, or ask the provider to share the table's history"
+            )
+        return answered
+
+    def _refused_range(self, refusal: Refusal) -> range:
+        """The range by versions, maybe empty, of a change data feed that the server refuses by its moments.
+
+        A server may refuse moments that no version lies between, and an end after the newest version.
+
+        Raises:
+            VersionError: The range is not one, or is not shared.
+        """
+        options, newest = self._negotiated.options, self._negotiated.head.version
+        first, last = options.starting_timestamp, options.ending_timestamp
+        end = last_version(self, options, newest)
+        start = options.starting_version if first is None else self._version_after(first - _TICK)
+        by_moment = first is not None or last is not None
+        if by_moment and newest is not None and isinstance(start, int) and end is not None and end >= 0:
+            between = first is not None and last is not None
+            versions = range_of_versions(start, end, newest, str(self._table), between_moments=between)
+            if versions or (last is not None and end == newest) or self._is_shared(end):
+                return versions
+        raise self._refused_feed(refusal) from refusal
+
+    def _is_shared(self, version: int) -> bool:
+        """Whether a version can be read: where its commit is gone, a moment after it looks like one before the first."""
+        try:
+            self.describe(AsOf(version))
+        except VersionError:
+            return False
+        return True
+
+    def _version_after(self, moment: datetime) -> int | None:
+        """The first version after a moment; None if there is none."""
+        with suppress(*REFUSALS):
+            return self._rest.table_version(self._table, iso(moment + _TICK))
+        return None
+
+    def _refused_feed(self, refusal: ServerError) -> DeltaSharingError:
+        """The error of a change data feed that the server refuses, or fails on each time; else the refusal."""
+        if isinstance(refusal, UnavailableError) and not refusal.permanent:
+            return refusal
+        options = self._negotiated.options
+        start = iso(options.starting_timestamp) or f"version {options.starting_version}"
+        last = "the newest version" if options.ending_version is None else f"version {options.ending_version}"
+        advice = self._feature_advice(refusal) or (
+            "choose a range that is shared, or ask the provider to record and share the table's changes"
+        )
+        return VersionError(
+            f"the change feed of {self._table} from {start} to {iso(options.ending_timestamp) or last} cannot be read: "
+            f"{words_of(refusal)}; {advice}"
+        )
+
+    def _feature_advice(self, refusal: ServerError) -> str | None:
+        """What to do where a server cannot list changes of a table for its features; None where that is not the cause."""
+        protocol = self._negotiated.head.protocol
+        features = protocol.reader_features or (("columnMapping",) if protocol.min_reader_version > 1 else ())
+        if not features or is_about_versions(refusal):
+            return None
+        return (
+            f"the table uses {', '.join(features)}, and some servers list the snapshots of such tables but no changes: read "
+            f"snapshots, or ask the provider for directory access (accessMode=dir) or for a server that lists them"
         )
 
     def stream_identity(self, scan: ResolvedScan) -> StreamIdentity:
@@ -320,7 +409,9 @@ class UrlTable(OpenTable):
         renewal = None
         profile = carried_profile(negotiated.profile, negotiated.settings, negotiated.options.carry_profile)
         if profile is not None:
-            query, partitions = _repeatable(response.query), scan.shape.partition_columns
+            query, partitions = response.query, scan.shape.partition_columns
+            if isinstance(query, Query):  # as executors repeat it: whole, whatever the limit, and answered at once
+                query = replace(query, include_refresh_token=False, limit_hint=None, idempotency_key=None)
             renewal = RenewalContext(
                 key=uuid.uuid4().hex,
                 table=self._table,
@@ -328,7 +419,6 @@ class UrlTable(OpenTable):
                 profile=profile,
                 settings=negotiated.settings,
                 query=query,
-                is_pinned=_is_pinned(query),
                 formats=(head.response_format,),
                 refresh_token=response.refresh_token,
                 version=head.version,
@@ -341,20 +431,6 @@ class UrlTable(OpenTable):
 
 def _hash_of(identity: StreamIdentity | None) -> str | None:
     return ID_HASH if identity is None else identity.hash
-
-
-def _is_pinned(query: Query | ChangesQuery) -> bool:
-    """Whether a query names a version or a range of them."""
-    if isinstance(query, ChangesQuery):
-        return True
-    return any(named is not None for named in (query.version, query.timestamp, query.starting_version))
-
-
-def _repeatable(query: Query | ChangesQuery) -> Query | ChangesQuery:
-    """The query as executors repeat it: whole, whatever the limit, and answered at once."""
-    if isinstance(query, ChangesQuery):
-        return query
-    return replace(query, include_refresh_token=False, limit_hint=None, idempotency_key=None)
 
 
 def _hints(scan: ResolvedScan, limit_hint: int | None) -> Query:
@@ -380,119 +456,3 @@ def _shown_hints(query: Query) -> dict[str, str]:
         "predicateHints": " AND ".join(query.predicate_hints),
     }
     return {name: text for name, text in texts.items() if text}
-
-
-#: What versions are committed at, and so what moments are told apart by.
-_TICK = timedelta(milliseconds=1)
-
-
-def head_as_of(rest: SharingRest, table: TableName, options: ReadOptions, head: TableSnapshotHead) -> TableSnapshotHead:
-    """Protocol and metadata at ``versionAsOf`` or ``timestampAsOf``, also from a server whose metadata is always the newest.
-
-    Args:
-        head: The metadata endpoint's answer for that version or moment.
-
-    Raises:
-        VersionError: The server does not have it, or does not share it.
-    """
-    version, moment = options.version_as_of, iso(options.timestamp_as_of)
-    if version is not None and head.version is not None and head.version != version:
-        query = Query(version=version, limit_hint=1)
-    elif moment is not None and head.version in (None, rest.table_version(table)):
-        # It is the newest: of that moment, or of a server that does not look at the moment.
-        query = Query(timestamp=moment, limit_hint=1)
-    else:
-        return head
-    try:
-        answered = rest.query(table, query, formats=response_formats(options)).head
-    except REFUSALS as refusal:
-        raise refused_travel(table, options, head.version, refusal) from refusal
-    if version is not None and answered.version is not None and answered.version != version:
-        raise VersionError(
-            f"version {version} of {table} was asked for and the server answers with {answered.version}; "
-            f"leave versionAsOf out, or ask the provider to share the table's history"
-        )
-    return answered
-
-
-def refused_range(
-    rest: SharingRest, table: TableName, options: ReadOptions, head: TableSnapshotHead, refusal: Refusal
-) -> range:
-    """The range by versions, maybe empty, of a change data feed that the server refuses by its moments.
-
-    A server may refuse moments that no version lies between, and an end after the newest version.
-
-    Raises:
-        VersionError: The range is not one, or is not shared.
-    """
-    newest, first, last = head.version, options.starting_timestamp, options.ending_timestamp
-    start, end = options.starting_version, options.ending_version
-    if newest is not None and begins_after(options, newest):
-        end = newest
-    elif last is not None:
-        end = _last_version_before(rest, table, last)
-    end = newest if end is None else end if newest is None else min(end, newest)
-    if first is not None:
-        start = _version_after(rest, table, first - _TICK)
-    if (
-        (first is not None or last is not None)
-        and newest is not None
-        and isinstance(start, int)
-        and end is not None
-        and end >= 0
-    ):
-        between = first is not None and last is not None
-        versions = range_of_versions(start, end, newest, str(table), between_moments=between)
-        if versions or (last is not None and end == newest) or _is_shared(rest, table, options, end):
-            return versions
-    raise refused_feed(table, options, head.protocol, refusal) from refusal
-
-
-def refused_feed(table: TableName, options: ReadOptions, protocol: Protocol, refusal: ServerError) -> DeltaSharingError:
-    """The error of a change data feed that the server refuses, or fails on each time; else the refusal."""
-    if isinstance(refusal, UnavailableError) and not refusal.permanent:
-        return refusal
-    start = iso(options.starting_timestamp) or f"version {options.starting_version}"
-    last = "the newest version" if options.ending_version is None else f"version {options.ending_version}"
-    return VersionError(
-        f"the change feed of {table} from {start} to {iso(options.ending_timestamp) or last} cannot be read: "
-        f"{words_of(refusal)}; "
-        + (
-            _feature_advice(protocol, refusal)
-            or "choose a range that is shared, or ask the provider to record and share the table's changes"
-        )
-    )
-
-
-def _feature_advice(protocol: Protocol, refusal: ServerError) -> str | None:
-    """What to do where a server cannot list changes of a table for its features; None where that is not the cause."""
-    features = protocol.reader_features or (("columnMapping",) if protocol.min_reader_version > 1 else ())
-    if not features or is_about_versions(refusal):
-        return None
-    return (
-        f"the table uses {', '.join(features)}, and some servers list the snapshots of such tables but no changes: read "
-        f"snapshots, or ask the provider for directory access (accessMode=dir) or for a server that lists them"
-    )
-
-
-def _version_after(rest: SharingRest, table: TableName, moment: datetime) -> int | None:
-    """The first version after a moment; None if there is none."""
-    with suppress(*REFUSALS):
-        return rest.table_version(table, iso(moment + _TICK))
-    return None
-
-
-def _last_version_before(rest: SharingRest, table: TableName, moment: datetime) -> int | None:
-    """The last version at or before a moment, which is the one before the first after it; None if no version is after it."""
-    after = _version_after(rest, table, moment)
-    return None if after is None else after - 1
-
-
-def _is_shared(rest: SharingRest, table: TableName, options: ReadOptions, version: int) -> bool:
-    """Whether a version can be read: where its commit is gone, a moment after it looks like one before the first."""
-    asked = replace(options, version_as_of=version)
-    try:
-        head_as_of(rest, table, asked, rest.metadata(table, version=version, formats=response_formats(options)))
-    except (*REFUSALS, VersionError):
-        return False
-    return True

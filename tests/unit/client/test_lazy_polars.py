@@ -5,12 +5,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_sharing_spark import SharingClient
+from delta_sharing_spark.frames.lazy_polars import where_of
+from delta_sharing_spark.schema.types import Field, Struct, parse_type
 from delta_sharing_spark.table import SharedTable
 from delta_sharing_spark.testing.sample import share_sample
 from delta_sharing_spark.testing.server import SharingServer
@@ -128,6 +131,29 @@ def test_every_type_goes_over_and_conditions_on_it(types: SharedTable) -> None:
                 assert lazy.filter(predicate).collect().equals(whole.filter(predicate)), (name, value)
     assert lazy.filter(pl.col("a_struct").struct.field("name") == "Ginza").collect().height == 1
     assert lazy.filter(pl.col("a_long") > 2**62).select("an_array").collect().height == 1
+
+
+@pytest.mark.parametrize(
+    ("predicate", "where"),
+    [
+        (pl.col("m") == Decimal("2345678901234567890123456789012345678.9"), "`m` = 2345678901234567890123456789012345678.9BD"),
+        (pl.col("m").is_in([Decimal("-2345678901234567890123456789012345678.9")]), "`m` IN (-2345678901234567890123456789012345678.9BD)"),
+        (pl.col("n") == pl.lit(2**63 - 1, pl.Int64), "`n` = 9223372036854775807L"),
+        (pl.col("n") == pl.lit(None, pl.Int64), None),
+        (pl.col("n") == pl.lit(1, pl.Int32), None),
+        (pl.col("x") == pl.lit(float("nan"), pl.Float64), None),
+        (pl.col("n") == pl.lit(1, pl.Int64) + 1, None),
+        (pl.col("n").is_in([]), None),
+        (pl.col("n").is_in([1, None, 2]), "`n` IN (1L, 2L)"),
+        (pl.col("t") < dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC), "`t` < TIMESTAMP '9999-12-31 23:59:59.999999Z'"),
+        (pl.col("n").map_batches(lambda values: values > 1, pl.Boolean), None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_literals_are_exact_or_left_to_polars(predicate: Any, where: str | None) -> None:
+    kinds = {"m": "decimal(38,1)", "n": "long", "x": "double", "t": "timestamp"}
+    schema = Struct(tuple(Field(name, parse_type(kind, "t", name)) for name, kind in kinds.items()))
+    assert where_of(predicate, schema) == where
 
 
 _frames: dict[str, object] = {}

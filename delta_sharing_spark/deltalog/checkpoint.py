@@ -265,8 +265,8 @@ class Checkpoint:
             if (footer := self._footers.get(path)) is None:
                 if not isinstance(source, MemorySource):
                     source = self._large[path] = BufferedRanges(source, OwnThread(), self._pace)
-                    source.fetch(Range(max(0, source.size - TAIL), source.size))
-                footer = self._footers[path] = read_footer(source, self._table, 0)
+                    source.add([Range(max(0, source.size - TAIL), source.size)])
+                footer = self._footers[path] = read_footer(source, self._table)
             if not (names := columns(path, footer)):
                 return []
             schema = footer.metadata.schema

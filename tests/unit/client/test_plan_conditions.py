@@ -198,3 +198,14 @@ def test_decimals_that_spark_offers_the_python_source_keep_all_their_digits() ->
     schema = Struct((Field("d", Decimal(38, 2)),))
     for text in ("-123456789012345678901234567890123456.78", "99999999999999999999999999999.90", "0.10"):
         assert str(to_expression([EqualTo(("d",), decimal.Decimal(text))], schema, "UTC")) == f"`d` = {text}BD"
+
+
+def test_deep_conditions_are_left_to_spark_or_read_as_a_where() -> None:
+    deep, texts = E("EqualTo", ID, FIVE), []
+    for level in range(70):
+        deep = E("Or" if level % 2 else "And", deep, E("LessThan", ID, literal(str(level), "long")))
+        two = [read_filters([deep, E("IsNull", other)], SCHEMA, "UTC").condition for other in (NAME, DAY)]
+        texts.append(where_of(two) or "")
+        assert parse_where(texts[-1], SCHEMA)
+    assert len(texts[40]) > 40 * len("`id` < 1L")
+    assert "`id`" not in texts[-1]

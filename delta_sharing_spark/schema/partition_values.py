@@ -16,11 +16,12 @@ from delta_sharing_spark.schema.types import DataType, Decimal, Primitive
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_DATE = re.compile(r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})")
+_DATE = re.compile(r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})", re.ASCII)
 _TIMESTAMP = re.compile(
     r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
     r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?)?"
-    r"\s*(Z|z|UTC|GMT|[+-]\d{1,2}(?::?\d{2}(?::?\d{2})?)?)?"
+    r"\s*(Z|z|UTC|GMT|[+-]\d{1,2}(?::?\d{2}(?::?\d{2})?)?)?",
+    re.ASCII,
 )
 
 
@@ -122,11 +123,12 @@ def date_days(text: str) -> int:
 
 
 def _near_year(year: int) -> tuple[int, int]:
-    """A year that ``datetime`` knows and has the same calendar, and the days from it to ``year``."""
+    """A year that ``datetime`` knows and has the same calendar and rules of time zones, and the days from it to ``year``."""
     if 1 <= year <= 9999:
         return year, 0
     cycles, rest = divmod(year, 400)  # the Gregorian calendar repeats after 400 years
-    return rest + 2000, (cycles - 5) * 146_097
+    alike = 24 if year > 0 else 1
+    return alike * 400 + rest, (cycles - alike) * 146_097
 
 
 def _number(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -66,6 +65,7 @@ from delta_sharing_spark.sharing.wire_records import (
     TableSnapshotHead,
     TemporaryCredentials,
     broken,
+    json_object,
     no_server,
     parse_credentials,
     parse_item,
@@ -379,12 +379,8 @@ class SharingRest:
         """A request whose answer is a JSON object; ``what`` names it in errors."""
 
         def ask() -> dict[str, Any]:
-            text = read_text(self._send(method, path, what, params=params, body=body), what)
-            try:
-                tree = json.loads(text)
-            except (ValueError, RecursionError):
-                tree = None
-            if not isinstance(tree, dict):
+            tree = json_object(read_text(self._send(method, path, what, params=params, body=body), what))
+            if tree is None:
                 raise no_server(f"{what}: the answer is not a JSON object")
             return tree
 
@@ -431,9 +427,10 @@ class SharingRest:
                 return parsed(features, response.headers, body_chunks(response, what))
 
         def parsed(features: Sequence[str], headers: Mapping[str, str], chunks: Iterable[bytes]) -> Page:
-            def receive(token: str) -> HeldPage:
+            def receive(token: str) -> HeldPage | None:
                 with sent(features, token) as response:
-                    return response.headers, held(body_chunks(response, what))
+                    body, is_whole = held(body_chunks(response, what))
+                    return (response.headers, body) if is_whole else None
 
             if ahead is not None:
                 chunks = ahead.begin(chunks, lambda token: with_retries(self.settings, lambda: receive(token)))

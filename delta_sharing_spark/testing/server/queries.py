@@ -93,7 +93,7 @@ class TableQueries:
         if self._settings.limit_hints and parameters.get("limitHint") is not None:
             files = limited(files, int(parameters["limitHint"]))
         if travelled:
-            files = [_stamped(f, snapshot) for f in files]
+            files = [replace(f, version=snapshot.version, timestamp=snapshot.timestamp) for f in files]
         refresh = None
         if parameters.get("includeRefreshToken") and token is None:
             body = {"table": str(request.table), "version": snapshot.version, "id": snapshot.metadata.id}
@@ -275,10 +275,6 @@ def _files(commit: LoggedCommit, table: SharedTable, *, is_feed: bool) -> list[F
         for kind in ("add", "remove")
         if kind in action and action[kind].get("dataChange", True)
     ]
-
-
-def _stamped(file: FileAction, snapshot: LoggedSnapshot) -> FileAction:
-    return replace(file, version=snapshot.version, timestamp=snapshot.timestamp)
 
 
 def _need_history(table: SharedTable) -> None:

@@ -212,19 +212,13 @@ def serialize(value: Any, data_type: DataType) -> str | None:
     if name == "boolean":
         return "true" if value else "false"
     if name in ("timestamp", "timestamp_ntz"):
-        return _timestamp(value)
+        in_utc = value.astimezone(datetime.timezone.utc) if value.tzinfo else value
+        return str(in_utc.replace(tzinfo=None).isoformat(" "))
     if name == "date":
-        return f"{value:%Y-%m-%d}" if value.year >= 1000 else f"{value.year:04d}-{value.month:02d}-{value.day:02d}"
+        return str(value.isoformat())
     if name == "binary":
         return bytes(value).decode("utf-8")
     return str(value)
-
-
-def _timestamp(value: datetime.datetime) -> str:
-    naive = value.astimezone(datetime.timezone.utc).replace(tzinfo=None) if value.tzinfo else value
-    day = f"{naive.year:04d}-{naive.month:02d}-{naive.day:02d}"
-    fraction = f".{naive.microsecond:06d}" if naive.microsecond else ""
-    return f"{day} {naive:%H:%M:%S}{fraction}"
 
 
 def directory(values: dict[str, str | None]) -> str:
@@ -330,9 +324,8 @@ def _float(value: float) -> Any:
 
 def _millis(micros: int, zone: str | None) -> str:
     """Timestamps are cut down to milliseconds, minimum and maximum alike."""
-    seconds, rest = divmod(micros // 1000, 1000)
-    clock = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
-    return f"{clock.isoformat()}.{rest:03d}" + ("Z" if zone else "")
+    clock = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=micros // 1000)
+    return clock.isoformat(timespec="milliseconds") + ("Z" if zone else "")
 
 
 _TYPES = ((CHANGE_TYPE, pa.string()), (COMMIT_VERSION, pa.int64()), (COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC")))

@@ -117,6 +117,21 @@ def test_years_beyond_datetime_count_as_numpy_does(year: int, month: int, day: i
 
 
 @pytest.mark.parametrize(
+    ("text", "zone", "ahead"),
+    [
+        ("+10003-03-20 12:00:00", "America/New_York", -4 * 3600),  # summer begins in March, as it has since 2007
+        ("+10003-01-20 12:00:00", "America/New_York", -5 * 3600),
+        ("-0005-06-01 00:00:00", "Europe/Berlin", 3208),  # the local mean time before there were zones
+    ],
+)
+def test_far_years_have_the_last_rules_of_a_zone_and_years_before_the_first_its_first(
+    text: str, zone: str, ahead: int
+) -> None:
+    local = scalar(text, P("timestamp"), "UTC").value
+    assert local - scalar(text, P("timestamp"), zone).value == ahead * 1_000_000
+
+
+@pytest.mark.parametrize(
     ("text", "kind"),
     [
         ("128", P("byte")),
@@ -129,6 +144,7 @@ def test_years_beyond_datetime_count_as_numpy_does(year: int, month: int, day: i
         ("yes", P("boolean")),
         ("2024-02-30", P("date")),
         ("20240101", P("date")),
+        ("\u0662\u0660\u0662\u0664-01-01", P("date")),
         ("2024-13-01 00:00:00", P("timestamp")),
         ("2024-01-01 25:00:00", P("timestamp")),
         ("999999-01-01 00:00:00", P("timestamp")),

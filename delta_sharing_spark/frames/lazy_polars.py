@@ -13,7 +13,9 @@ import pyarrow as pa
 from delta_sharing_spark.frames.row_source import library
 from delta_sharing_spark.frames.unfit_values import fit_for_others
 from delta_sharing_spark.predicates.scalar_types import BITS, BOOLEAN, DOUBLE, STRING, TIMES, from_unscaled
+from delta_sharing_spark.predicates.sql import parse_where
 from delta_sharing_spark.predicates.tree import (
+    MAX_DEPTH,
     Column,
     Compare,
     Expression,
@@ -21,6 +23,7 @@ from delta_sharing_spark.predicates.tree import (
     IsNull,
     Literal,
     conjunction,
+    depth,
     disjunction,
     negation,
 )
@@ -112,7 +115,9 @@ def where_of(predicate: pl.Expr, schema: Struct) -> str | None:
     for part in _conjuncts(tree):
         # An error is ours, Polars' own, or comes of a tree of another form: Polars applies the part to the rows that are read.
         with suppress(Exception):
-            conditions.append(_expression(part, types))
+            condition = parse_where(str(_expression(part, types)), schema)
+            if depth(condition) < MAX_DEPTH:
+                conditions.append(condition)
     return str(conjunction(conditions)) if conditions else None
 
 

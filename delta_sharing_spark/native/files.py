@@ -171,7 +171,8 @@ def show_together(
 
     if not (columns.part_of_files or shape.spec.is_projected):
         columns.part_of_files = float(all(name.encode() in columns for name in shape.spec.schema.names))
-    members = [] if columns.part_of_files else [show(*files[0])]  # it tells of the others
+    is_told = columns.part_of_files or all(pace.is_worth_whole(task.size, 0.0, SPARE) for task, _ in files)
+    members = [] if is_told else [show(*files[0])]  # it tells of the others
     told = len(members)
     coming: list[Future[_MemberFile]] = [pool.submit(show, *file) for file in files[told:]]
     try:
@@ -234,9 +235,10 @@ def _opened(
         CorruptFileError: A column chunk does not lie within the file's data, or the rows are not those of the statistics.
     """
     source, spec = access.open(task), shape.spec
-    whole_below = task.size if pace.is_worth_whole(task.size, columns.part_of_files, SPARE) else 0
+    is_whole = pace.is_worth_whole(task.size, columns.part_of_files, SPARE)
+    tail_bytes = task.size if is_whole else pace.tail_bytes(task.size)
     paced = BufferedRanges(source, OwnThread(), pace)
-    footer = read_footer(paced, spec.table, whole_below, pace.tail_bytes(task.size), checks_later=True)
+    footer = read_footer(paced, spec.table, tail_bytes, checks_later=True)
     pace.learn_footer(footer.size)
     rows = footer.metadata.num_rows
     if shape.checks_rows and rows != task.rows:
@@ -368,7 +370,7 @@ def _rewritten(
     try:
         _write_rows(out, files, spec)
         source = LocalSource(out, files[0][0].id)
-        footer = read_footer(source, spec.table, 0)
+        footer = read_footer(source, spec.table)
         footers = FooterReader(without_mapping(spec.schema), "none")
         return source, footers.read(footer, source.size, may_move=may_move)
     except BaseException:

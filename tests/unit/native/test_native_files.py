@@ -291,7 +291,7 @@ def written(**more: Any) -> tuple[bytes, Footer]:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(data(90), SCHEMA), sink, row_group_size=30, **more)
     file = sink.getvalue().to_pybytes()
-    return file, read_footer(MemorySource("file", file), "table", 0)
+    return file, read_footer(MemorySource("file", file), "table")
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,8 @@ def show_together(
 
     if not (columns.part_of_files or shape.spec.is_projected):
         columns.part_of_files = float(all(name.encode() in columns for name in shape.spec.schema.names))
-    members = [] if columns.part_of_files else [show(*files[0])]  # it tells of the others
+    is_told = columns.part_of_files or all(pace.is_worth_whole(task.size, 0.0, SPARE) for task, _ in files)
+    members = [] if is_told else [show(*files[0])]  # it tells of the others
     told = len(members)
     coming: list[Future[_MemberFile]] = [pool.submit(show, *file) for file in files[told:]]
     try:

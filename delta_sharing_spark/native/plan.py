@@ -25,7 +25,7 @@ from delta_sharing_spark.native.files import FileShape, NotedAccess, ShownFile, 
 from delta_sharing_spark.native.layout import lay_out_rows
 from delta_sharing_spark.native.scan_columns import ScanColumns, ScanNames, leaves_of
 from delta_sharing_spark.network.connections import OpenOnes
-from delta_sharing_spark.scan.pace import WHOLE_FILE, Pace
+from delta_sharing_spark.scan.pace import WHOLE_FILE, pace_of
 from delta_sharing_spark.scan.plan import COMMIT_TIMESTAMP, COMMIT_VERSION, FileAccess, FileSlice, FileTask, Split
 from delta_sharing_spark.scan.split_reader import constants_of, read_split
 from delta_sharing_spark.schema.types import Array, DataType, Map, Primitive, Struct, spark_schema_json
@@ -199,7 +199,7 @@ class NativePlan:
         most = max(1, _JOINED_CHUNKS // (1 + leaves))
         self._arrange(_joined(files, most) if joined is None else _joined_as(files, joined, most))
         self._by_digest: dict[int, int] | None = None
-        self.pace = Pace(_TAIL + _TAIL_OF_COLUMN * leaves)
+        self.pace = pace_of(self.table, files[0].task.location if files else "", _TAIL + _TAIL_OF_COLUMN * leaves)
 
     def packed(self) -> bytes:
         """What another process needs to serve the plan, compressed: not the partitions' values."""

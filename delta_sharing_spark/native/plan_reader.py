@@ -70,8 +70,8 @@ class ShownFiles:
             future = self._show(number, columns)
             if number in self._ahead:
                 self._ahead.discard(number)
-                if not future.done():  # Spark waits for it: it should have been begun earlier
-                    self._window = min(_MOST, self._window * 2)
+                # Where Spark waits for it, it should have been begun earlier.
+                self._window = min(_MOST, self._window + 1 if future.done() else self._window * 2)
             self._budget.use(self, number)
             if is_first:
                 self._recent.append(number)
@@ -140,7 +140,8 @@ class ShownFiles:
         size = 2 * file.bytes_if_whole
         arriving: set[int] = set()  # stands for the small files that are fetched, and for all as one
         budget.admit_in_time(arriving, size) or budget.admit(arriving, size, at_all=True)
-        shown = self._plan.show(number, self._sources, budget.fetchers, columns, may_rewrite=may_rewrite)
+        pool = budget.fetchers if may_rewrite else budget.fetchers_ahead(self._plan.pace)
+        shown = self._plan.show(number, self._sources, pool, columns, may_rewrite=may_rewrite)
         if shown.whole is not None:
             budget.admit(shown.whole, len(shown.whole), at_all=True)
         self._budget.hold(self, number, shown)

@@ -356,8 +356,10 @@ class Catalog:
 def page(items: Sequence[Any], parameters: Mapping[str, str], settings: ServerSettings) -> dict[str, Any]:
     """One page of a listing (``maxResults``, ``pageToken``)."""
     start, size = 0, settings.list_page_size
-    if "maxResults" in parameters:
-        size = min(size, _max_results(parameters["maxResults"]))
+    asked = parameters.get("maxResults", "500")
+    if not asked.isdecimal() or int(asked) > 500:
+        raise bad_request("Acceptable values of 'maxResults' are 0 to 500, inclusive")
+    size = min(size, int(asked))
     if parameters.get("pageToken"):
         try:
             start = int(base64.urlsafe_b64decode(parameters["pageToken"]).decode().removeprefix("from:"))
@@ -372,9 +374,3 @@ def page(items: Sequence[Any], parameters: Mapping[str, str], settings: ServerSe
     elif not settings.missing_items:
         tree["nextPageToken"] = ""
     return tree
-
-
-def _max_results(text: str) -> int:
-    if not text.isdecimal() or int(text) > 500:
-        raise bad_request("Acceptable values of 'maxResults' are 0 to 500, inclusive")
-    return int(text)

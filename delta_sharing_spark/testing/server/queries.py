@@ -86,7 +86,7 @@ class TableQueries:
         elif parameters.get("refreshToken"):
             version = self._refreshed(request)
         snapshot = self._logs.snapshot(request.table, version)
-        if self._settings.engine == "reference" and takes_old_engine(parameters):
+        if self._settings.engine == "reference" and any(parameters.get(name) for name in _OLD_ENGINE):
             check_old_engine(snapshot.protocol)
         chosen = choose_format(request, self._settings, snapshot.protocol, snapshot.metadata, snapshot.files)
         files = HintFilter(snapshot.metadata, snapshot.protocol, parameters, self._settings).kept(snapshot.files)
@@ -310,13 +310,9 @@ def millis(text: str) -> int:
     return micros // 1000
 
 
-_OLD_ENGINE = ("maxFiles", "predicateHints", "startingVersion", "pageToken")
+#: What sends the query of a snapshot to Delta Standalone.
+_OLD_ENGINE = ("maxFiles", "predicateHints", "pageToken")
 _STANDALONE_READER = 1
-
-
-def takes_old_engine(parameters: Mapping[str, Any]) -> bool:
-    """Whether a query's body sends it to Delta Standalone."""
-    return any(parameters.get(name) for name in _OLD_ENGINE) or parameters.get("startingVersion") == 0
 
 
 def check_old_engine(protocol: Protocol) -> None:
